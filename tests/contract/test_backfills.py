@@ -80,6 +80,12 @@ def test_the_schema_itself_refuses_a_second_open_one(ledger: Ledger, ledger_url:
     database.close()
 
 
+@pytest.mark.guarantee(
+    "G97",
+    "A job has at most one open backfill. A superseded attempt changes nothing, and a backfill that may have been "
+    "shown can't be cancelled.",
+    promise="upgrades-backfills-and-resets-mix-no-results",
+)
 def test_of_those_who_ask_at_once_one_is_heard(ledger: Ledger) -> None:
     def one(number: int) -> bool:
         try:
@@ -110,6 +116,7 @@ def test_an_attempt_adds_up_what_it_has_done(ledger: Ledger) -> None:
     assert len(many.sample) == SAMPLE_MAX
 
 
+@pytest.mark.guarantee("G97")
 def test_a_new_attempt_fences_the_one_before(ledger: Ledger) -> None:
     ask(ledger)
     ledger.begin_backfill("power", 2)
@@ -146,6 +153,7 @@ def test_at_its_swap_it_goes_on_there(ledger: Ledger) -> None:
     assert ledger.open_backfills() == []
 
 
+@pytest.mark.guarantee("G97")
 @pytest.mark.parametrize(("state", "to"), list(product(BackfillState, BackfillState)), ids=str)
 def test_only_the_moves_of_the_table_are_made(ledger: Ledger, state: BackfillState, to: BackfillState) -> None:
     ask(ledger)

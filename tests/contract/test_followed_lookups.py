@@ -51,6 +51,7 @@ def state(ledger: Ledger) -> LookupSourceRow:
     return ledger.lookup_sources()["devices"]
 
 
+@pytest.mark.guarantee("G520")
 def test_what_is_read_becomes_a_version_if_it_is_another_and_the_next_reading_goes_on_behind_it(ledger: Ledger) -> None:
     assert follow(ledger) == 1
     assert ledger.due_lookups() == ["devices"]
@@ -69,6 +70,12 @@ def test_what_is_read_becomes_a_version_if_it_is_another_and_the_next_reading_go
     assert (ledger.lookups(), ledger.lookup_sources()) == ([], {})
 
 
+@pytest.mark.guarantee(
+    "G521",
+    "One control service reads a lookup's source at a time, another one continues if it crashes, and late results of "
+    "a paused one aren't recorded. Versions never go back to older content of the source.",
+    promise="one-leader-and-one-run-write",
+)
 def test_one_reads_at_a_time_and_what_an_older_claim_brings_is_not_recorded(ledger: Ledger) -> None:
     follow(ledger)
     first = claim(ledger, hold_ms=0)  # it has run out already
@@ -84,6 +91,7 @@ def test_one_reads_at_a_time_and_what_an_older_claim_brings_is_not_recorded(ledg
     assert ledger.lookup("devices").digest == "another document"
 
 
+@pytest.mark.guarantee("G521")
 def test_who_starts_again_reads_at_once_what_it_was_reading(ledger: Ledger) -> None:
     follow(ledger)
     claim(ledger, "me")
@@ -93,6 +101,7 @@ def test_who_starts_again_reads_at_once_what_it_was_reading(ledger: Ledger) -> N
     assert ledger.due_lookups() == ["devices"]
 
 
+@pytest.mark.guarantee("G522")
 def test_age_and_failure_count_from_what_the_source_said_last(ledger: Ledger) -> None:
     follow(ledger, read_for_ms=HOUR_MS)
     before = claim(ledger, hold_ms=HOUR_MS)
@@ -122,6 +131,7 @@ def commit(ledger: Ledger, epoch: int, number: int, version: int) -> None:
     ledger.commit_checkpoint(a_checkpoint(number, epoch, "j"))
 
 
+@pytest.mark.guarantee("G525")
 def test_versions_of_a_source_that_no_replay_needs_go_with_their_rows(ledger: Ledger) -> None:
     """Those that a slice went by stay, however many come."""
     follow(ledger)
@@ -150,6 +160,13 @@ def minutes(ledger_url: str) -> Iterator[tuple[Ledger, list[int]]]:
     database.close()
 
 
+@pytest.mark.guarantee(
+    "G525",
+    "Versions of a source are limited to the rate at which the ledger may grow. They are removed with their rows if "
+    "no replay needs them, but at the earliest an hour after their replacement. A slice whose version was removed "
+    "isn't recorded.",
+    promise="stored-data-is-bounded",
+)
 def test_versions_that_no_slice_names_go_though_a_job_rests_or_is_quiet(minutes: tuple[Ledger, list[int]]) -> None:
     """Every five minutes the source has other rows. The job cuts two slices, and none for hours between them and after."""
     ledger, now = minutes
@@ -170,6 +187,7 @@ def test_versions_that_no_slice_names_go_though_a_job_rests_or_is_quiet(minutes:
     assert list(ledger.lookup_history("devices")) == [51, *range(88, 101)]
 
 
+@pytest.mark.guarantee("G525")
 def test_a_version_that_was_just_replaced_stays_for_who_has_asked_for_it(minutes: tuple[Ledger, list[int]]) -> None:
     """For an hour after it was replaced, however long it was in force. Who is held up for longer is refused."""
     ledger, now = minutes
@@ -206,6 +224,7 @@ def test_a_version_of_the_source_is_no_change_of_the_document_that_others_were_c
         ledger.put_lookup("devices", other, "r5", pack_rows(b""), 0, base=3, floor=2)
 
 
+@pytest.mark.guarantee("G521")
 def test_rows_that_were_replaced_while_others_were_read_do_not_come_back(ledger: Ledger) -> None:
     follow(ledger)
     other = {**DOCUMENT, "max_age": "1h"}

@@ -98,6 +98,12 @@ def test_every_format_is_under_test() -> None:
     assert {name.partition(",")[0] for name in CASES} | {"sparkplug"} == {*FORMATS, TOY}
 
 
+@pytest.mark.guarantee(
+    "G875",
+    "A format reads a record in the same way alone, among other records, and on its fast path. A record that it can't "
+    "read becomes a dead letter with a reason. Built-in formats and formats of packages keep the same contract.",
+    promise="a-record-is-read-in-the-same-way-everywhere",
+)
 @pytest.mark.parametrize("name", CASES)
 def test_a_format_keeps_its_contract(name: str) -> None:
     check_format(CASES[name]())

@@ -91,6 +91,13 @@ def test_nothing_listens_off_loopback_without_a_login(gateway: Gateway) -> None:
             asyncio.run(serve(gateway.settings()(**values)))
 
 
+@pytest.mark.guarantee(
+    "G880",
+    "The gateway of a package keeps the promises of the built-in ones. A record is acknowledged only when it is in "
+    "the log, also through a kill. `strandline up` starts and restarts the gateway, documents with its section are "
+    "checked, and jobs read the stream without the package.",
+    promise="acknowledged-records-are-stored",
+)
 @each
 def test_supervision_starts_it_with_the_ports_of_the_stack(
     gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -175,6 +182,7 @@ def problems(text: str, registered: dict[str, dict[str, Any]] | None = None) -> 
     return []
 
 
+@pytest.mark.guarantee("G880")
 @pytest.mark.parametrize(
     ("section", "said"),
     [
@@ -202,6 +210,7 @@ def test_two_streams_of_one_port_are_refused() -> None:
     assert "gateways.acme.port: port 5514 of the gateway acme leads into stream 'first' already" in found
 
 
+@pytest.mark.guarantee("G880")
 def test_a_registered_stream_is_read_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job needs no gateway."""
     toy = installed_gateways()[TOY]

@@ -43,6 +43,7 @@ def remove(url: str, emit_name: str) -> None:
     request(url, "DELETE", f"/_index_template/strandline-{emit_name}", timeout_s=30)
 
 
+@pytest.mark.guarantee("G9")
 def test_twice_is_once(writer: ElasticsearchWriter) -> None:
     first = writer.write_batches([stage_batch(FIELDS, ROWS[:120]), stage_batch(FIELDS, ROWS[120:])], 1, 1)
     assert (first.created, first.already, first.refused) == (250, 0, [])
@@ -84,6 +85,7 @@ def test_the_last_bit_of_a_double_counts(writer: ElasticsearchWriter) -> None:
         writer.write_batches([stage_batch(FIELDS, [("t", 1, 0.3)])], 2, 1)
 
 
+@pytest.mark.guarantee("G9")
 def test_another_value_under_the_same_id_is_an_alarm_and_changes_nothing(writer: ElasticsearchWriter) -> None:
     writer.write_batches([stage_batch(FIELDS, [("t", 1, 0.5)])], 1, 1)
     other = [stage_batch(FIELDS, [("t", 2, 0.5)])]

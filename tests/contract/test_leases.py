@@ -66,6 +66,7 @@ def test_a_job_that_does_not_exist_is_led_by_nobody(ledger: Ledger) -> None:
         ledger.claim_lease("none", "a", LONG_MS)
 
 
+@pytest.mark.guarantee("G80")
 def test_time_is_the_databases(ledger_url: str, ledger: Ledger) -> None:
     """The clocks of the services are a day apart; only the database's counts."""
     database = Database(ledger_url)
@@ -143,6 +144,7 @@ def test_a_service_that_starts_again_has_its_leases_under_a_new_epoch(ledger: Le
     assert ledger.renew_leases("a", {"power": 1}, LONG_MS) == set()
 
 
+@pytest.mark.guarantee("G670")
 def test_a_clock_that_was_set_back_keeps_nobody_out(ledger: Ledger, ledger_url: str) -> None:
     """As after the database's clock stood a day ahead when the lease was granted."""
     lease = claim(ledger, "a")
@@ -160,6 +162,11 @@ def test_a_clock_that_was_set_back_a_little_takes_no_job_from_a_living_leader(le
     assert ledger.renew_leases("a", {"power": 1}, LONG_MS) == {"power"}
 
 
+@pytest.mark.guarantee(
+    "G81",
+    "After a takeover, writes of the old leader and of its run are refused.",
+    promise="one-leader-and-one-run-write",
+)
 def test_what_an_old_leader_writes_is_refused(ledger: Ledger, ledger_url: str) -> None:
     old = claim(ledger, "a")
     ledger.move_job("power", JobState.STARTING, lease=old.epoch)
@@ -179,6 +186,13 @@ def test_what_an_old_leader_writes_is_refused(ledger: Ledger, ledger_url: str) -
     assert ledger.move_job("power", JobState.RUNNING, lease=new.epoch).epoch == 2
 
 
+@pytest.mark.guarantee("G81")
+@pytest.mark.guarantee(
+    "G82",
+    "A leader that is killed is replaced within 10 s, and no result is lost, repeated, or wrong.",
+    promise="one-leader-and-one-run-write",
+)
+@pytest.mark.guarantee("G83")
 def test_the_run_of_an_old_leader_writes_nothing_after_the_takeover(ledger: Ledger, ledger_url: str) -> None:
     """Not even before the new leader has begun a run of its own."""
     lease = claim(ledger, "a")
@@ -269,6 +283,12 @@ def _claim_all(url: str, me: str, meeting: Path, report: Path) -> None:
     ledger.close()
 
 
+@pytest.mark.guarantee(
+    "G80",
+    "One control service leads a job at a time: of concurrent claims, one gets the lease. A lease passes on only "
+    "after it was released or has expired by the database's clock.",
+    promise="one-leader-and-one-run-write",
+)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("jobs", [50, pytest.param(500, marks=pytest.mark.long)])
 def test_two_claimers_race_for_each_lease(ledger_url: str, jobs: int, tmp_path: Path) -> None:

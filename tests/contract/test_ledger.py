@@ -108,6 +108,7 @@ class TestStreams:
         for name, port in (("one", 2), ("two", 1)):  # together they may swap
             assert ledger.put_stream(name, udp_stream(name, port), 1, together={"one", "two"}).version == 2
 
+    @pytest.mark.guarantee("G710")
     def test_of_many_streams_that_take_an_entrance_at_once_one_gets_it(self, ledger: Ledger, ledger_url: str) -> None:
         """Each from a connection of its own, as two control services would: round after round."""
         racers = [Ledger.open(ledger_url) for _ in range(4)]
@@ -139,6 +140,13 @@ class TestStreams:
         with pytest.raises(Conflict, match="Stream turbines was deleted"):
             ledger.submit_job("power", "", {}, streams_used={"turbines"})
 
+    @pytest.mark.guarantee(
+        "G710",
+        "If documents are applied or deleted concurrently, each job still has its streams, and each port or MQTT "
+        "topic filter leads to one stream: the later request is refused. A job that lost its stream is shown with a "
+        "warning, and hides no other.",
+        promise="unusable-documents-are-refused",
+    )
     def test_of_a_stream_that_is_deleted_and_a_job_that_needs_it_one_is_refused(
         self, ledger: Ledger, ledger_url: str
     ) -> None:
@@ -305,6 +313,12 @@ class TestPlaces:
             ledger.submit_job(job, "", {"a": 2}, [place], together={"power", "heat"})
         assert (ledger.places("power"), ledger.places("heat")) == ([RESULTS], [INDEX])
 
+    @pytest.mark.guarantee(
+        "G26",
+        "An alias or a stream of results has one stage that emits to it, however many documents are applied "
+        "concurrently.",
+        promise="unusable-documents-are-refused",
+    )
     def test_of_many_that_take_a_place_at_once_one_gets_it(self, ledger: Ledger, ledger_url: str) -> None:
         """Each from a connection of its own, as two control services would: round after round."""
         racers = [Ledger.open(ledger_url) for _ in range(4)]
@@ -330,6 +344,8 @@ class TestPlaces:
 
 
 class TestDeletedLetters:
+    @pytest.mark.guarantee("G712")
+    @pytest.mark.guarantee("G742")
     def test_a_name_is_not_used_anew_until_its_dead_letters_are_deleted(self, ledger: Ledger) -> None:
         ledger.submit_job("power", "", {})
         with pytest.raises(NotFound):
@@ -399,6 +415,12 @@ class TestRuns:
         assert new == second
         assert (new.ended_ms, new.outcome) == (None, None)
 
+    @pytest.mark.guarantee(
+        "G18",
+        "A new version of a pipeline takes over between two slices: each window is emitted by exactly one version, "
+        "and equals the result of that version over all records.",
+        promise="upgrades-backfills-and-resets-mix-no-results",
+    )
     def test_a_slice_is_finished_by_the_version_that_planned_it(self, running: Ledger) -> None:
         """Some of its results may be out; a later version would say other things of the same windows."""
         running.plan_slice(a_slice(1))
@@ -409,6 +431,7 @@ class TestRuns:
         running.commit_checkpoint(a_checkpoint(1, finishing.epoch))
         assert running.begin_run("power", pid=5).version == 2
 
+    @pytest.mark.guarantee("G772")
     def test_a_slice_is_finished_by_the_version_that_last_began_to_write_it(self, running: Ledger) -> None:
         """A version that took the slice over may have written some of its results."""
         running.plan_slice(a_slice(1))
@@ -777,6 +800,7 @@ class TestOldSlices:
         running.raise_floor("power", 1, 8, limit=9)
         assert len(running.slices("other", 1, 9)) == 3
 
+    @pytest.mark.guarantee("G29")
     @pytest.mark.long
     def test_the_file_uses_freed_pages_again(self, tmp_path: Path) -> None:
         path = tmp_path / "l.sqlite"
@@ -1029,6 +1053,7 @@ class TestRegisteredSchemas:
         assert ledger.kept_schema("protobuf", 7) is None
         assert ledger.keep_schema("avro", 2**32 - 1, "large").number == 2**32 - 1
 
+    @pytest.mark.guarantee("G799")
     def test_the_first_answer_for_a_slice_counts_and_later_slices_are_asked_again(self, running: Ledger) -> None:
         record = partial(running.record_schema, "power", "turbines", schema=("avro", 8), unknown_max=9)
         running.plan_slice(a_slice(1))

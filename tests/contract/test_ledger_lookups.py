@@ -59,6 +59,12 @@ def commit(ledger: Ledger, epoch: int, number: int, version: int, said: dict[str
     ledger.commit_checkpoint(a_checkpoint(number, epoch, "j", version=version))
 
 
+@pytest.mark.guarantee(
+    "G441",
+    "The rows of a version stay while a slice that can be replayed uses the version, and are removed with the last of "
+    "these slices. Slices from before a job used a lookup use one version forever.",
+    promise="stored-data-is-bounded",
+)
 def test_rows_stay_as_long_as_a_slice_that_may_be_replayed_went_by_them(ledger: Ledger) -> None:
     """And what a job went by before it used the lookup, as long as such slices are there."""
     ledger.submit_job("j", "", {"pipeline": "j"})

@@ -181,6 +181,7 @@ def test_an_open_transaction_is_waited_for(kafka, topic, read_impatiently):
     ]
 
 
+@pytest.mark.guarantee("G751")
 def test_holes_of_compaction(kafka, topic):
     """Ranges that begin in a hole, end in one, or are one: an error, unless the reader allows holes."""
     name = topic(
@@ -266,6 +267,7 @@ def test_large_records(kafka, topic, read):
     assert values(read(OffsetRange(name, 0, 3, 4))) == texts[3:4]
 
 
+@pytest.mark.guarantee("G12")
 def test_a_log_that_lost_the_range_says_so(kafka, topic, read):
     name = topic()
     producer = producer_of(kafka)
@@ -302,6 +304,7 @@ def test_what_is_left_unread_disturbs_nothing(kafka, topic):
         assert sum(len(chunk.offsets) for chunk in reader.read([OffsetRange(name, 0, 0, 30_000)])) == 30_000
 
 
+@pytest.mark.guarantee("G302")
 def test_headers_beside_the_first_come_packed_with_it(kafka, topic):
     name = topic(1)
     producer = producer_of(kafka)

@@ -162,6 +162,12 @@ def test_problems_of_use_are_those_that_are_not_settled_or_were_reported_lately(
     assert [one.number for one in store.notice_problems("night")] == [1]
 
 
+@pytest.mark.guarantee(
+    "G824",
+    "A failure of a job is recorded as an event in the transaction that makes the job failed. The same holds for "
+    "completed batches and ended backfills.",
+    promise="failures-are-reported-with-their-remedy",
+)
 def test_a_failure_a_batch_and_a_backfill_are_events_of_their_own_transaction(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
     ledger.put_stream("turbines", {"stream": "turbines"})

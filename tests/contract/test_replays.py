@@ -22,6 +22,7 @@ def rows(*offsets: int) -> list[Replay]:
     return [Replay(f"turbines/0/{offset}", "power", offset, is_repaired=False) for offset in offsets]
 
 
+@pytest.mark.guarantee("G224")
 def test_an_attempt_looks_from_where_the_first_one_in_doubt_began(ledger: Ledger) -> None:
     first = ledger.begin_replay("turbines", {0: 10, 1: 20})
     assert (first.number, first.since) == (1, {0: 10, 1: 20})

@@ -140,11 +140,18 @@ def sink(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
                 yield Table(url)
 
 
+@pytest.mark.guarantee(
+    "G243",
+    "Results in Parquet files and PostgreSQL tables exist once, whatever is killed, for readers that follow the "
+    "manifests or read the table. Another value under the same id stops the job. One test suite checks every sink.",
+    promise="each-sink-contains-each-result-once",
+)
 @pytest.mark.parametrize("shape_of", [window_shape, record_shape])
 def test_a_sink_keeps_the_contract(sink: SinkUnderTest, shape_of: Any) -> None:
     check_sink(sink, shape_of(sink))
 
 
+@pytest.mark.guarantee("G482")
 def test_arrays_and_structs_are_written_once(sink: SinkUnderTest) -> None:
     """The same again changes nothing, and another value is an error. A table holds them as texts."""
     fields = (
@@ -192,6 +199,7 @@ def test_arrays_and_structs_are_written_once(sink: SinkUnderTest) -> None:
         assert sink.ask("SELECT tops, at FROM results") == [('["1.50",null]', '{"t":"2023-11-14T22:13:20.000001Z"}')]
 
 
+@pytest.mark.guarantee("G243")
 def test_files_lie_by_day_with_their_types(tmp_path: Path) -> None:
     files = Files(tmp_path / "results")
     writer = files.writer(record_shape(files))
@@ -230,6 +238,7 @@ def test_a_table_gets_new_columns_and_keeps_its_types(tmp_path: Path, monkeypatc
         SqlWriter(table.url, "foreign_one", shape).prepare(None)
 
 
+@pytest.mark.guarantee("G244")
 def test_what_one_row_does_to_a_table_spoils_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A text with NUL, and a row that the table itself refuses."""
     table = Table(f"sqlite:///{tmp_path / 'results.sqlite'}")
@@ -250,6 +259,7 @@ def test_what_one_row_does_to_a_table_spoils_no_other(tmp_path: Path, monkeypatc
     assert any("no nine" in one.reason for one in report.refused)
 
 
+@pytest.mark.guarantee("G244")
 def test_a_row_that_exceeds_a_limit_of_the_database_spoils_no_other(
     postgresql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +286,7 @@ def test_a_row_that_exceeds_a_limit_of_the_database_spoils_no_other(
         assert all(any(part in one.reason for one in report.refused) for part in ("exceeds btree", "no nine"))
 
 
+@pytest.mark.guarantee("G798")
 def test_a_table_that_another_client_locks_ends_the_write_in_time(
     postgresql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +304,12 @@ def test_a_table_that_another_client_locks_ends_the_write_in_time(
         assert writer.write_batches([batch_of(shape, [1])], 1, 1).created == 1
 
 
+@pytest.mark.guarantee(
+    "G244",
+    "A pickled writer of a table contains no password. A row that the database refuses is a dead letter and affects "
+    "no other row.",
+    promise="each-sink-contains-each-result-once",
+)
 def test_no_password_is_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
     url = "postgresql+psycopg://writer:sesame@db/results"
     monkeypatch.setenv("STRANDLINE_SQL_SINK_URL", url)

@@ -14,6 +14,7 @@ from tests.support.chaos.states import missed, times_reached
 from tests.support.sparkplug_floor import EXAMPLE, JOB, STREAM, EdgeNode, Floor, found, send
 
 
+@pytest.mark.guarantee("G752")
 @pytest.mark.long
 @pytest.mark.timeout(1_500)
 def test_runs_that_are_killed_replay_births_and_every_result_is_right(audit_lab: AuditLab) -> None:

@@ -51,6 +51,7 @@ ON_POSTGRESQL = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.guarantee("G82")
 @pytest.mark.long
 @ON_POSTGRESQL
 def test_a_killed_leader_is_replaced_within_ten_seconds(stage: Failover) -> None:
@@ -68,6 +69,7 @@ def test_a_killed_leader_is_replaced_within_ten_seconds(stage: Failover) -> None
     assert "leader_changed" in [event.kind for event in stage.ledger.events(stage.job)]
 
 
+@pytest.mark.guarantee("G83")
 @pytest.mark.long
 @ON_POSTGRESQL
 def test_a_leader_that_was_paused_with_its_runner_changes_nothing_when_it_wakes(stage: Failover) -> None:
@@ -97,6 +99,7 @@ def test_a_leader_that_was_paused_with_its_runner_changes_nothing_when_it_wakes(
     assert leader.process.poll() is None, "the service itself goes on"
 
 
+@pytest.mark.guarantee("G85")
 @pytest.mark.long
 @pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("target", ["python", "java"])

@@ -93,12 +93,33 @@ def results_after_a_kill(lab: AuditLab, directory: Path, guarantee: str) -> Resu
     return results
 
 
+@pytest.mark.guarantee(
+    "G5",
+    "Results equal a recomputation from the sent records: none is missing, none is extra, integers are exact, and "
+    "floats differ by at most 1e-9 relative.",
+    promise="each-result-exists-once-with-the-right-value",
+)
+@pytest.mark.guarantee(
+    "G70",
+    "A process of a running job can be killed at any instant and between any two steps of a slice. Each result of a "
+    "closed window is in the index once with the right value. Each rejected record is one dead letter, and the "
+    "accounts of every slice close.",
+    promise="kills-and-restarts-change-no-result",
+)
+@pytest.mark.guarantee(
+    "G74",
+    "After a kill, `exactly_once` has each result once with the right value, and `at_least_once` has all with right "
+    "values, some twice under different ids. With `none`, open windows lack earlier records, and the interrupted "
+    "slice's results can be there twice.",
+    promise="each-result-exists-once-with-the-right-value",
+)
 def test_exactly_once_every_window_is_there_once_and_right(audit_lab: AuditLab, tmp_path: Path, right: int) -> None:
     results = results_after_a_kill(audit_lab, tmp_path, "exactly_once")
     assert len(results) == RECORDS * STEP_MS // WINDOW_MS * DEVICES
     assert set(map(tuple, results.values())) == {(right,)}
 
 
+@pytest.mark.guarantee("G74")
 @pytest.mark.long
 def test_at_least_once_some_windows_are_there_twice_and_all_are_right(
     audit_lab: AuditLab, tmp_path: Path, right: int
@@ -108,6 +129,7 @@ def test_at_least_once_some_windows_are_there_twice_and_all_are_right(
     assert set(map(tuple, results.values())) == {(right,), (right, right)}
 
 
+@pytest.mark.guarantee("G74")
 @pytest.mark.long
 def test_with_none_windows_that_were_open_lack_what_they_held_before_the_kill(
     audit_lab: AuditLab, tmp_path: Path, right: int

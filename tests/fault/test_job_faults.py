@@ -40,6 +40,7 @@ CHOSEN = ["emit.written", "commit.before_checkpoint"]
 """Where a kill leaves the most half done: results out, and everything out, and nothing committed."""
 
 
+@pytest.mark.guarantee("G70")
 @pytest.mark.long
 @pytest.mark.timeout(1_500)
 def test_killed_again_and_again_every_result_is_there_once_and_right(tmp_path: Path) -> None:
@@ -56,6 +57,7 @@ def test_killed_again_and_again_every_result_is_there_once_and_right(tmp_path: P
     print(f"results after {sorted(round(one.recovery_s, 1) for one in outcome.rounds)} s")
 
 
+@pytest.mark.guarantee("G752")
 @pytest.mark.long
 @pytest.mark.timeout(2_400)
 def test_under_every_kind_of_fault_some_at_a_time_every_result_is_there_once_and_right(tmp_path: Path) -> None:
@@ -71,6 +73,7 @@ def test_under_every_kind_of_fault_some_at_a_time_every_result_is_there_once_and
     assert any(len(one.faults) > 1 for one in outcome.rounds)
 
 
+@pytest.mark.guarantee("G599")
 @pytest.mark.long
 @pytest.mark.timeout(1_500)
 def test_of_a_job_with_branches_sessions_a_join_and_a_lookup_that_changes_every_result_is_there_once_and_right(

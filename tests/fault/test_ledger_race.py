@@ -68,6 +68,11 @@ def _contend(url: str, me: int, counts: Path, report: Path) -> None:
     ledger.close()
 
 
+@pytest.mark.guarantee(
+    "G11",
+    "A run that was superseded writes no slice and no checkpoint.",
+    promise="one-leader-and-one-run-write",
+)
 def test_two_processes_race_for_one_job(ledger_url: str, tmp_path: Path) -> None:
     """Every slice is planned once and committed once, epochs never fall, and the loser of each takeover is fenced."""
     ledger = Ledger.open(ledger_url)
@@ -126,6 +131,7 @@ def _hold(url: str, place: str, reached: Path, released: Path, report: Path) -> 
         report.write_text(str(error))
 
 
+@pytest.mark.guarantee("G11")
 @pytest.mark.parametrize("place", ["before planning", "before committing"])
 def test_a_run_that_was_paused_is_fenced_when_it_wakes(ledger_url: str, place: str, tmp_path: Path) -> None:
     """SIGSTOP in the middle of its work, a takeover, SIGCONT: not one more row comes from the old run.

@@ -65,6 +65,13 @@ def test_connections_that_break_and_answers_that_are_lost(cluster: KafkaCluster)
     cluster.proxy.clear()
 
 
+@pytest.mark.guarantee(
+    "G752",
+    "Empty fetch responses, missing batches, and 90 s without writes to Kafka change no result. Neither do a run "
+    "killed in its rewind, or a rewind that begins after the births of its records. If a ledger loses its last "
+    "seconds under load, the job fails, and continues after the documented remedy.",
+    promise="kills-and-restarts-change-no-result",
+)
 def test_answers_without_records_and_with_holes_cost_no_record(cluster: KafkaCluster):
     """As of a broker with slow tiered storage, or one that lost a part of its log for a while."""
     fill(cluster, "spoilt", **{"batch.size": 20_000})  # several batches in an answer

@@ -57,6 +57,7 @@ def topic(cluster: KafkaCluster) -> Iterator[str]:
     cluster.heal()
 
 
+@pytest.mark.guarantee("G152")
 @pytest.mark.parametrize("lose", [drop_answer, swallow_answer], ids=["connection breaks", "silence"])
 @pytest.mark.parametrize(
     "question",
@@ -74,6 +75,7 @@ def test_no_answer_is_an_error(
         QUESTIONS[question](admin, topic)
 
 
+@pytest.mark.guarantee("G56")
 def test_a_batch_in_doubt_is_written_once_though_the_topics_ends_are_not_told(
     cluster: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
@@ -111,6 +113,8 @@ def test_a_batch_in_doubt_is_written_once_though_the_topics_ends_are_not_told(
     assert times == dict.fromkeys(values, 1)
 
 
+@pytest.mark.guarantee("G71")
+@pytest.mark.guarantee("G72")
 def test_a_record_of_a_transaction_slot_is_written_once_though_the_topics_ends_are_not_told(
     cluster: KafkaCluster, topic: str
 ) -> None:

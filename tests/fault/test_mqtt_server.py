@@ -105,6 +105,7 @@ def test_the_check_has_teeth():
     assert len(check_history([sensor], [b"a", b"a", b"b", b"x"])) == 2
 
 
+@pytest.mark.guarantee("G30")
 @pytest.mark.long
 def test_connections_cut_before_puback(listener):
     """200 cuts at random points: every message arrives in the end, none is acknowledged and lost, none is ours twice."""
@@ -124,6 +125,12 @@ def test_connections_cut_before_puback(listener):
     assert len(logged) > CUTS * BATCH, "no cut fell between the log and the PUBACK: the test has shown nothing"
 
 
+@pytest.mark.guarantee(
+    "G30",
+    "The MQTT server sends PUBACK only for records in the log. Connections cut before PUBACK and `kill -9` lose no "
+    "acknowledged record, and the server stores nothing twice.",
+    promise="acknowledged-records-are-stored",
+)
 def test_a_listener_that_is_killed(listener):
     """kill -9 under load: as above, and after each start messages are acknowledged again. Prints how soon."""
     stream, topic = listener.register()

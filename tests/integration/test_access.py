@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.integration.test_http_gateway import Gateway
 from tests.integration.test_mqtt_server import Listener, Raw
 from tests.support import mqtt_client_packets as client
@@ -27,6 +29,12 @@ def token_verb(ledger_url: str, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.guarantee(
+    "G325",
+    "A user of the MQTT server publishes only where its token or the rights file allows, under its own client "
+    "identifiers. If its token is revoked, its connection is closed within seconds, and its will isn't published.",
+    promise="each-operation-requires-its-right",
+)
 def test_a_token_opens_the_doors_that_it_names_until_it_is_revoked(kafka: str, tmp_path: Path) -> None:
     gateway = Gateway(kafka, tmp_path, auth="tokens", tokens_look_s=0.2, data_dir=tmp_path / "http")
     listener = Listener(kafka, tmp_path, auth="tokens", tokens_look_s=0.2)

@@ -104,6 +104,8 @@ def job(audit_lab: AuditLab) -> str:
     return NAME
 
 
+@pytest.mark.guarantee("G61")
+@pytest.mark.guarantee("G402")
 def test_a_running_job_of_two_versions_is_clean(audit_lab: AuditLab, job: str) -> None:
     """While records come in: what the job does meanwhile is neither missing nor extra. And the account closes."""
     audit_lab.send(STREAM, records(4_000, 16_000))
@@ -122,6 +124,7 @@ def test_a_running_job_of_two_versions_is_clean(audit_lab: AuditLab, job: str) -
     assert same["(dead letters)"] == sum(computed["rejected"].values())
 
 
+@pytest.mark.guarantee("G151")
 def test_a_watermark_and_a_close_that_the_log_does_not_give_are_found(audit_lab: AuditLab, job: str) -> None:
     """Raised by an hour in the ledger: by it records are late, and windows closed, that the log says nothing of."""
     middle = audit_lab.ledger.slice_count(job) // 2
@@ -146,6 +149,7 @@ def execute(audit_lab: AuditLab, statement: str) -> None:
         assert ledger.execute(statement).rowcount == 1
 
 
+@pytest.mark.guarantee("G60")
 def test_each_planted_difference_is_found_and_named(audit_lab: AuditLab, job: str) -> None:
     """Deleted, added, changed by one count, by the last digits of a float, copied and moved to another month, and a dead
     letter added; in the stream of results, one that is there twice, one added by hand, and no result at all: all of them, and
@@ -220,6 +224,7 @@ def test_each_planted_difference_is_found_and_named(audit_lab: AuditLab, job: st
     assert in_between["computed"]["records"] == in_between["ledger"]["records"] < 16_000
 
 
+@pytest.mark.guarantee("G62")
 def test_a_log_without_its_beginning_is_incomplete_and_never_a_false_alarm(audit_lab: AuditLab) -> None:
     """What retention took can't be audited; the audit says so, says from where on it can, and there it is clean."""
     name, stream = "forgetful", "forgetful-readings"
@@ -247,6 +252,7 @@ def test_a_log_without_its_beginning_is_incomplete_and_never_a_false_alarm(audit
     assert whole["incomplete"].rpartition("--from ")[2] > from_time
 
 
+@pytest.mark.guarantee("G62")
 def test_results_that_cannot_be_used_are_accounted_for(audit_lab: AuditLab) -> None:
     """A sum that does not fit has a dead letter and no document; a result that the next window can't use has both. Clean."""
     name = "unusable"

@@ -53,6 +53,7 @@ def readings(first: int, last: int) -> list[bytes]:
     ]
 
 
+@pytest.mark.guarantee("G600")
 @pytest.mark.long
 def test_files_and_a_table_are_audited_and_each_planted_difference_is_found(
     audit_lab: AuditLab, tmp_path: Path, postgresql_url: str, monkeypatch: pytest.MonkeyPatch

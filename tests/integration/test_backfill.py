@@ -201,6 +201,19 @@ def require_records_of_results(lab: AuditLab) -> None:
     assert min(told_records) < len(at) / 4
 
 
+@pytest.mark.guarantee(
+    "G95",
+    "The windows of a backfill appear in one step when it is complete, each once with the value of its version, and "
+    "all other windows stay unchanged. A backfill that is killed continues, and live results continue in the "
+    "meantime.",
+    promise="upgrades-backfills-and-resets-mix-no-results",
+)
+@pytest.mark.guarantee(
+    "G198",
+    "All records of a result are in the offset ranges that are reported for it, for every version, stage, and "
+    "backfill, also after sliding windows. If the ledger no longer knows the ranges, the answer says so.",
+    promise="failures-are-reported-with-their-remedy",
+)
 def test_a_backfill_replaces_the_windows_of_its_range_and_no_other(audit_lab: AuditLab) -> None:
     lab = audit_lab
     lab.apply(STREAM_TEXT + "---" + text(1))
@@ -299,6 +312,11 @@ def test_another_backfill_over_a_part_of_it_replaces_that_part_alone(audit_lab: 
     assert one["detail"] == f"belongs in {NAME}-tens.g3-{month}"
 
 
+@pytest.mark.guarantee(
+    "G96",
+    "A backfill never starts over a hole in the log: it names the time from which it could begin.",
+    promise="upgrades-backfills-and-resets-mix-no-results",
+)
 def test_where_the_log_lost_its_beginning_it_says_from_when_it_could_begin(audit_lab: AuditLab) -> None:
     """The slices that were lost hold records of windows up to some time; from there on a backfill is possible."""
     lab = audit_lab

@@ -47,6 +47,9 @@ def readings(first: int, count: int) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.guarantee("G550")
+@pytest.mark.guarantee("G552")
+@pytest.mark.guarantee("G554")
 @pytest.mark.long
 def test_a_batch_reads_its_range_once_through_kills_and_ends(audit_lab: AuditLab) -> None:
     lab, records = audit_lab, readings(0, 6_000)

@@ -84,6 +84,7 @@ def stored(lab: AuditLab, stage: str, *by: str) -> dict[tuple[Any, ...], int]:
     return dict(found)
 
 
+@pytest.mark.guarantee("G391")
 @pytest.mark.long
 def test_branches_give_each_result_once_through_a_kill_an_upgrade_and_a_backfill(audit_lab: AuditLab) -> None:
     lab = audit_lab

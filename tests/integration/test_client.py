@@ -22,6 +22,7 @@ def gateway(control: Control, kafka: str, tmp_path: Path) -> Iterator[GatewayPro
         yield gateway
 
 
+@pytest.mark.guarantee("G435")
 @pytest.mark.long
 def test_the_programs_of_the_python_page_do_what_they_say(
     control: Control,  # noqa: F811

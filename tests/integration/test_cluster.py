@@ -199,6 +199,7 @@ def drain(job: ClusterJob) -> None:
     assert job.wait_until_ended() == EXIT_DONE, job.log_tail()
 
 
+@pytest.mark.guarantee("G79")
 @pytest.mark.long
 def test_a_job_runs_in_the_executors_and_one_that_is_killed_costs_no_run(
     cluster: SparkCluster, new_job: NewJob
@@ -227,6 +228,7 @@ def test_a_job_runs_in_the_executors_and_one_that_is_killed_costs_no_run(
     job.require_clean_audit()
 
 
+@pytest.mark.guarantee("G79")
 @pytest.mark.long
 @pytest.mark.parametrize("rounds", [2])
 def test_executor_worker_and_master_killed_under_load(cluster: SparkCluster, new_job: NewJob, rounds: int) -> None:
@@ -292,6 +294,7 @@ def test_a_driver_that_is_killed_goes_on_from_a_snapshot_and_a_backfill_has_exec
     job.require_clean_audit()
 
 
+@pytest.mark.guarantee("G79")
 @pytest.mark.long
 @pytest.mark.parametrize("secrets", [{}], indirect=False)
 def test_an_executor_without_the_secrets_says_what_is_missing(

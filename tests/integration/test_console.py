@@ -39,6 +39,7 @@ def watched() -> Iterator[Watched]:
     assert (found.errors, found.elsewhere) == ([], [])
 
 
+@pytest.mark.guarantee("G860")
 def test_every_view_shows_its_data_without_errors_and_other_hosts(
     browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
 ) -> None:

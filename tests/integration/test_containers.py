@@ -214,6 +214,7 @@ def test_each_reaches_those_that_share_a_network_with_it_and_no_other(deployment
     assert set(reached) == {other for other in PORTS if other != name and own & set(services[other].networks)}
 
 
+@pytest.mark.guarantee("G192")
 @pytest.mark.parametrize("name", LASTING)
 def test_what_is_left_of_a_check_that_was_killed_neither_stays_nor_disturbs_the_service(
     deployment: Deployment, name: str
@@ -253,6 +254,7 @@ def test_both_control_services_answer_and_a_record_of_each_protocol_gets_into_th
     wait_until(lambda: len(logged(deployment)), lambda n: n >= 5 * RECORDS, "all in the log", stretched(120), poll_s=2)
 
 
+@pytest.mark.guarantee("G191")
 def test_what_the_gateways_spool_while_kafka_is_stopped_outlives_their_containers(
     deployment: Deployment, senders: Senders
 ) -> None:
@@ -302,6 +304,7 @@ def test_each_may_be_restarted_and_made_anew(deployment: Deployment, senders: Se
     farm.report(5)
 
 
+@pytest.mark.guarantee("G191")
 def test_all_that_was_acknowledged_is_in_the_log_once(deployment: Deployment, senders: Senders) -> None:
     """What came through the broker may be there twice: it hands a message over again where it heard no acknowledgement."""
     expected = {record for records in senders.acknowledged.values() for record in records} | set(senders.sent_by_udp)
@@ -316,6 +319,7 @@ def test_all_that_was_acknowledged_is_in_the_log_once(deployment: Deployment, se
     assert not {record for record, times in found.items() if times > 1} - set(senders.acknowledged["bridge"])
 
 
+@pytest.mark.guarantee("G191")
 def test_the_results_of_the_examples_job_are_right(deployment: Deployment, farm: Farm) -> None:
     """Whatever was restarted meanwhile: each turbine's minutes are there once, with six records each."""
     strandline(deployment, "job", "stop", "turbine-health", "--drain", "--timeout", str(JOB_TIMEOUT_S - 60))

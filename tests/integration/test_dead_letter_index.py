@@ -160,6 +160,13 @@ def require_equal(held: dict[str, dict[str, Any]], messages: list[Message]) -> N
         assert told["@timestamp"].startswith(time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment_ms / 1000)))
 
 
+@pytest.mark.guarantee(
+    "G196",
+    "With `dead_letters: {index: true}`, each dead letter is in the index once, equal to the dead-letter stream, "
+    "through any kill. None is in an alias of results, and the index is bounded by the document. A job neither waits "
+    "for the index nor fails because of it.",
+    promise="each-rejected-record-is-one-dead-letter",
+)
 def test_killed_between_any_two_requests_each_dead_letter_is_there_once(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +187,7 @@ def test_killed_between_any_two_requests_each_dead_letter_is_there_once(
     assert mapping["properties"] == json.loads(json.dumps(DEAD_LETTER_MAPPING["properties"]))
 
 
+@pytest.mark.guarantee("G196")
 def test_what_the_index_would_not_keep_is_not_copied_and_what_it_kept_too_long_goes(lab: Lab) -> None:
     lab.write(200)
     assert lab.copies().copy() == 200
@@ -207,6 +215,7 @@ def test_an_index_that_was_deleted_is_filled_again(lab: Lab) -> None:
     require_equal(lab.held(), lab.in_topic())
 
 
+@pytest.mark.guarantee("G196")
 def test_dead_letters_are_never_among_the_results_of_an_alias_that_is_named_like_the_job(lab: Lab) -> None:
     """The template of `copied` makes every index `copied-*` a part of its alias."""
     shape = DocumentShape("copied", "job", "stage", 1, (), (("n", "long"),))

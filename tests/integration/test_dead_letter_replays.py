@@ -116,6 +116,12 @@ def lab(kafka: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[
     lab.ledger.close()
 
 
+@pytest.mark.guarantee(
+    "G225",
+    "A dry run reports the outcome that the current version gives to the requeued records. A requeued record has the "
+    "sender's bytes and headers, and names its dead letter.",
+    promise="a-requeued-record-counts-once",
+)
 def test_all_that_match_are_put_back_once_with_their_bytes_and_say_where_they_come_from(lab: ReplayLab) -> None:
     good, broken = b'{"power": 4, "rated": 2}', b"no json"
     lab.reject([good, broken, b'{"power": 1, "rated": 0}'])
@@ -145,6 +151,7 @@ def test_all_that_match_are_put_back_once_with_their_bytes_and_say_where_they_co
     assert len(lab.put_back()) == 4
 
 
+@pytest.mark.guarantee("G225")
 def test_a_record_that_fails_again_is_traced_and_put_back_again_only_if_asked(lab: ReplayLab) -> None:
     lab.reject([b"no json"])
     lab.replay()
@@ -200,6 +207,12 @@ def replay_elsewhere(lab: ReplayLab, failpoints: str = "") -> subprocess.Popen[b
     return subprocess.Popen([sys.executable, "-c", REPLAY, lab.name], env=environment, stderr=subprocess.PIPE)
 
 
+@pytest.mark.guarantee(
+    "G224",
+    "A dead letter is requeued at most once, repaired or not, whatever is killed and however many requests run "
+    "concurrently. In the end, each requested one is in the stream once.",
+    promise="a-requeued-record-counts-once",
+)
 def test_a_replay_that_is_killed_anywhere_puts_nothing_back_twice(lab: ReplayLab) -> None:
     lab.reject([b"%d" % number for number in range(20)])
     for failpoint in REPLAY_FAILPOINTS:
@@ -213,6 +226,7 @@ def test_a_replay_that_is_killed_anywhere_puts_nothing_back_twice(lab: ReplayLab
     }
 
 
+@pytest.mark.guarantee("G224")
 @pytest.mark.long
 def test_two_at_once_put_each_back_once(lab: ReplayLab) -> None:
     lab.reject([b"%d" % number for number in range(200)])
@@ -286,6 +300,7 @@ def kill_control(platform: Platform) -> None:
     platform.stack.start_control()
 
 
+@pytest.mark.guarantee("G224")
 @pytest.mark.long
 def test_a_thousand_letters_are_repaired_and_put_back_with_kills_in_the_middle(platform: Platform) -> None:
     """The service and the command are killed at random moments; each letter is put back at most once, in the end exactly once,

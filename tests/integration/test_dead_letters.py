@@ -83,6 +83,12 @@ def killed_after(kafka: str, job: str, slot: str, number: int, *, has_committed:
     return producer
 
 
+@pytest.mark.guarantee(
+    "G71",
+    "A dead letter is written once, even if a killed attempt left one task's transaction open and another's "
+    "committed, or if an older run with more tasks still writes.",
+    promise="each-rejected-record-is-one-dead-letter",
+)
 def test_what_stands_behind_another_slots_open_transaction_is_not_written_again(kafka: str) -> None:
     """A kill can leave one task's transaction open, and another task's committed behind it: there readers of committed
     records see nothing until the open one is ended. The next attempt waits for that, and ends it as it goes."""
@@ -113,6 +119,7 @@ def test_a_transaction_that_nobody_takes_over_ends_before_readers_give_up(kafka:
     del killed
 
 
+@pytest.mark.guarantee("G71")
 def test_an_older_run_with_more_tasks_gets_nothing_in_once_a_new_one_has_shut_it_out(kafka: str) -> None:
     """Neither what it had begun in a slot that the new run doesn't use, nor anything by taking that slot over again."""
     topic = "older.dead-letter"
@@ -127,6 +134,7 @@ def test_an_older_run_with_more_tasks_gets_nothing_in_once_a_new_one_has_shut_it
     assert numbers_in(kafka, topic) == [1, 2]
 
 
+@pytest.mark.guarantee("G76")
 def test_the_largest_record_that_a_gateway_takes_is_in_its_dead_letter_whole(kafka: str) -> None:
     """Bytes that can't be compressed; also when several stand in one transaction."""
     job = "largest"
@@ -140,6 +148,13 @@ def test_the_largest_record_that_a_gateway_takes_is_in_its_dead_letter_whole(kaf
     assert all("payload-bytes" not in headers for _, headers in found)
 
 
+@pytest.mark.guarantee("G7")
+@pytest.mark.guarantee(
+    "G76",
+    "A record that is too large for a dead letter gets one with its size and SHA-256 instead of its bytes. Only a "
+    "direct producer of Kafka can write such a record.",
+    promise="each-rejected-record-is-one-dead-letter",
+)
 def test_what_the_stream_can_not_hold_is_a_dead_letter_without_its_bytes(kafka: str) -> None:
     """A record of 3 MB that somebody wrote to Kafka directly; and, where the dead-letter stream takes less than the setting
     says, each record that is too large for it, and no other. Done again, nothing is added."""

@@ -41,6 +41,13 @@ def not_ok(ran: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.guarantee(
+    "G345",
+    "The doctor finds each server that doesn't respond, each refused right, a ledger of another release, and a "
+    "machine without Java or disk space. Each finding has its remedy and no secret. The doctor ends by a deadline, "
+    "with 1 only if something is wrong, leaves no object, and changes no row of the ledger.",
+    promise="failures-are-reported-with-their-remedy",
+)
 @pytest.mark.timeout(300)
 def test_a_deployment_in_which_all_is_well_and_each_server_that_is_gone(
     kafka: str,
@@ -86,6 +93,7 @@ def test_a_deployment_in_which_all_is_well_and_each_server_that_is_gone(
     assert "planted" not in sick.stdout + sick.stderr
 
 
+@pytest.mark.guarantee("G769")
 @pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_topic_whose_settings_became_unsafe_is_a_finding(kafka: str, elasticsearch: str, tmp_path: Path) -> None:
@@ -113,6 +121,7 @@ def test_a_topic_whose_settings_became_unsafe_is_a_finding(kafka: str, elasticse
     assert found[0]["remedy"] == f"set unclean.leader.election.enable=false on topic {name}"
 
 
+@pytest.mark.guarantee("G346")
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_stack_uses_servers_that_are_there_and_leaves_them_alone(

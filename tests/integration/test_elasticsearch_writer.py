@@ -93,6 +93,7 @@ def emit(new_emit: Callable[[str], Emit]) -> Emit:
     return new_emit(f"results-{uuid.uuid4().hex}")
 
 
+@pytest.mark.guarantee("G586")
 def test_a_revision_is_written_over_those_before_it_and_over_no_later_one(emit: Emit) -> None:
     shape = replace(emit.shape(BY[:1], (("n", "long"), ("revision", "long"))), is_revised=True)
     writer = emit.ensure(shape)
@@ -304,6 +305,7 @@ def test_an_index_takes_a_replica_as_soon_as_there_is_a_node_for_it(emit: Emit) 
     assert (settings["auto_expand_replicas"], settings["number_of_replicas"]) == ("0-1", "0")
 
 
+@pytest.mark.guarantee("G104")
 @pytest.mark.parametrize(
     ("setting", "remedy"),
     [
@@ -331,6 +333,7 @@ def test_what_an_operator_has_set_stops_the_emission_and_refuses_nothing(
     assert writer.write_batches([later], 2, 2).created == 1
 
 
+@pytest.mark.guarantee("G104")
 def test_a_closed_index_stops_the_emission_and_refuses_nothing(emit: Emit) -> None:
     writer, batch, later, index = emit.begun()
     emit.call("POST", f"/{index}/_close")
@@ -366,6 +369,7 @@ def test_a_full_disk_puts_results_off_until_it_has_room(emit: Emit) -> None:
     assert writer.write_batches([later], 1, 2).created == 1
 
 
+@pytest.mark.guarantee("G104")
 def test_no_room_for_another_shard_stops_the_emission(emit: Emit) -> None:
     shape = emit.shape(BY[:1], AGGREGATES[:1])
     writer = emit.ensure(shape)
@@ -380,6 +384,12 @@ def test_no_room_for_another_shard_stops_the_emission(emit: Emit) -> None:
     assert writer.write_batches([stage_batch(shape.fields, [("a", 1)])], 1, 1).created == 1
 
 
+@pytest.mark.guarantee(
+    "G105",
+    "The index of a month has the emission's mapping, whatever happened to its template. An index that was deleted "
+    "with its results never returns empty.",
+    promise="a-failing-store-costs-no-result",
+)
 def test_a_template_that_was_deleted_is_there_again_before_a_new_month(emit: Emit) -> None:
     shape = emit.shape(BY[:1], AGGREGATES[:1])
     writer = emit.ensure(shape)
@@ -393,6 +403,7 @@ def test_a_template_that_was_deleted_is_there_again_before_a_new_month(emit: Emi
     assert held["aliases"].keys() == {emit.name, f"{emit.name}-2024.06.write"}
 
 
+@pytest.mark.guarantee("G105")
 def test_another_template_that_wins_changes_no_mapping(emit: Emit) -> None:
     shape = emit.shape(BY[:1], AGGREGATES[:1])
     writer = emit.ensure(shape)
@@ -405,6 +416,7 @@ def test_another_template_that_wins_changes_no_mapping(emit: Emit) -> None:
     assert emit.call("GET", f"/{emit.name}-2024.05")[f"{emit.name}-2024.05"]["mappings"]["dynamic"] == "strict"
 
 
+@pytest.mark.guarantee("G105")
 def test_an_index_that_was_deleted_with_its_results_does_not_come_back_empty(emit: Emit) -> None:
     shape = emit.shape(BY[:1], AGGREGATES[:1])
     writer = emit.ensure(shape)
@@ -447,6 +459,12 @@ def test_a_bulk_that_is_larger_than_the_server_takes_goes_in_halves_down_to_the_
 FOREIGN = {"mappings": {"properties": {"device": {"type": "keyword"}}}}
 
 
+@pytest.mark.guarantee(
+    "G180",
+    "An index, alias, or index template of another owner that has the name of one of ours is never changed, written "
+    "to, or deleted. An error names it and the remedy.",
+    promise="a-failing-store-costs-no-result",
+)
 @pytest.mark.parametrize("kind", ["index", "alias", "write alias", "template"])
 def test_what_somebody_else_made_under_our_names_is_neither_changed_nor_written_to(emit: Emit, kind: str) -> None:
     index, stranger = f"{emit.name}-2024.05", f"{emit.name}-of-a-stranger"

@@ -89,6 +89,7 @@ class Client:
         self.received.set()
 
 
+@pytest.mark.guarantee("G792")
 @pytest.mark.parametrize(
     "login",
     [None, (STACK_USER, None), (STACK_USER, ""), (STACK_USER, "wrong"), ("other", PASSWORD), ("", PASSWORD)],
@@ -114,6 +115,7 @@ def test_a_client_with_the_login_publishes_and_subscribes(closed: int) -> None:
     writer.close()
 
 
+@pytest.mark.guarantee("G792")
 def test_a_refused_client_takes_no_session_and_no_connection_of_its_client_identifier(closed: int) -> None:
     """Otherwise any client could cut off the bridge, and delete its session."""
     bridge = Client(closed, "bridge", (STACK_USER, PASSWORD), clean=False)

@@ -109,6 +109,9 @@ def closed() -> Iterator[Closed]:
                 stack.run("down", is_fine=False)
 
 
+@pytest.mark.guarantee("G495")
+@pytest.mark.guarantee("G496")
+@pytest.mark.guarantee("G497")
 @pytest.mark.long
 @pytest.mark.timeout(560)
 def test_an_open_stack_is_closed_with_its_data_and_opened_again(closed: Closed, tmp_path: Path) -> None:

@@ -121,6 +121,12 @@ def require_everything(stack: OutsideStack) -> None:
     ledger.close()
 
 
+@pytest.mark.guarantee(
+    "G14",
+    "After `kill -9` of every process, the embedded stack starts again with its data.",
+    promise="a-stack-keeps-its-data",
+)
+@pytest.mark.guarantee("G794")
 @pytest.mark.timeout(600)
 def test_stack_finds_its_data_after_everything_was_killed(outside: OutsideStack) -> None:
     first = outside.up()

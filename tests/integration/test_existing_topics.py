@@ -29,6 +29,7 @@ steps:
 """
 
 
+@pytest.mark.guarantee("G264")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_topic_with_its_producers_times_is_proposed_read_and_audited(platform):

@@ -348,6 +348,13 @@ AGGREGATES = [
 ]
 
 
+@pytest.mark.guarantee(
+    "G400",
+    "Every aggregate, with or without a filter, matches its description. It is the same to the last bit in any "
+    "slices, chunks, and buckets, also in sliding windows and cascades. Aggregates that Spark has by the same name "
+    "give the same.",
+    promise="operators-compute-what-the-reference-describes",
+)
 def test_aggregates_give_the_values_that_spark_gives(spark: SparkSession) -> None:
     """Over values of which none is as great as another, so that no rule about equal ones comes in."""
     rows = [
@@ -427,6 +434,12 @@ CALLS = [
 NEARLY_CALLS = ("cbrt", "log", "sin", "cos", "tan", "asin", "acos", "atan", "degrees", "radians")
 
 
+@pytest.mark.guarantee(
+    "G411",
+    "Functions have their meaning in Spark SQL, and each value equals an independent evaluation of one row, also for "
+    "extreme values.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @pytest.mark.timeout(600)
 def test_functions_give_the_values_and_types_that_spark_gives(spark: SparkSession) -> None:
     spark.createDataFrame(MORE_ROWS, DDL).createOrReplaceTempView("more_rows")

@@ -70,6 +70,12 @@ def test_one_file_that_can_not_be_read_costs_the_others_nothing(kafka: str, tmp_
     assert len(read_messages(kafka, spec.stream, isolation="read_committed")) == 2
 
 
+@pytest.mark.guarantee(
+    "G305",
+    "`strandline ingest` stores each record of a file once, wherever it is killed and however often it is started "
+    "again. It recognises a moved, copied, or grown file by its content.",
+    promise="records-are-stored-once-and-unchanged",
+)
 @pytest.mark.parametrize("step", ["noted", "sent", "committed"])
 def test_each_record_of_a_file_is_in_the_log_once_wherever_the_ingest_ends(
     kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str

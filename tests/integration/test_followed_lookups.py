@@ -106,6 +106,7 @@ def kill_control(platform: Any) -> None:
     platform.stack.start_control()
 
 
+@pytest.mark.guarantee("G521")
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_lookups_follow_a_stream_and_a_database_through_a_kill_of_who_reads_them(
@@ -175,6 +176,7 @@ def follow_until_killed(ledger_url: str, kafka: str, url: str, has_begun: Event)
         time.sleep(60)  # sleeps: until it is killed
 
 
+@pytest.mark.guarantee("G521")
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_who_reads_is_killed_and_the_next_goes_on_where_the_last_version_ends(
@@ -330,6 +332,7 @@ def _millis(text: str) -> int:
     return round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
 
 
+@pytest.mark.guarantee("G798")
 def test_a_database_that_stops_during_a_query_is_given_up(postgresql_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query_module, "ANSWER_S_MAX", 1.0)
     paused: list[int] = []

@@ -391,6 +391,7 @@ def test_the_results_of_each_example_equal_a_recomputation(platform: Any, name: 
     assert (report["outcome"], report["differences"]) == ("clean", 0)
 
 
+@pytest.mark.guarantee("G207")
 @pytest.mark.long
 def test_bare_values_are_counted_by_their_arrival(platform: Any) -> None:
     stream, job, alias = apply_example(platform, "value")

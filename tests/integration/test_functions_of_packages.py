@@ -40,6 +40,8 @@ steps:
 WORDS = ["zero", "one", "two", "three"]
 
 
+@pytest.mark.guarantee("G415")
+@pytest.mark.guarantee("G416")
 @pytest.mark.long
 def test_a_function_of_a_package_runs_in_the_workers_and_a_bad_record_is_a_dead_letter(
     audit_lab: AuditLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

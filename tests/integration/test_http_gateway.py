@@ -159,6 +159,12 @@ def raw_request(stream: str, body: bytes, content_length: int | None = None) -> 
     return f"{head}content-length: {length}\r\n\r\n".encode() + body
 
 
+@pytest.mark.guarantee(
+    "G1",
+    "The HTTP gateway answers 200 only after Kafka has confirmed every record of the request (`acks=all`, idempotent "
+    "producer). The log contains the sender's bytes, unchanged.",
+    promise="acknowledged-records-are-stored",
+)
 def test_an_object_is_in_the_log_with_its_bytes_and_what_the_gateway_knows(gateway):
     stream, body = gateway.register(), b' {"device" : "a",\t"n":1.50, "n": 2}\r\n'
     before_ms = time.time() * 1000
@@ -172,6 +178,11 @@ def test_an_object_is_in_the_log_with_its_bytes_and_what_the_gateway_knows(gatew
     assert before_ms - 1 <= int(record.headers["strandline-received-ms"]) <= time.time() * 1000
 
 
+@pytest.mark.guarantee(
+    "G3",
+    "A record that can't be parsed is stored in the log, and doesn't affect its neighbours.",
+    promise="records-are-stored-once-and-unchanged",
+)
 def test_an_array_is_as_many_records_and_a_bad_one_costs_its_neighbours_nothing(gateway):
     stream = gateway.register()
     elements = [b'{"n" : 1}', b'{"n":NaN}', b"1e999", b'"\\q\\ud800"', b'"\xff"', DEEP, b"9" * 5_000, b'{"n":1,"n":2}']
@@ -284,6 +295,12 @@ def check_problem(answer: httpx.Response) -> None:
     assert len(problem["detail"]) > 20
 
 
+@pytest.mark.guarantee(
+    "G15",
+    "If an HTTP batch contains a record that is too large, the answer names it, and its neighbours are stored. "
+    "Received = confirmed + refused.",
+    promise="acknowledged-records-are-stored",
+)
 def test_a_refused_record_is_named_and_the_others_of_its_batch_are_persisted(gateway):
     stream = gateway.register()
     answer = gateway.send(stream, b"1\n\n" + b"x" * (RECORD_BYTES_MAX + 1) + b"\n3", LINES)
@@ -315,6 +332,12 @@ def test_a_packed_body_is_unpacked(gateway, coding, pack, count):
     assert sorted(record.value for record in gateway.read(stream)) == sorted(lines)
 
 
+@pytest.mark.guarantee(
+    "G17",
+    "Compressed bodies that expand a thousandfold, endless bodies, and a thousand slow senders leave an HTTP gateway "
+    "below 512 MB, and it still serves others. `make test-all` uses ten thousand senders.",
+    promise="no-client-can-exhaust-a-service",
+)
 @pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("zstd", zstd.compress)], ids=["gzip", "zstd"])
 def test_bodies_that_unpack_to_a_thousand_times_their_size_are_refused_within_bounds(gateway, coding, pack):
     """1 GB each, eight at a time: the gateway answers others meanwhile, and does not grow by more than its bounds."""
@@ -480,6 +503,11 @@ def test_pipelined_requests_are_answered_in_order(gateway):
     assert places == sorted(places)
 
 
+@pytest.mark.guarantee(
+    "G2",
+    "If Kafka can't confirm in time, the HTTP gateway answers 503 with `Retry-After`, never 200.",
+    promise="acknowledged-records-are-stored",
+)
 def test_without_kafka_a_sender_is_told_to_come_again(lonely_gateway):
     stream = lonely_gateway.register()
     started_s = time.monotonic()
@@ -563,6 +591,7 @@ def many_files():
     resource.setrlimit(resource.RLIMIT_NOFILE, (before, files_max))
 
 
+@pytest.mark.guarantee("G17")
 @pytest.mark.parametrize(
     ("senders_max", "part"),
     [(1_000, "head"), *(pytest.param(10_000, part, marks=pytest.mark.long) for part in ("nothing", "head", "body"))],
@@ -616,6 +645,7 @@ def send_slowly(port: int, stream: str, is_over: threading.Event, holding: threa
         is_over.wait(1)
 
 
+@pytest.mark.guarantee("G161")
 @pytest.mark.long
 def test_four_slow_bodies_of_16_mb_keep_nobody_waiting(kafka, tmp_path):
     """What is well-behaved beside them is answered with 200 each time, and soon, and is in the log."""
@@ -672,6 +702,7 @@ def test_over_its_bound_a_gateway_closes_connections_that_wait_and_serves_new_on
         gateway.close()
 
 
+@pytest.mark.guarantee("G17")
 def test_a_body_without_end_is_refused(gateway):
     """A chunked body that never ends: the sender gets to see the refusal while it is still sending."""
     stream = gateway.register()
@@ -695,6 +726,11 @@ def test_a_body_without_end_is_refused(gateway):
     assert gateway.metric("strandline_http_bodies_held_bytes") == 0
 
 
+@pytest.mark.guarantee(
+    "G16",
+    "An `Idempotency-Key` is stored as the message id of each record of its request.",
+    promise="records-are-stored-once-and-unchanged",
+)
 @pytest.mark.parametrize("coding", [None, "gzip"])
 def test_an_idempotency_key_is_the_message_id_of_each_record(gateway, coding):
     stream = gateway.register()
@@ -713,6 +749,7 @@ def test_an_idempotency_key_is_the_message_id_of_each_record(gateway, coding):
     }
 
 
+@pytest.mark.guarantee("G301")
 def test_cloud_events_are_in_the_log_as_cloud_events_binding_for_kafka_has_them(gateway):
     stream = gateway.register()
     binary = {"ce-specversion": "1.0", "ce-type": "t", "ce-id": "1", "ce-source": "/s%20x", "content-type": "text/xml"}

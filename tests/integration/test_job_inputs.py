@@ -88,6 +88,7 @@ def stored(lab: AuditLab, stage: str, by: str | None = None) -> dict[tuple[Any, 
     }
 
 
+@pytest.mark.guarantee("G450")
 @pytest.mark.long
 def test_a_job_over_two_streams_through_a_kill_is_audited_without_a_difference(audit_lab: AuditLab) -> None:
     lab = audit_lab

@@ -112,6 +112,7 @@ def require_clean(lab: AuditLab) -> None:
     assert report["outcome"] == "clean", report
 
 
+@pytest.mark.guarantee("G221")
 @pytest.mark.long
 def test_each_life_of_a_job_is_shown_alone_and_audited_clean(audit_lab: AuditLab) -> None:
     lab = audit_lab

@@ -88,6 +88,8 @@ def stored(lab: AuditLab) -> Counter[tuple[Any, ...]]:
     )
 
 
+@pytest.mark.guarantee("G460")
+@pytest.mark.guarantee("G464")
 @pytest.mark.long
 def test_joined_rows_are_there_once_through_a_kill_an_upgrade_and_a_backfill(audit_lab: AuditLab) -> None:
     lab = audit_lab

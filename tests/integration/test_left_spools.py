@@ -6,6 +6,8 @@ import socket
 import uuid
 from pathlib import Path
 
+import pytest
+
 from strandline.core.streams.stream import StreamSpec
 from strandline.log.topics import Topics
 from tests.support.gateways import DEADLINE_S, RECORD_BYTES_MAX, GatewayProcess
@@ -23,6 +25,19 @@ def send(port: int, first: int) -> None:
         assert b"".join(iter(lambda: sender.recv(65_536), b"")) == b"ok %d\n" % RECORDS
 
 
+@pytest.mark.guarantee(
+    "G153",
+    "A gateway that returns under another host name, for example as a recreated container, stores the spooled records "
+    "of its predecessor before new records. A spool whose directory was renamed or copied is refused with the remedy.",
+    promise="acknowledged-records-are-stored",
+)
+@pytest.mark.guarantee(
+    "G191",
+    "Records acknowledged by a gateway of `docker-compose.yml` survive its container. Whichever service is restarted "
+    "or recreated, each acknowledged record reaches the log once (through a broker: at least once). The results of a "
+    "running job are right and exist once.",
+    promise="a-stack-keeps-its-data",
+)
 def test_what_a_gateway_of_another_host_name_spooled_gets_into_the_log_before_what_is_new(
     kafka: str, tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ def make_topic(bootstrap: str, topic: str, partitions: int) -> None:
     client.create_topics([order])[topic].result(stretched(60))
 
 
+@pytest.mark.guarantee("G35")
 @pytest.mark.long
 def test_a_log_that_lost_its_end_while_the_broker_was_down(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """As after a power cut: the broker is killed, and what the disk had not taken is not in the file any more."""
@@ -142,6 +143,7 @@ def outcome(lab: AuditLab, job: str) -> tuple[JobState, Any]:
     return row.state, row.message
 
 
+@pytest.mark.guarantee("G36")
 def test_a_partition_that_is_added_to_a_running_job_is_read_from_its_first_record(audit_lab: AuditLab) -> None:
     """It has records before the job sees it, and of the same time as those of the others."""
     lab, bootstrap, topic = audit_lab, audit_lab.settings.kafka_bootstrap, "grows-readings"

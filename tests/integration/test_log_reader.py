@@ -48,6 +48,7 @@ def test_a_topic_that_is_not_there(kafka):
         LogIndex(kafka).ends("nowhere")
 
 
+@pytest.mark.guarantee("G36")
 def test_a_partition_that_is_added_is_seen_without_a_new_run(kafka):
     assert PARTITIONS_AGE_MAX_S <= 5
     make_topic(kafka, "grows", 2)

@@ -92,6 +92,7 @@ def lab(kafka: str, request: pytest.FixtureRequest, tmp_path) -> Iterator[Lab]:
     ledger.close()
 
 
+@pytest.mark.guarantee("G24")
 def test_behind_a_transaction_that_hangs_there_is_no_silence(lab: Lab) -> None:
     """Another program's transaction is open in partition 1 for ten minutes; what a sensor sends there meanwhile can't be read
     before it is over, and is not late then. Partition 0 goes on."""

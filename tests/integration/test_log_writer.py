@@ -67,6 +67,7 @@ def read(kafka, topic, isolation="read_uncommitted", *, skips_open=False):
     return [(message.partition(), message.value(), dict(message.headers() or ())) for message in messages]
 
 
+@pytest.mark.guarantee("G40")
 def test_what_is_confirmed_can_be_read_and_its_numbers_rise_in_each_partition(kafka, topic):
     async def story():
         async with open_writer(kafka, "one", stretched(10)) as one, open_writer(kafka, "two", stretched(10)) as two:
@@ -96,6 +97,11 @@ def test_what_is_confirmed_can_be_read_and_its_numbers_rise_in_each_partition(ka
     assert headers["message-id"] == b"id-1"
 
 
+@pytest.mark.guarantee(
+    "G42",
+    "An open transaction of another producer delays no acknowledgement.",
+    promise="acknowledged-records-are-stored",
+)
 def test_an_open_transaction_of_someone_else_delays_nobody(kafka, topic):
     other = Producer({"bootstrap.servers": kafka, "transactional.id": f"other-{topic}"})
     other.init_transactions(DEADLINE_S)
@@ -117,6 +123,11 @@ def test_an_open_transaction_of_someone_else_delays_nobody(kafka, topic):
     assert {value for _, value, _ in read(kafka, topic, "read_committed")} >= {b"%d" % n for n in range(100)}
 
 
+@pytest.mark.guarantee(
+    "G41",
+    "While Kafka is down, every sender gets a refusal within 2 s. Within 5 s of its return, records flow again.",
+    promise="acknowledged-records-are-stored",
+)
 def test_while_kafka_is_away_everybody_hears_so_in_time_and_afterwards_records_flow(kafka, topic, kafka_pid):
     async def send(writer, number, outcomes):
         began_s = time.monotonic()

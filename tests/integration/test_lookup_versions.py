@@ -49,6 +49,7 @@ def record(number: int) -> bytes:
     return json.dumps(made).encode()
 
 
+@pytest.mark.guarantee("G440")
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_a_lookup_changes_and_its_job_is_killed_and_no_record_is_enriched_by_another_version(platform):

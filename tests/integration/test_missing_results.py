@@ -115,6 +115,8 @@ def lab(audit_lab: AuditLab, tmp_path_factory: pytest.TempPathFactory) -> AuditL
         yield audit_lab
 
 
+@pytest.mark.guarantee("G764")
+@pytest.mark.guarantee("G765")
 def test_one_command_restores_what_an_older_copy_of_index_and_table_lacks(lab: AuditLab) -> None:
     before, before_rows, before_emitted = stored(lab), rows(lab), emitted(lab)
     assert min(map(len, before.values())) >= 3 and before_rows
@@ -143,6 +145,7 @@ def test_the_job_goes_on_after_the_restore_and_audits_clean(lab: AuditLab) -> No
     assert len(rows(lab)) == len(lab.documents(f"{NAME}-tens"))
 
 
+@pytest.mark.guarantee("G765")
 def test_an_index_that_is_gone_is_made_again_and_restored(lab: AuditLab) -> None:
     before = stored(lab)
     newest = max(lab.ledger.result_indices(NAME) & {f"{NAME}-tens-2026.10", f"{NAME}-tens-2026.11"})

@@ -112,6 +112,7 @@ def ask(client: httpx.Client, path: str, **query: str) -> Any:
     return answer["data"]
 
 
+@pytest.mark.guarantee("G197")
 @pytest.mark.long
 def test_every_query_finds_what_the_processes_expose(
     platform: Platform, kafka: str, tmp_path: Path, mosquitto: Mosquitto

@@ -114,6 +114,7 @@ def test_the_broker_keeps_what_comes_while_the_gateway_is_away(kafka, tmp_path, 
         assert gateway.metric("strandline_mqtt_redelivered_total") == 0
 
 
+@pytest.mark.guarantee("G111")
 def test_what_is_too_large_is_refused_once_and_does_not_come_again(kafka, tmp_path, mosquitto):
     top = farm()
     with running(kafka, tmp_path, mosquitto.port) as gateway, publisher(mosquitto) as sensor:
@@ -132,6 +133,11 @@ def test_what_is_too_large_is_refused_once_and_does_not_come_again(kafka, tmp_pa
         assert sorted(record.value[:1] for record in gateway.read(stream)) == [b"y", b"z"]
 
 
+@pytest.mark.guarantee(
+    "G179",
+    "The MQTT bridge sends its maximum packet size to a broker of MQTT 5. A larger message affects no other message.",
+    promise="no-client-can-exhaust-a-service",
+)
 def test_what_no_packet_may_hold_the_broker_discards_and_the_others_come(kafka, tmp_path, mosquitto):
     """An MQTT 5 broker is told the largest packet. What is larger it discards itself: nothing of it comes, nor comes again."""
     top = farm()
@@ -187,6 +193,13 @@ def test_gateways_of_a_group_share_the_messages(kafka, tmp_path, mosquitto):
         assert sorted(int(record.value) for record in one.read(stream)) == list(range(count))
 
 
+@pytest.mark.guarantee(
+    "G20",
+    "The MQTT bridge acknowledges a message to the broker, on the connection that delivered it, only when its record "
+    "is in the log. Cut connections lose nothing, and a record is repeated only if the broker marked the message as "
+    "resent.",
+    promise="acknowledged-records-are-stored",
+)
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("version", "cuts_max"),
@@ -225,6 +238,7 @@ def test_cut_before_puback_again_and_again_nothing_is_lost_and_nothing_is_ours_t
     proxy.close()
 
 
+@pytest.mark.guarantee("G20")
 def test_killed_under_load_nothing_is_lost(kafka, tmp_path, mosquitto):
     top, kills = farm(), 3
     with running(kafka, tmp_path, mosquitto.port) as gateway, publisher(mosquitto) as sensor:

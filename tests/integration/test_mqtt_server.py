@@ -277,6 +277,7 @@ def test_what_mqtt_5_says_beside_the_payload_is_in_headers(listener):
     assert headers["strandline-writer"].startswith(b"mqtt-listener-")
 
 
+@pytest.mark.guarantee("G32")
 def test_a_level_of_the_topic_is_the_key_and_each_sensors_order_is_kept(listener):
     name = uuid.uuid4().hex[:8]
     stream, _ = listener.register(
@@ -367,6 +368,7 @@ def test_subscriptions_are_refused(listener, protocol):
         assert [reason.is_failure for reason in found] == [True, True]
 
 
+@pytest.mark.guarantee("G33")
 @VERSIONS
 @pytest.mark.parametrize(
     ("reason", "sent"),
@@ -452,6 +454,7 @@ def test_a_will_is_persisted_when_its_client_goes_without_a_word(listener):
     wait_until(lambda: listener.values(stream), lambda found: found == [b"gone"], "persisted")
 
 
+@pytest.mark.guarantee("G809")
 def test_passwords(kafka, tmp_path):
     passwords = tmp_path / "passwords"
     write_password(passwords, "lundy", b"right")
@@ -548,6 +551,12 @@ def test_what_would_not_be_safe_does_not_start(tmp_path, settings, sentence):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.guarantee(
+    "G31",
+    "Without Kafka, the MQTT server acknowledges nothing and disconnects clients so that they retry. Its memory stays "
+    "bounded, whatever is sent.",
+    promise="acknowledged-records-are-stored",
+)
 @VERSIONS
 def test_without_kafka_no_message_is_acknowledged_and_the_client_is_sent_away_to_come_again(lonely_listener, version):
     _, topic = lonely_listener.register()
@@ -561,6 +570,7 @@ def test_without_kafka_no_message_is_acknowledged_and_the_client_is_sent_away_to
     assert lonely_listener.metric("strandline_ingest_refused_total") == 1
 
 
+@pytest.mark.guarantee("G31")
 def test_without_kafka_memory_stays_flat_whatever_is_sent(lonely_listener):
     """Twenty clients push what they can for some seconds, far more than the bound on what may wait."""
     _, topic = lonely_listener.register()
@@ -661,6 +671,12 @@ def test_an_identifier_has_256_bytes_at_most(listener):
         assert answer(listener, client.connect(version, "é" * 128 + "x")) == code
 
 
+@pytest.mark.guarantee(
+    "G178",
+    "A client that guesses passwords at the MQTT server waits longer each time. It keeps out neither an accepted "
+    "sensor nor another user of the same address.",
+    promise="no-client-can-exhaust-a-service",
+)
 def test_who_guesses_passwords_waits_and_hinders_nobody(kafka, tmp_path):
     passwords = tmp_path / "passwords"
     for user in ("lundy", "skye"):
@@ -683,6 +699,7 @@ def test_who_guesses_passwords_waits_and_hinders_nobody(kafka, tmp_path):
         listener.close()
 
 
+@pytest.mark.guarantee("G177")
 def test_an_address_has_its_share_of_connections(kafka, tmp_path):
     listener = Listener(kafka, tmp_path, mqtt_listener_connections_max=10)
     try:

@@ -195,6 +195,19 @@ def _data_is_there():
         pytest.skip(f"no series of the Numenta Anomaly Benchmark in {data_dir()}; set STRANDLINE_TEST_DATA (README)")
 
 
+@pytest.mark.guarantee("G5")
+@pytest.mark.guarantee(
+    "G61",
+    "The audit of a running job in its second version, with late and broken records, is clean. Its account closes, by "
+    "the log and by the ledger: records = accepted + rejected by reason.",
+    promise="the-audit-finds-every-difference",
+)
+@pytest.mark.guarantee(
+    "G361",
+    "A local run (`pipeline run`, `pipeline test`) gives the same documents under the same ids as a job over the same "
+    "records, except for version, epoch, and emission.",
+    promise="all-forms-of-a-pipeline-agree",
+)
 @pytest.mark.timeout(900)
 def test_in_order_every_document_is_right(platform, tmp_path):
     """A winter, its series interleaved by time: 0 missing, 0 extra, 0 different, nothing refused."""
@@ -229,6 +242,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.guarantee("G6")
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_shuffled_with_broken_lines_and_three_restarts_the_index_is_the_same(platform):

@@ -56,6 +56,8 @@ def test_the_last_records_are_found_behind_other_records_and_aborted_ones(kafka:
     assert last_records(kafka, LogIndex(kafka), "no-such-topic", {}, is_of_job) == []
 
 
+@pytest.mark.guarantee("G28")
+@pytest.mark.guarantee("G763")
 def test_a_newer_document_is_found_before_it_is_refreshed(elasticsearch: str) -> None:
     def write(index: str, at: str, job: str, epoch: int, emission: int, digest: str = "") -> None:
         document = {"@timestamp": at, "strandline": {"job": job, "epoch": epoch, "emission": emission}}
@@ -88,6 +90,7 @@ def test_a_newer_document_is_found_before_it_is_refreshed(elasticsearch: str) ->
     assert origin is not None and origin["slice_digest"] == "aaaa", "a slice that was planned again under its number"
 
 
+@pytest.mark.guarantee("G766")
 def test_a_generation_that_the_ledger_does_not_contain_is_found_and_no_older_one_is_shown_again(
     elasticsearch: str,
 ) -> None:
@@ -111,6 +114,7 @@ def test_a_generation_that_the_ledger_does_not_contain_is_found_and_no_older_one
     assert list(shown) == ["lived.g2-2026.10"]
 
 
+@pytest.mark.guarantee("G764")
 def test_documents_are_counted_by_emission_before_a_refresh(elasticsearch: str) -> None:
     mapping = build_mapping(DocumentShape("counted", "power", "tens", 1, (), (("n", "long"),)))
     make_index(elasticsearch, "counted-2026.10", "counted", mapping, is_shown=True, settings=INDEX_SETTINGS_DEFAULT)

@@ -77,6 +77,7 @@ def in_log(lab: AuditLab) -> dict[tuple[int, int], bytes]:
     return {(one.partition() or 0, one.offset() or 0): bytes(one.value() or b"") for one in messages}  # type: ignore[arg-type]
 
 
+@pytest.mark.guarantee("G370")
 def test_what_spark_reads_is_what_log_ledger_and_index_hold(lab: AuditLab) -> None:
     log = in_log(lab)
     raw = read(lab, stream=STREAM, what="raw").collect()

@@ -49,6 +49,8 @@ def shown(lab: AuditLab, name: str) -> dict[Any, tuple[int, int]]:
     return {(one["window"]["start"][14:16], one.get("device")): (one["n"], one["heat"]) for one in sources}
 
 
+@pytest.mark.guarantee("G530")
+@pytest.mark.guarantee("G532")
 @pytest.mark.long
 def test_open_windows_are_shown_overwritten_and_deleted_when_they_close(audit_lab: AuditLab) -> None:
     lab = audit_lab

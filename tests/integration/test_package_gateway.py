@@ -61,6 +61,7 @@ def metrics(stack: Stack) -> dict[tuple[str, str], float]:
     return {(s.name, s.labels.get("stream", "")): s.value for s in samples if s.labels.get("protocol") == "acme"}
 
 
+@pytest.mark.guarantee("G880")
 def test_a_stack_starts_the_gateway_of_a_package_again_after_a_kill(stack: Stack, kafka: str) -> None:
     name, port = f"stream-{uuid.uuid4().hex[:12]}", free_port()
     document = {"gateways": {"acme": {"port": port - stack.addresses.port_offset}}, "metadata": {"host": "sender"}}

@@ -57,6 +57,13 @@ def device() -> Iterator[Device]:
     one.close()
 
 
+@pytest.mark.guarantee(
+    "G303",
+    "The answer of a polled device is stored like a record of any gateway, from the spool while Kafka is down. If it "
+    "can't be stored, the device is polled again completely. A device with ETags sends each state once to each "
+    "stream, also over a restart.",
+    promise="acknowledged-records-are-stored",
+)
 def test_answers_of_a_device_are_in_the_log_once_over_a_restart(kafka: str, tmp_path: Path, device: Device) -> None:
     settings = {
         "poll_hosts": '["127.0.0.1"]',

@@ -138,6 +138,8 @@ def check(lab: AuditLab, name: str, lines: list[bytes]) -> dict[str, dict[str, i
     return counts
 
 
+@pytest.mark.guarantee("G241")
+@pytest.mark.guarantee("G242")
 @pytest.mark.long
 def test_each_record_is_emitted_once_through_a_kill_beside_a_window(audit_lab: AuditLab, tmp_path: Path) -> None:
     """The slice that was interrupted finds what it wrote; a replay emits no record again. The audit notices a lost one."""
@@ -161,6 +163,8 @@ def test_each_record_is_emitted_once_through_a_kill_beside_a_window(audit_lab: A
     assert report["sample"][0]["id"] == lost.id
 
 
+@pytest.mark.guarantee("G241")
+@pytest.mark.guarantee("G243")
 @pytest.mark.long
 def test_a_pipeline_without_a_window_emits_each_record_once_through_kills(
     audit_lab: AuditLab, tmp_path: Path, postgresql_url: str

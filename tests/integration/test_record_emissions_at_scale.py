@@ -67,6 +67,7 @@ def run_killed_while_it_writes(lab: AuditLab, files: Path) -> None:
         os.killpg(run.pid, signal.SIGKILL)
 
 
+@pytest.mark.guarantee("G243")
 @pytest.mark.long
 @pytest.mark.timeout(3_000)
 def test_a_million_records_are_in_each_store_once_through_ten_kills(

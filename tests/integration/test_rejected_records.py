@@ -94,6 +94,8 @@ def require_in_index(platform, job: str, dead: list[tuple[bytes | None, dict[str
     wait_until(told, lambda found: found == expected, "all dead letters in the index", timeout_s=120, poll_s=0.5)
 
 
+@pytest.mark.guarantee("G7")
+@pytest.mark.guarantee("G196")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_each_refusal_is_a_dead_letter_and_spoils_nothing(platform):
@@ -159,6 +161,7 @@ def test_each_refusal_is_a_dead_letter_and_spoils_nothing(platform):
         }
 
 
+@pytest.mark.guarantee("G8")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_on_error_crash_stops_at_the_first_bad_record_and_emits_nothing_of_its_slice(platform):

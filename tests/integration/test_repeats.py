@@ -129,6 +129,7 @@ steps:
 """
 
 
+@pytest.mark.guarantee("G603")
 @pytest.mark.long
 def test_a_run_goes_on_from_a_snapshot_with_all_that_is_remembered(audit_lab: AuditLab) -> None:
     """Every second record comes again thousands of records and several runs later. What is remembered lies in files of the

@@ -75,6 +75,7 @@ def outside(lab: AuditLab) -> list[Any]:
     return [lab.documents(f"{NAME}-tens"), lab.documents(f"{NAME}-hour"), *streams]
 
 
+@pytest.mark.guarantee("G141")
 def test_a_topic_that_became_compacted_is_found_at_the_start(audit_lab: AuditLab, job: str) -> None:
     admin = KafkaAdmin(audit_lab.settings.kafka_bootstrap, timeout_s=30, changes_topics=True)
     admin.change_config(STREAM, {"cleanup.policy": "compact"})
@@ -84,6 +85,7 @@ def test_a_topic_that_became_compacted_is_found_at_the_start(audit_lab: AuditLab
         admin.change_config(STREAM, {"cleanup.policy": "delete"})
 
 
+@pytest.mark.guarantee("G140")
 @pytest.mark.long
 def test_what_is_read_again_and_differs_ends_run_and_backfill_before_they_emit(audit_lab: AuditLab, job: str) -> None:
     """The ledger says one record more than there is. When that is put right, the job goes on and audits clean."""
@@ -125,6 +127,7 @@ steps:
 """
 
 
+@pytest.mark.guarantee("G751")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_job_that_meets_a_hole_fails_and_goes_on_as_the_error_says(audit_lab: AuditLab) -> None:

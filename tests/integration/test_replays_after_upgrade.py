@@ -40,6 +40,7 @@ def lines(count: int, first: int) -> list[bytes]:
     return made
 
 
+@pytest.mark.guarantee("G371")
 @pytest.mark.long
 def test_a_record_that_the_upgrade_has_counted_is_not_put_back(audit_lab: AuditLab) -> None:
     lab = audit_lab

@@ -143,6 +143,7 @@ def shown(found: dict[str, Counter[tuple[Any, ...]]]) -> dict[str, Counter[tuple
     }
 
 
+@pytest.mark.guarantee("G592")
 @pytest.mark.long
 def test_results_are_joined_once_through_a_kill_and_a_backfill(audit_lab: AuditLab) -> None:
     lab = audit_lab

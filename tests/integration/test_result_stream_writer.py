@@ -146,6 +146,12 @@ def test_twice_is_once(kafka: str) -> None:
     assert stage.held() == [("1", device) for device in "abcd"]
 
 
+@pytest.mark.guarantee(
+    "G9",
+    "A document is created once and never overwritten, unless its pipeline revises it by late records (G585). Another "
+    "value under the same id is an alarm, in an index and in a stream of results.",
+    promise="each-result-exists-once-with-the-right-value",
+)
 def test_another_value_under_the_same_id_is_an_alarm_and_writes_nothing(kafka: str) -> None:
     """Also where results of other slots stand between those that are compared."""
     stage = Stage(kafka, "results-diverging")
@@ -201,6 +207,7 @@ def test_an_attempt_that_was_killed_after_its_commit_is_found(kafka: str) -> Non
     del killed
 
 
+@pytest.mark.guarantee("G72")
 def test_what_stands_behind_another_slots_open_transaction_is_found(kafka: str) -> None:
     """It waits until that slot is taken over too: before, nobody can know what is there."""
     stage = Stage(kafka, "results-open")
@@ -218,6 +225,12 @@ def test_what_stands_behind_another_slots_open_transaction_is_found(kafka: str) 
     killed.clear()
 
 
+@pytest.mark.guarantee(
+    "G72",
+    "A result is in its stream once, whichever process is killed before or after a transaction, whatever an attempt "
+    "left open, and whatever an older run still tries.",
+    promise="each-sink-contains-each-result-once",
+)
 def test_an_older_run_gets_nothing_in_once_a_new_one_has_shut_it_out(kafka: str) -> None:
     """From whichever slot: with the producer that it holds, and by taking the slot over again."""
     stage = Stage(kafka, "results-zombie")

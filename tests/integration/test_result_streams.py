@@ -186,6 +186,8 @@ def cascade(kafka: str, elasticsearch: str, tmp_path: Path) -> Iterator[Cascade]
     cascade.close()
 
 
+@pytest.mark.guarantee("G72")
+@pytest.mark.guarantee("G73")
 @pytest.mark.long
 def test_both_jobs_killed_the_stream_holds_each_result_once_and_its_reader_misses_none(cascade: Cascade) -> None:
     cascade.apply()
@@ -223,6 +225,7 @@ def test_both_jobs_killed_the_stream_holds_each_result_once_and_its_reader_misse
     assert len(cascade.ledger.runs(TENS)) == len(cascade.ledger.runs(MINUTES)) == 2
 
 
+@pytest.mark.guarantee("G771")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_reader_that_lags_when_its_emitter_leaves_the_stream_out_misses_no_result(cascade: Cascade) -> None:

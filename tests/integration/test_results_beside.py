@@ -80,6 +80,7 @@ def stored(lab: AuditLab) -> dict[str, Counter[tuple[Any, ...]]]:
     }
 
 
+@pytest.mark.guarantee("G612")
 @pytest.mark.long
 def test_each_record_meets_the_results_before_it_through_a_kill_and_a_backfill(audit_lab: AuditLab) -> None:
     lab = audit_lab

@@ -97,6 +97,10 @@ def _ms(text: str) -> int:
     return round(datetime.fromisoformat(text).timestamp() * 1000)
 
 
+@pytest.mark.guarantee("G586")
+@pytest.mark.guarantee("G587")
+@pytest.mark.guarantee("G588")
+@pytest.mark.guarantee("G589")
 @pytest.mark.long
 def test_late_records_revise_results_once_through_a_kill_a_backfill_and_an_upgrade(audit_lab: AuditLab) -> None:
     lab, records = audit_lab, readings(0, 2_000)

@@ -164,6 +164,9 @@ def rejected(lab: AuditLab, job: str) -> dict[str, int]:
     return lab.ledger.totals(job).rejected
 
 
+@pytest.mark.guarantee("G6")
+@pytest.mark.guarantee("G75")
+@pytest.mark.guarantee("G400")
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("shuffle_partitions", "restarts"),
@@ -185,6 +188,7 @@ def test_the_same_slices_give_the_same_documents(
     assert (report["outcome"], report["differences"]) == ("clean", 0), report
 
 
+@pytest.mark.guarantee("G75")
 @pytest.mark.parametrize(
     "slice_records", [*(pytest.param(records, marks=pytest.mark.long) for records in (300, SLICE_RECORDS)), 5_000]
 )

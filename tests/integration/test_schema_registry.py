@@ -35,6 +35,7 @@ SECOND = {
 }
 
 
+@pytest.mark.guarantee("G281")
 @pytest.mark.long
 def test_a_job_waits_for_a_registry_that_is_away_and_needs_it_never_again(
     platform: Any, schema_registry: RegistryServer

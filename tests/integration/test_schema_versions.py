@@ -125,6 +125,7 @@ class Story:
         self.ledger.close()
 
 
+@pytest.mark.guarantee("G261")
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("changes", [3, pytest.param(10, marks=pytest.mark.long)])

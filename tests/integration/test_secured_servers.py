@@ -54,6 +54,12 @@ def use(secured: Secured, monkeypatch: pytest.MonkeyPatch, **changed: str | None
     return Settings.read()
 
 
+@pytest.mark.guarantee(
+    "G341",
+    "Every client of Kafka, Elasticsearch, and the ledger connects with the TLS and the login of its own process. A "
+    "job with two windows, fed by HTTPS and MQTT over TLS, runs on servers that require both, and its audit is clean.",
+    promise="secrets-and-connections-are-protected",
+)
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_every_client_of_kafka_logs_in(secured, mechanism, monkeypatch):
     writes_and_reads(use(secured, monkeypatch, KAFKA_SASL_MECHANISM=mechanism), f"{TOPIC}-{mechanism.lower()}")
@@ -77,6 +83,7 @@ def writes_and_reads(settings: Settings, topic: str) -> None:
         assert index.checksums(topic, {0: 0}).keys() == {0}
 
 
+@pytest.mark.guarantee("G421")
 @pytest.mark.long
 def test_kafka_takes_a_certificate_or_a_token_instead_of_a_password(secured, monkeypatch):
     """Every client of both libraries, by a certificate alone and by tokens of a provider; and what a wrong one comes to."""
@@ -116,6 +123,7 @@ def test_kafka_takes_a_certificate_or_a_token_instead_of_a_password(secured, mon
                 assert "wrong-one" not in str(refused.value) and "\n" not in str(refused.value)
 
 
+@pytest.mark.guarantee("G421")
 @pytest.mark.long
 def test_elasticsearch_takes_an_api_key_and_asks_for_a_certificate(tmp_path, monkeypatch):
     """A node that wants a certificate of every client: with one, and an API key that has the rights of docs/security.md, a
@@ -174,6 +182,12 @@ def in_mqtt(settings: Settings) -> None:
     asyncio.run(connect())
 
 
+@pytest.mark.guarantee(
+    "G342",
+    "A refused login or certificate gives one error that names the settings to check. Secrets are in no message, log, "
+    "metric, status, or process argument.",
+    promise="secrets-and-connections-are-protected",
+)
 @pytest.mark.parametrize(
     ("ask", "changed", "said"),
     [
@@ -298,6 +312,8 @@ def publish(secured: Secured, records: list[dict[str, Any]]) -> None:
     client.disconnect()
 
 
+@pytest.mark.guarantee("G341")
+@pytest.mark.guarantee("G342")
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_job_runs_on_servers_that_all_ask_for_tls_and_a_login(secured, tmp_path, monkeypatch):

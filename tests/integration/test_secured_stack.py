@@ -233,6 +233,7 @@ def plant(secured: Secured) -> dict[str, str]:
     return planted
 
 
+@pytest.mark.guarantee("G422")
 @pytest.mark.long
 @pytest.mark.timeout(500)
 def test_a_secret_planted_in_every_setting_is_found_nowhere(

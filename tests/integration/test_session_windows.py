@@ -64,6 +64,7 @@ def sessions(times_ms: list[int]) -> Iterator[tuple[int, int, int]]:
             cut = (cut // MAX_MS + 1) * MAX_MS
 
 
+@pytest.mark.guarantee("G381")
 @pytest.mark.long
 def test_sessions_are_there_once_through_a_kill_and_in_a_backfill(audit_lab: AuditLab) -> None:
     lab, random = audit_lab, Random(7)

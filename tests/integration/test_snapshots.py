@@ -152,6 +152,7 @@ def newest(work: Work) -> Path:
     return max(work.snapshots.iterdir(), key=lambda one: int(one.name)) / "checkpoint"
 
 
+@pytest.mark.guarantee("G90")
 def test_after_each_kill_a_run_goes_on_from_the_snapshot(work: Work) -> None:
     """No slice is read again but the one that was interrupted, and nothing of a committed one is emitted again."""
     work.run_until_killed("checkpoint.committed=kill-family:3")
@@ -192,6 +193,7 @@ def expect_rewind(work: Work, why: str) -> None:
     assert work.check() > 0
 
 
+@pytest.mark.guarantee("G91")
 @pytest.mark.parametrize("how", ["cut", "changed"])
 def test_a_torn_state_file_leads_to_a_rewind_in_the_same_process(work: Work, how: str) -> None:
     epochs = work.lab.ledger.job(JOB).epoch
@@ -207,6 +209,7 @@ def test_a_torn_state_file_leads_to_a_rewind_in_the_same_process(work: Work, how
     assert work.lab.ledger.job(JOB).epoch == epochs + 1, "one run did both"
 
 
+@pytest.mark.guarantee("G91")
 def test_a_log_that_names_another_slice_leads_to_a_rewind(work: Work) -> None:
     """It still can be read, and fits the ledger; going on from it would put a slice into the state twice."""
     last = max((newest(work) / "offsets").glob("[0-9]*"), key=lambda one: int(one.name))
@@ -235,11 +238,13 @@ def test_a_version_with_an_unrelated_change_goes_on_from_the_snapshot(work: Work
     assert work.check() > 0
 
 
+@pytest.mark.guarantee("G91")
 def test_a_version_that_computes_something_else_rewinds(work: Work) -> None:
     work.lab.apply(text(", low: min(power)"))
     expect_rewind(work, "it was made by a version of the pipeline that computes its windows in another way")
 
 
+@pytest.mark.guarantee("G91")
 def test_a_lost_directory_leads_to_a_rewind_and_without_any_the_job_runs_all_the_same(work: Work) -> None:
     usual = work.lab.settings
     file = usual.data_dir / "a-file"

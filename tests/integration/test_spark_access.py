@@ -43,6 +43,13 @@ def gateway(spark: SparkSession) -> JavaGateway:
     return found
 
 
+@pytest.mark.guarantee(
+    "G775",
+    "A process without the secret of a Spark session can neither store a block, send a message to the driver, nor "
+    "call a function of the session. The secrets are in no command line and no environment. On a cluster without a "
+    "secret, no session starts.",
+    promise="secrets-and-connections-are-protected",
+)
 def test_a_client_without_the_secret_cannot_store_a_block(jvm: Any) -> None:
     """A stored block is deserialized by the next task that reads its number, so its sender could run code."""
     port = jvm.org.apache.spark.SparkEnv.get().blockManager().blockTransferService().port()
@@ -51,6 +58,7 @@ def test_a_client_without_the_secret_cannot_store_a_block(jvm: Any) -> None:
     assert (kind, "challenge" in text) == (_RPC_FAILURE, True), text
 
 
+@pytest.mark.guarantee("G775")
 def test_no_port_of_the_jvm_accepts_a_message_without_the_secret(
     spark: SparkSession, jvm: Any, gateway: JavaGateway
 ) -> None:
@@ -87,6 +95,7 @@ def calls(spark: SparkSession, tmp_path: Path) -> Iterator[list[int]]:
     query.stop()
 
 
+@pytest.mark.guarantee("G775")
 def test_no_port_of_python_calls_a_function_without_the_token(calls: list[int], gateway: JavaGateway) -> None:
     """The token is that of the session's gateway. A client could otherwise commit slices that don't exist."""
     functions = [name for name in gateway.gateway_property.pool.dict if name.startswith("p")]
@@ -101,6 +110,7 @@ def test_no_port_of_python_calls_a_function_without_the_token(calls: list[int], 
     assert -1 not in calls
 
 
+@pytest.mark.guarantee("G775")
 def test_the_secrets_of_a_session_are_in_no_command_line_and_no_environment(jvm: Any, gateway: JavaGateway) -> None:
     of_spark = jvm.org.apache.spark.SparkEnv.get().securityManager().getSecretKey()
     of_py4j = gateway.gateway_parameters.auth_token
@@ -111,6 +121,7 @@ def test_the_secrets_of_a_session_are_in_no_command_line_and_no_environment(jvm:
             assert not any(secret in shown for secret in (of_spark, of_py4j))
 
 
+@pytest.mark.guarantee("G775")
 def test_without_a_secret_no_session_starts_on_a_cluster(class_archive: None, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as master:
         program = f"""

@@ -18,6 +18,7 @@ from tests.support.topic_reader import read_messages
 pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.mark.guarantee("G372")
 @pytest.mark.long
 def test_aliases_mean_what_the_birth_before_them_says_wherever_reading_begins(audit_lab: AuditLab) -> None:
     lab, chance = audit_lab, random.Random(42)

@@ -106,6 +106,12 @@ def check(found, accepted):
         assert numbers == sorted(numbers)
 
 
+@pytest.mark.guarantee(
+    "G43",
+    "A spooled record gets into the log once, in the order of its stream, through pauses of Kafka and `kill -9` of "
+    "the writer at any moment.",
+    promise="records-are-stored-once-and-unchanged",
+)
 def test_what_is_accepted_while_kafka_is_away_gets_into_the_log_once_and_in_order(kafka, topic, pause, tmp_path):
     sender = Sender(kafka, topic, tmp_path)
     wait_until(lambda: len(sender.accepted("log")) > 500, what="records in the log")
@@ -120,6 +126,7 @@ def test_what_is_accepted_while_kafka_is_away_gets_into_the_log_once_and_in_orde
     check(read_committed(kafka, topic), sender.accepted())
 
 
+@pytest.mark.guarantee("G43")
 @pytest.mark.parametrize("kills", [3, pytest.param(8, marks=pytest.mark.long)])
 def test_writers_that_are_killed_while_they_spool_and_drain_lose_nothing_and_repeat_nothing(
     kafka, topic, pause, tmp_path, kills
@@ -181,6 +188,7 @@ def test_an_attempt_is_found_in_a_topic_that_was_made_anew(kafka, topic):
     asyncio.run(story())
 
 
+@pytest.mark.guarantee("G770")
 def test_an_attempt_whose_records_were_deleted_from_the_log_is_unknown(kafka, topic):
     """With the transaction in one partition deleted, the records of another one still show that it has arrived."""
 

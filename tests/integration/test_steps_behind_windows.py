@@ -69,6 +69,7 @@ def letters(lab: AuditLab) -> Counter[tuple[str, str]]:
     return Counter((one["step"].decode(), one["index"].decode().partition("-2")[0]) for one in headers)
 
 
+@pytest.mark.guarantee("G142")
 @pytest.mark.long
 def test_each_result_without_a_value_has_one_dead_letter_through_kills_and_a_backfill(audit_lab: AuditLab) -> None:
     lab = audit_lab

@@ -114,6 +114,7 @@ def stored(lab: AuditLab) -> Counter[tuple[Any, ...]]:
     )
 
 
+@pytest.mark.guarantee("G510")
 @pytest.mark.long
 def test_joined_rows_of_two_streams_are_there_once_through_a_kill_and_a_backfill(audit_lab: AuditLab) -> None:
     lab = audit_lab

@@ -154,6 +154,11 @@ def test_job_that_never_ran_comes_to_rest(stage: Stage, behaviour: str) -> None:
     assert stage.wait_for(JobState.STOPPED).epoch == 0
 
 
+@pytest.mark.guarantee(
+    "G13",
+    "A runner that crashes is replaced, and no process of it remains.",
+    promise="kills-and-restarts-change-no-result",
+)
 def test_killed_runner_is_replaced_at_once_and_leaves_nobody_behind(stage: Stage) -> None:
     stage.supervise(pause_first_s=600, pause_max_s=600)
     stage.wait_for(JobState.RUNNING)
@@ -179,6 +184,7 @@ def test_job_fails_after_deaths_without_progress_until_a_person_starts_it(stage:
     stage.wait_for(JobState.RUNNING, lambda job: job.epoch == DEATHS + 1)
 
 
+@pytest.mark.guarantee("G77")
 def test_a_runner_that_is_killed_again_and_again_fails_the_job_with_that_cause(stage: Stage) -> None:
     """As by the kernel for want of memory. Meanwhile the status says how often it was."""
     stage.behave("starve")
@@ -189,6 +195,7 @@ def test_a_runner_that_is_killed_again_and_again_fails_the_job_with_that_cause(s
     assert "the last time it was killed by SIGKILL" in failed.message and "want of memory" in failed.message
 
 
+@pytest.mark.guarantee("G77")
 def test_a_runner_that_can_not_be_started_fails_the_job_in_the_end(stage: Stage) -> None:
     """And the job starts after the remedy."""
     logs = stage.directory / "logs"
@@ -208,6 +215,7 @@ def test_a_runner_that_can_not_be_started_fails_the_job_in_the_end(stage: Stage)
     stage.wait_for(JobState.RUNNING, lambda job: job.epoch == 2)
 
 
+@pytest.mark.guarantee("G77")
 def test_what_is_away_outside_is_not_held_against_the_job(stage: Stage) -> None:
     stage.behave("away")
     stage.supervise()
@@ -220,6 +228,13 @@ def test_what_is_away_outside_is_not_held_against_the_job(stage: Stage) -> None:
     stage.wait_for(JobState.RUNNING)
 
 
+@pytest.mark.guarantee(
+    "G77",
+    "A runner that fails repeatedly without progress makes its job `failed`, with the cause and the number of "
+    "failures. This includes runners that run out of memory, can't start, or hang. While an external service doesn't "
+    "respond, the job waits. Repeated failures of backfills, standbys, servers, and gateways are reported, too.",
+    promise="failures-are-reported-with-their-remedy",
+)
 def test_what_is_called_away_and_answers_fails_the_job_in_the_end(stage: Stage) -> None:
     """As a record that Kafka refuses for its size, were it taken for an outage."""
     stage.behave("away")
@@ -397,6 +412,12 @@ def test_a_job_that_was_taken_over_loses_its_runner_at_the_next_renewal(stage: S
     assert "runner_died" not in stage.event_kinds()
 
 
+@pytest.mark.guarantee(
+    "G83",
+    "A leader and a runner that were paused longer than the lease change nothing when they continue: no slice, no "
+    "checkpoint, no document. The runner ends.",
+    promise="one-leader-and-one-run-write",
+)
 def test_a_leader_that_was_replaced_moves_nothing_although_it_does_not_know_yet(stage: Stage) -> None:
     """Its lease is long and its next renewal far: the ledger refuses its first move, and it lets go."""
     stage.behave("ignore")
@@ -476,6 +497,7 @@ def test_a_standby_that_cannot_be_recorded_as_a_runner_is_ended_and_the_job_star
     assert process_identity(standby) is None
 
 
+@pytest.mark.guarantee("G77")
 def test_standbys_that_die_in_a_row_are_given_up_and_the_event_says_why(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

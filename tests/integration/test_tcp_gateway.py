@@ -63,6 +63,11 @@ def values(gateway: GatewayProcess, stream: str) -> list[bytes]:
     return sorted(record.value for record in gateway.read(stream))
 
 
+@pytest.mark.guarantee(
+    "G22",
+    "The TCP gateway answers `ok N` only when every record up to the Nth is in the log or was refused by its number.",
+    promise="acknowledged-records-are-stored",
+)
 def test_lines_are_records_and_ok_says_how_many_are_in_the_log(gateway):
     stream, port = register(gateway)
     sender = Sender(port)
@@ -108,6 +113,7 @@ def test_without_ack_nothing_is_said_and_all_is_in_the_log(gateway):
     assert values(gateway, stream) == [b"1", b"2"]
 
 
+@pytest.mark.guarantee("G22")
 def test_a_line_over_the_limit_is_refused_by_its_number_and_costs_its_neighbours_nothing(gateway):
     stream, port = register(gateway)
     largest = b"x" * RECORD_BYTES_MAX

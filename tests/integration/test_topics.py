@@ -135,6 +135,7 @@ def test_a_topic_kept_for_ever_is_not_shortened(topics, kafka, name):
         topics.ensure_stream_topic(spec(name))
 
 
+@pytest.mark.guarantee("G769")
 @pytest.mark.parametrize(
     ("config", "kinds"),
     [

@@ -26,6 +26,7 @@ def sources(answer: str) -> list[dict[str, Any]]:
     return [hit["_source"] for hit in found["hits"]["hits"]]
 
 
+@pytest.mark.guarantee("G791")
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_every_command_of_the_tutorial_does_what_it_says(typist: Typist) -> None:
@@ -49,6 +50,7 @@ def test_every_command_of_the_tutorial_does_what_it_says(typist: Typist) -> None
     )
 
 
+@pytest.mark.guarantee("G291")
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_two_devices_become_documents_and_their_broken_records_are_mended(typist: Typist) -> None:

@@ -108,6 +108,12 @@ def test_a_taken_port_is_said_and_tried_again(gateway):
     wait_until_counted(gateway, stream, 1)
 
 
+@pytest.mark.guarantee(
+    "G21",
+    "Each UDP datagram that was read is in the log or counted as refused, and the drops of the kernel are counted "
+    "exactly. UDP senders get no acknowledgement.",
+    promise="acknowledged-records-are-stored",
+)
 def test_what_the_kernel_drops_is_counted_to_the_exact_number(kafka, tmp_path):
     """A receive buffer of 4 kB and a burst: sent = in the log + dropped, and the machine's own counter agrees."""
     gateway = GatewayProcess("udp", kafka, tmp_path, udp_receive_buffer_bytes=4_096)
@@ -131,6 +137,7 @@ def test_what_the_kernel_drops_is_counted_to_the_exact_number(kafka, tmp_path):
         gateway.close()
 
 
+@pytest.mark.guarantee("G420")
 def test_a_recorded_datagram_is_refused_after_the_gateway_was_killed(kafka, tmp_path):
     """The documented example sends signed lines; then all is sent again, and forgeries beside it, before and after a kill."""
     gateway = GatewayProcess("udp", kafka, tmp_path, tokens_look_s=0.2, udp_signed_only=True, udp_host="0.0.0.0")

@@ -107,6 +107,7 @@ def check_stage(documents: dict, is_right, keys_of) -> list[str]:
     return findings
 
 
+@pytest.mark.guarantee("G18")
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_versions_take_over_under_load_and_no_window_is_emitted_by_two(platform):

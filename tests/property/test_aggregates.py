@@ -221,6 +221,13 @@ def bounds(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.mark.guarantee("G400")
+@pytest.mark.guarantee(
+    "G480",
+    "Aggregates that return arrays match their description, to the last bit, in any slices, chunks, and buckets, in "
+    "sliding windows and cascades. The audit computes them with a different implementation.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @pytest.mark.usefixtures("bounds")
 @examples(40)
 @given(stages(), rows_with_ties.flatmap(lambda rows: histories(st.just(rows))), st.integers(1, 4), st.integers(1, 7))
@@ -263,6 +270,8 @@ def check(
     assert (result["@problem"] is not None) == has_problem
 
 
+@pytest.mark.guarantee("G400")
+@pytest.mark.guarantee("G480")
 @pytest.mark.usefixtures("bounds")
 @examples(20)
 @given(
@@ -314,6 +323,7 @@ CASCADES: list[CheckedPipeline] = [
 ]
 
 
+@pytest.mark.guarantee("G400")
 @pytest.mark.usefixtures("bounds")
 @examples(25)
 @given(
@@ -343,6 +353,13 @@ def test_later_windows_take_them_as_values_of_rows(
         assert result["busiest"] in {one["site"] for one in inside if one["n"] == max(one["n"] for one in inside)}
 
 
+@pytest.mark.guarantee(
+    "G401",
+    "The memory of each aggregate is bounded. Beyond its bound, `count(distinct x)` makes the result a dead letter, "
+    "never a silent null or a wrong count. `percentile` is within 0.8 %, and sketches are within their documented "
+    "errors.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @pytest.mark.parametrize("count", [0, 1, 7, 300, 5_000, 60_000, 400_000])
 @pytest.mark.parametrize("kind", ["numbers", "texts"])
 def test_the_estimate_of_distinct_values_is_within_its_error(count: int, kind: str) -> None:
@@ -365,6 +382,7 @@ def folded(function: Cardinality | Distinct | Percentile, argument: pa.Array) ->
     return function.finish(state).values
 
 
+@pytest.mark.guarantee("G401")
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.95, 0.999, 1.0])
 def test_an_approximate_percentile_is_within_its_error(share: float) -> None:
     values = np.random.default_rng(5).lognormal(3, 2, 200_000)

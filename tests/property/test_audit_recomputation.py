@@ -417,6 +417,19 @@ def is_same(ours: Any, theirs: Any) -> bool:
     return type(ours) is type(theirs) and bool(ours == theirs)
 
 
+@pytest.mark.guarantee(
+    "G101",
+    "The audit's computation in DuckDB equals the operators over random logs and pipelines. Doubles agree within "
+    "1e-9, everything else exactly.",
+    promise="the-audit-finds-every-difference",
+)
+@pytest.mark.guarantee("G143")
+@pytest.mark.guarantee(
+    "G402",
+    "The audit recomputes every aggregate with a different implementation.",
+    promise="the-audit-finds-every-difference",
+)
+@pytest.mark.guarantee("G480")
 @examples(60, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32))
 def test_the_audit_computes_what_the_operators_compute(seed: int) -> None:
@@ -444,6 +457,7 @@ def test_so_they_do_with_days_of_a_time_zone(seed: int, zone: str) -> None:
     assert_both_agree(check(PipelineSpec.from_document(document), STREAM), log)
 
 
+@pytest.mark.guarantee("G391")
 @examples(25, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32))
 def test_so_they_do_where_steps_make_branches(seed: int) -> None:
@@ -451,6 +465,13 @@ def test_so_they_do_where_steps_make_branches(seed: int) -> None:
     assert_both_agree(check(PipelineSpec.from_document(document_of(some_graph(random))), STREAM), some_log(random))
 
 
+@pytest.mark.guarantee(
+    "G464",
+    "An audit finds the pairs of a join by DuckDB queries that share nothing with the operator, and the two agree. A "
+    "backfill recomputes joined rows of the past.",
+    promise="the-audit-finds-every-difference",
+)
+@pytest.mark.guarantee("G595")
 @examples(40, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32))
 def test_so_they_do_where_rows_are_joined(seed: int) -> None:
@@ -458,6 +479,12 @@ def test_so_they_do_where_rows_are_joined(seed: int) -> None:
     assert_both_agree(check(PipelineSpec.from_document(document_of(some_join(random))), STREAM), some_log(random))
 
 
+@pytest.mark.guarantee(
+    "G594",
+    "An audit joins the windows that it computed itself by DuckDB queries. It finds the same joined rows, and the "
+    "same dead letters of results that fail on the path to a join.",
+    promise="the-audit-finds-every-difference",
+)
 @examples(40, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32))
 def test_so_they_do_where_results_are_joined(seed: int) -> None:
@@ -476,6 +503,11 @@ def with_dedupe(pipeline: CheckedPipeline, random: Random) -> CheckedPipeline:
     return check(PipelineSpec.from_document(document), STREAM)
 
 
+@pytest.mark.guarantee(
+    "G472",
+    "An audit finds the same duplicates, and as many, by a query over values, without hashes and state.",
+    promise="the-audit-finds-every-difference",
+)
 @examples(25, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32))
 def test_so_they_do_where_records_come_again(seed: int) -> None:

@@ -117,6 +117,12 @@ def assert_as_single_jobs(steps: Steps, history: History, buckets: int, chunk_ro
         assert all(row["@problem"] for row in rows)
 
 
+@pytest.mark.guarantee(
+    "G390",
+    "Each branch of a pipeline gives the documents of a job with only the steps of that branch, byte for byte, in any "
+    "slices, buckets, and chunks, and through restarts.",
+    promise="results-depend-only-on-the-log",
+)
 @examples(40)
 @given(histories(), st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 7))
 def test_each_branch_gives_what_it_gives_as_a_job_of_its_own(
@@ -152,6 +158,12 @@ def test_windows_are_computed_once_where_one_bucket_key_does() -> None:
     assert not Cascade(wide.stages, 1).is_split
 
 
+@pytest.mark.guarantee(
+    "G391",
+    "A job with branches emits each result of each branch once, through a kill, an upgrade that adds a branch, and a "
+    "backfill, and its audit is clean. A rewind computes only windows that no branch has emitted, each completely.",
+    promise="upgrades-backfills-and-resets-mix-no-results",
+)
 @examples(40)
 @given(histories(), st.integers(0, 2**32), st.none() | st.integers(0, 2**32), st.data())
 def test_a_rewind_of_all_branches_computes_just_what_is_not_emitted(
@@ -210,6 +222,15 @@ def at_the_desk(
     return results, letters
 
 
+@pytest.mark.guarantee(
+    "G7",
+    "Each rejected record is one dead letter with its bytes, its reason, and its log position, up to the largest "
+    "record that a gateway accepts. Duplicates, and late records with `late: drop`, have none. Records = accepted + "
+    "rejected.",
+    promise="each-rejected-record-is-one-dead-letter",
+)
+@pytest.mark.guarantee("G390")
+@pytest.mark.guarantee("G392")
 @examples(10)
 @given(st.integers(0, 2**32), st.none() | st.sampled_from([1, 7, 30]))
 def test_documents_and_dead_letters_are_those_of_the_branches(seed: int, slice_records: int | None) -> None:

@@ -293,6 +293,8 @@ class Way:
 ALL = {name: Way(name) for name in WAYS}
 
 
+@pytest.mark.guarantee("G560")
+@pytest.mark.guarantee("G580")
 @pytest.mark.parametrize("name", WAYS)
 def test_plain_records_are_read_as_columns_and_become_what_their_texts_do(name: str) -> None:
     chance = random.Random(1)
@@ -347,6 +349,19 @@ def some_records(way: Way, chance: random.Random, count: int) -> list[bytes | No
     return values
 
 
+@pytest.mark.guarantee(
+    "G560",
+    "Records of Avro, Protobuf, MessagePack, CBOR, CSV, InfluxDB lines, bare values, and raw strings are the same, to "
+    "the last bit, decoded as columns or one at a time. This includes fields from the topic or the query.",
+    promise="a-record-is-read-in-the-same-way-everywhere",
+)
+@pytest.mark.guarantee(
+    "G580",
+    "JSON records and Debezium events that are decoded as columns equal the records decoded one at a time: the same "
+    "rows in the same order, and the same dead letters. This includes paths, numbers in strings, fields from topic or "
+    "query, and exploded arrays.",
+    promise="a-record-is-read-in-the-same-way-everywhere",
+)
 @pytest.mark.parametrize("name", WAYS)
 @given(seed=st.integers(0, 2**32))
 @examples(25)
@@ -412,6 +427,7 @@ def changed_events() -> list[bytes]:
     ]
 
 
+@pytest.mark.guarantee("G580")
 def test_one_odd_event_among_plain_ones_is_what_its_text_says() -> None:
     events = [an_event(number) for number in range(15)]
     for odd in changed_events():

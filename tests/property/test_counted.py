@@ -75,6 +75,12 @@ def expected(rows: Sequence[Record], size: int, max_ms: int) -> list[tuple[Any, 
     return sorted(found, key=str)
 
 
+@pytest.mark.guarantee(
+    "G535",
+    "A count window contains exactly its number of records of its key, in the order of event time, and the last "
+    "window of a period the remaining ones. It equals a plain loop in any slices.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @examples(40)
 @given(histories(), st.sampled_from([1, 2, 5]), st.sampled_from([8_000, 50_000]), st.integers(1, 4))
 def test_windows_hold_as_many_as_they_say_however_the_log_is_cut(
@@ -86,6 +92,12 @@ def test_windows_hold_as_many_as_they_say_however_the_log_is_cut(
     assert sorted((tuple(row[name] for name in names) for row in found), key=str) == expected(merged, size, max_ms)
 
 
+@pytest.mark.guarantee(
+    "G536",
+    "Results of count windows, and of windows after them, are the same to the last bit in any slices and after a "
+    "rewind to the beginning of the count. Several windows in one millisecond have different ids.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @examples(40)
 @given(histories(), st.sampled_from(PIPELINES), st.integers(1, 4), st.integers(1, 7))
 def test_no_bit_depends_on_slices_buckets_or_chunks(
@@ -96,6 +108,7 @@ def test_no_bit_depends_on_slices_buckets_or_chunks(
     assert digest(run(checked, history, buckets, chunk_rows)) == digest(at_once)
 
 
+@pytest.mark.guarantee("G536")
 @pytest.mark.long
 @examples(40)
 @given(histories(), st.sampled_from(PIPELINES), st.data())
@@ -121,6 +134,11 @@ def with_counts(checked: CheckedPipeline, random: Random) -> CheckedPipeline:
     return check(PipelineSpec.from_document(document), STREAM)
 
 
+@pytest.mark.guarantee(
+    "G537",
+    "An audit computes count windows by a query over the records, without the operator.",
+    promise="the-audit-finds-every-difference",
+)
 @examples(25, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32))
 def test_the_audit_counts_the_same_by_a_query(seed: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -163,6 +164,12 @@ REPEATED = Sent(b'{"device":"a","ts":1700000000000,"count":1,"ts":1700000000001}
 WITHOUT = Sent(b'{"device":"a","count":1,"x":"ts"}', NOW_MS)
 
 
+@pytest.mark.guarantee(
+    "G4",
+    "The outcome of a record depends only on its bytes, its log time, and the watermark recorded for its slice. Its "
+    "neighbours and the ranges in which the log is read don't matter.",
+    promise="a-record-is-read-in-the-same-way-everywhere",
+)
 @examples(200)
 @given(sent=st.lists(sents, max_size=12), data=st.data())
 def test_neighbours_and_cuts_never_matter(sent: list[Sent], data: st.DataObject) -> None:
@@ -177,6 +184,7 @@ def test_neighbours_and_cuts_never_matter(sent: list[Sent], data: st.DataObject)
     assert found == [alone[at] for at in order]
 
 
+@pytest.mark.guarantee("G3")
 @examples(50)
 @given(sent=st.lists(sents, min_size=1, max_size=6), data=st.data())
 def test_bad_records_among_thousands_of_good_ones_cost_only_themselves(sent: list[Sent], data: st.DataObject) -> None:
@@ -189,6 +197,7 @@ def test_bad_records_among_thousands_of_good_ones_cost_only_themselves(sent: lis
     assert outcomes(crowd) == expected
 
 
+@pytest.mark.guarantee("G483")
 @examples(200)
 @given(sent=st.lists(sents, max_size=6))
 @example(sent=[GOOD, REPEATED])
@@ -205,6 +214,12 @@ def test_the_fast_way_and_the_judge_agree(sent: list[Sent]) -> None:
             assert isinstance(outcome, str) or is_of_time
 
 
+@pytest.mark.guarantee(
+    "G483",
+    "A record whose array or struct isn't as declared, in any element, is a dead letter. The fast and the exact "
+    "reader agree.",
+    promise="a-record-is-read-in-the-same-way-everywhere",
+)
 @examples(200)
 @given(sent=sents)
 @example(sent=Sent(b'{"device":"","count":0,"ts":-1}', NOW_MS))

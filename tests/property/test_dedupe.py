@@ -344,6 +344,12 @@ COMES: dict[str, Callable[[Record], bool]] = {"two fields, and a regrouping": la
 """What comes to the dedupe, where that isn't all."""
 
 
+@pytest.mark.guarantee(
+    "G470",
+    "With a `dedupe`, results and emitted records equal those of the log without its duplicates, to the last bit, in "
+    "windows of any key, in branches, and without a window. Slices, chunks, and buckets change nothing.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @pytest.mark.parametrize("name", PIPELINES)
 @examples(6)
 @given(st.integers(0, 2**32))
@@ -371,6 +377,7 @@ def test_results_are_those_of_the_log_without_its_repeats(name: str, seed: int) 
     assert found.duplicates == len(repeats) - len(fails), "a dead letter is counted as such alone"
 
 
+@pytest.mark.guarantee("G470")
 @pytest.mark.parametrize("name", PIPELINES)
 @examples(4)
 @given(st.integers(0, 2**32))
@@ -382,6 +389,12 @@ def test_other_slices_chunks_and_buckets_change_no_bit(name: str, seed: int) -> 
     assert again.records == found.records
 
 
+@pytest.mark.guarantee(
+    "G471",
+    "Duplicates are found among records less than `within` apart. A rewind that reads the windows and `within` again "
+    "drops exactly the same records, and the memory is bounded by `within`.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @pytest.mark.parametrize("name", PIPELINES)
 @examples(6)
 @given(st.integers(0, 2**32))
@@ -392,6 +405,7 @@ def test_a_rewind_needs_no_more_than_the_reach(name: str, seed: int) -> None:
     assert_the_same_behind_a_rewind(pipeline, slices, random.randint(0, len(slices) - 1), random)
 
 
+@pytest.mark.guarantee("G471")
 @pytest.mark.parametrize("apart_ms", [9_999, 10_000])
 def test_a_rewind_reads_what_is_just_in_the_horizon(apart_ms: int) -> None:
     """The window of the first one is emitted, and nothing else would need it."""
@@ -434,6 +448,7 @@ def assert_the_same_behind_a_rewind(
         assert again.records[record_stage.name] == whole.records[record_stage.name] & later
 
 
+@pytest.mark.guarantee("G471")
 @examples(60)
 @given(st.integers(0, 2**32))
 def test_the_operator_judges_as_the_definition_says_and_forgets_what_it_may(seed: int) -> None:
@@ -484,6 +499,12 @@ def assert_remembers_what_it_must(
         assert (np.diff(one.rows.high) >= 0).all()
 
 
+@pytest.mark.guarantee(
+    "G602",
+    "The cost of a slice with a `dedupe` depends on its records, not on the remembered ones. At most an eighth of "
+    "`within` is kept too long, and expired entries are removed from the disk.",
+    promise="no-client-can-exhaust-a-service",
+)
 def test_a_slice_writes_what_it_brings_however_much_is_remembered() -> None:
     """Three horizons in small slices: of all that is remembered, a slice writes little, and an eighth of it is kept too long."""
     slice_rows, slices_in_horizon = 20, 160

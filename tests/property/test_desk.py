@@ -308,6 +308,18 @@ def without_inverse(case: Case, late: set[int]) -> list[bytes]:
     ]
 
 
+@pytest.mark.guarantee(
+    "G362",
+    "Outcomes of a local run, including late records and dead letters, equal an independent recomputation, and are "
+    "the same in any slices and after any restart.",
+    promise="all-forms-of-a-pipeline-agree",
+)
+@pytest.mark.guarantee(
+    "G365",
+    "Records emitted without a window are the same in a local run as in a job: the same ids, fields, and coordinates. "
+    "Each is in its slice once, through any restart.",
+    promise="all-forms-of-a-pipeline-agree",
+)
 @examples(50, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32))
 def test_a_run_gives_what_a_plain_recomputation_gives_however_it_is_cut_and_restarted(seed: int) -> None:
@@ -353,6 +365,7 @@ def test_the_generated_cases_hold_what_matters() -> None:
     assert sum(bool(without_inverse(case, late_ones(case))) for case in cases) > 0
 
 
+@pytest.mark.guarantee("G362")
 @pytest.mark.parametrize("mistake", ["watermark", "restart", "records"])
 def test_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail: with a watermark that is a millisecond too high, a restart that reads nothing again, and records

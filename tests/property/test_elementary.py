@@ -24,6 +24,12 @@ def nearest(name: str, operands: tuple[float, ...]) -> float:
     return float(gmpy2.ieee(64).plus(wide))
 
 
+@pytest.mark.guarantee(
+    "G445",
+    "Powers, roots, logarithms, and angles in expressions are correctly rounded, so a job has the same results on "
+    "every machine.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @pytest.mark.parametrize("name", ELEMENTARY_KERNELS)
 @examples(50)
 @given(pairs=st.lists(st.tuples(DOUBLES, DOUBLES), min_size=1, max_size=50))
@@ -37,6 +43,7 @@ def test_each_value_is_the_nearest_double(name: str, pairs: list[tuple[float, fl
             assert repr(value) == repr(nearest(name, of)).replace("-nan", "nan"), of
 
 
+@pytest.mark.guarantee("G445")
 def test_what_is_next_to_the_middle_of_two_doubles_is_computed_with_more_digits() -> None:
     """Half of the numbers from 1 to 2 that have 54 bits lie in the middle; a long double close by doesn't tell the side."""
     asked: list[float] = []

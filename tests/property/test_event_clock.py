@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,12 @@ def some_rule(random: Random) -> EventTimeRule:
     )
 
 
+@pytest.mark.guarantee(
+    "G604",
+    "The watermarks that a local run computes for many records at once equal the rule applied record by record, to "
+    "the last bit.",
+    promise="all-forms-of-a-pipeline-agree",
+)
 @examples(80)
 @given(st.integers(0, 2**32))
 def test_rows_together_are_rows_one_by_one(seed: int) -> None:

@@ -172,6 +172,12 @@ def read_topic(tmp_path: Path, records: int, watermark: WatermarkPolicy, *, is_l
 SIZES = [300_000, pytest.param(6_000_000, marks=pytest.mark.long)]
 
 
+@pytest.mark.guarantee(
+    "G23",
+    "In a topic whose partitions fill at different speeds, no record is late because another partition is ahead. No "
+    "later record belongs to a closed window, whatever slices divide the topic.",
+    promise="no-record-is-late-without-cause",
+)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("is_live", [True, False], ids=["followed", "read later"])
 @pytest.mark.parametrize("records", SIZES)

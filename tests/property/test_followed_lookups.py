@@ -138,6 +138,12 @@ class World:
         return sorted(found, key=repr)
 
 
+@pytest.mark.guarantee(
+    "G520",
+    "The rows of a lookup that follows a stream equal a plain read of its records up to a log position, in any pieces "
+    "and by any process. The position is recorded with them, and a version never changes for a replay.",
+    promise="a-record-is-read-in-the-same-way-everywhere",
+)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_rows_are_what_a_plain_reading_gives_in_whatever_pieces_the_stream_is_read(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

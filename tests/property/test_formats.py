@@ -175,6 +175,8 @@ def test_a_good_record_is_accepted(name: str) -> None:
     assert FORMATS[name].outcome_of_good[0].startswith("(")
 
 
+@pytest.mark.guarantee("G206")
+@pytest.mark.guarantee("G282")
 @pytest.mark.parametrize("name", FORMATS)
 @examples(150)
 @given(value=st.binary(max_size=60), seed=st.integers(0, 2**32))

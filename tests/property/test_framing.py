@@ -3,6 +3,7 @@
 import json
 from functools import partial
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -125,6 +126,12 @@ influx_lines = st.builds(
 ).map(str.encode)
 
 
+@pytest.mark.guarantee(
+    "G653",
+    "Each line of an InfluxDB write request becomes one record with its bytes, whatever its names and strings "
+    "contain. Nothing within a string becomes a record.",
+    promise="records-are-stored-once-and-unchanged",
+)
 @settings(deadline=None)
 @given(st.lists(influx_lines, min_size=1), st.sampled_from([b"\n", b"\r\n", b'\n#"\n']))
 def test_every_line_of_influx_comes_out_with_its_bytes(lines, end):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -512,6 +513,7 @@ def test_each_function_has_a_reading() -> None:
     assert [name for name in CALLS if not any(f"{name}(" in text for text in READINGS)] == []
 
 
+@pytest.mark.guarantee("G411")
 @given(rows=st.lists(ROWS, max_size=30))
 @examples(150)
 def test_each_row_has_the_value_of_a_plain_reading(rows: list[Row]) -> None:
@@ -525,6 +527,11 @@ def test_each_row_has_the_value_of_a_plain_reading(rows: list[Row]) -> None:
                 assert value is None, (text, row)
 
 
+@pytest.mark.guarantee(
+    "G412",
+    "No value of a record ends a job in a function: a row has its value or none, whatever its neighbours are.",
+    promise="no-client-can-exhaust-a-service",
+)
 @given(rows=st.lists(ROWS, min_size=2, max_size=6))
 @examples(15)
 def test_a_row_has_its_value_whatever_its_neighbours_are(rows: list[Row]) -> None:

@@ -211,6 +211,13 @@ def end_ms(document: dict[str, Any]) -> int:
     return round(datetime.fromisoformat(document["@timestamp"]).timestamp() * 1000)
 
 
+@pytest.mark.guarantee(
+    "G450",
+    "A pipeline over several streams equals an independent computation, to the last bit, in any slices, pieces, and "
+    "buckets, and after restarts. Rows are added in the order of the streams in the document, then partition, then "
+    "offset.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @examples(5, deadline=None)
 @given(seed=st.integers(0, 10**9), slices=st.sampled_from([1, 2, 7, 30, None]))
 def test_results_are_those_of_an_independent_computation_to_the_last_bit(seed: int, slices: int | None) -> None:
@@ -300,6 +307,7 @@ def by_buckets(
     return {stage: sorted(rows, key=repr) for stage, rows in found.items()}
 
 
+@pytest.mark.guarantee("G450")
 @examples(5, deadline=None)
 @given(seed=st.integers(0, 10**9), buckets=st.sampled_from([1, 2, 5]))
 def test_slices_buckets_and_the_order_of_chunks_change_no_bit(seed: int, buckets: int) -> None:
@@ -310,6 +318,11 @@ def test_slices_buckets_and_the_order_of_chunks_change_no_bit(seed: int, buckets
     assert by_buckets(PIPELINE, records, random, buckets) == whole
 
 
+@pytest.mark.guarantee(
+    "G451",
+    "A branch over one of several streams computes the same as a job over this stream alone, to the last bit.",
+    promise="results-depend-only-on-the-log",
+)
 @examples(3, deadline=None)
 @given(seed=st.integers(0, 10**9))
 def test_a_branch_over_one_stream_computes_what_a_job_over_it_alone_computes(seed: int) -> None:
@@ -322,6 +335,12 @@ def test_a_branch_over_one_stream_computes_what_a_job_over_it_alone_computes(see
     assert own["of_b"] == both["of_b"]
 
 
+@pytest.mark.guarantee(
+    "G452",
+    "An audit of a pipeline over several streams computes the same by its own queries, and computes the watermark "
+    "over the streams by a different implementation.",
+    promise="the-audit-finds-every-difference",
+)
 def test_an_audit_computes_the_same_by_its_own_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No record is late, and the pieces of the audit are of another length than the slices. Sums are exact in any order, which is
     not the same by the audit's queries."""
@@ -386,6 +405,7 @@ RULES = [
 ]
 
 
+@pytest.mark.guarantee("G452")
 @examples(200, deadline=None)
 @given(st.data())
 def test_the_audit_finds_the_watermark_of_several_streams_by_another_way(data: st.DataObject) -> None:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import Phase, assume, given
 from hypothesis import strategies as st
 
@@ -40,6 +41,13 @@ STREAM = StreamSpec.from_document(
 )
 
 
+@pytest.mark.guarantee(
+    "G461",
+    "Joined rows, and windows over them, are the same to the last bit with the same ids, in any slices, chunks, and "
+    "buckets. A rewind, or an upgrade to another join, doesn't change them.",
+    promise="operators-compute-what-the-reference-describes",
+)
+@pytest.mark.guarantee("G595")
 @examples(50)
 @given(histories(), st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 7))
 def test_joins_do_not_depend_on_slices_buckets_or_chunks(
@@ -50,6 +58,7 @@ def test_joins_do_not_depend_on_slices_buckets_or_chunks(
     assert digest(run(pipeline, history, buckets, chunk_rows)) == digest(at_once)
 
 
+@pytest.mark.guarantee("G461")
 @examples(50)
 @given(histories(), st.integers(0, 2**32), st.none() | st.integers(0, 2**32), st.data())
 def test_a_rewind_of_a_join_computes_just_what_is_not_emitted(
@@ -234,6 +243,20 @@ def seconds(text: str) -> int:
     return int(text[:-2]) if text.endswith("ms") else 1000 * int(text[:-1])
 
 
+@pytest.mark.guarantee(
+    "G460",
+    "A join gives each matching pair of rows once, each row of a kept side without a partner once, and nothing else. "
+    "This includes disorder, late and broken records, null keys, and equal rows.",
+    promise="operators-compute-what-the-reference-describes",
+)
+@pytest.mark.guarantee("G463")
+@pytest.mark.guarantee(
+    "G595",
+    "With `latest`, a row meets only the latest row of its key that isn't later than itself and at most `before` "
+    "older; at equal times, the last in the log. A version that arrives after the row but before the watermark "
+    "counts.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @examples(120, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32), st.none() | st.sampled_from([7, 30]))
 def test_joined_rows_are_those_of_an_oracle(seed: int, slice_records: int | None) -> None:

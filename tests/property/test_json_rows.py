@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -133,12 +134,14 @@ def found(records: list[bytes], explode: str | None) -> list[list[dict[str, Any]
     return rows
 
 
+@pytest.mark.guarantee("G206")
 @examples(300)
 @given(RECORDS, st.sampled_from([None, "readings"]))
 def test_an_independent_reading_gives_the_same_rows(records: list[bytes], explode: str | None) -> None:
     assert found(records, explode) == [expected(record, explode) for record in records]
 
 
+@pytest.mark.guarantee("G206")
 @given(st.lists(st.sampled_from([GOOD, PLAIN, PLAIN, PLAIN, *TWICE, "{}", "{"]).map(str.encode), max_size=40))
 def test_neighbours_never_matter(records: list[bytes]) -> None:
     assert found(records, None) == [found([record], None)[0] for record in records]

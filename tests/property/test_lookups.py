@@ -273,6 +273,18 @@ def read_lookup_of(document: dict[str, Any]) -> Any:
     return read_lookup(YamlDocument("lookup", "sites", document))
 
 
+@pytest.mark.guarantee(
+    "G440",
+    "A record is enriched by the version of the lookup that is recorded with its slice. This is the version at the "
+    "planning of the slice, and none older than at the arrival of the record. Every replay uses it, to the last bit.",
+    promise="a-record-is-read-in-the-same-way-everywhere",
+)
+@pytest.mark.guarantee(
+    "G442",
+    "A record whose key has no row is one dead letter with the reason `lookup`, or continues with nulls if the step "
+    "is optional. Found rows equal those of a dictionary.",
+    promise="each-rejected-record-is-one-dead-letter",
+)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_record_gets_what_the_version_of_its_slice_says_in_every_replay(
     seed: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
@@ -294,6 +306,7 @@ def test_a_record_gets_what_the_version_of_its_slice_says_in_every_replay(
     ledger.close()
 
 
+@pytest.mark.guarantee("G442")
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_row_is_found_as_a_dictionary_finds_it(seed: int) -> None:
     """With fewer and with more rows than records, with one key column and several, with nulls among the records."""

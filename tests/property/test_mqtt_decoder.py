@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -172,6 +173,11 @@ def test_broken_bytes_break_nothing_and_the_cut_makes_no_difference(conversation
     assert read(cut(bytes(whole), data.draw(st.lists(st.integers(0, 10_000), max_size=10)))) == at_once
 
 
+@pytest.mark.guarantee(
+    "G33",
+    "No bytes of an MQTT client end the server or affect another client.",
+    promise="no-client-can-exhaust-a-service",
+)
 @given(st.binary(max_size=400), versions)
 @example(b"\x30\xff\xff\xff\xff\x01", 5)
 @example(b"\x32\x02\x00\x05", 4)

@@ -24,6 +24,12 @@ def small(rate: int) -> tuple[Log, Oracle]:
     return log, Oracle(log)
 
 
+@pytest.mark.guarantee(
+    "G490",
+    "Every implemented NEXMark query matches its description to the last digit: a separate DuckDB query over late "
+    "records, in any number of partitions and slices, gives the same.",
+    promise="each-result-exists-once-with-the-right-value",
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_query_gives_what_its_description_says(name):
     log, oracle = small(500 if name in OF_SHORT_AUCTIONS else 20)
@@ -32,6 +38,7 @@ def test_a_query_gives_what_its_description_says(name):
     assert rows_of_results(run_at_desk(read_query(name), log, 700)) == expected
 
 
+@pytest.mark.guarantee("G490")
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("start", ["00:30", "06:50", "07:50", "18:50", "19:50", "23:50"])
@@ -49,6 +56,7 @@ def test_there_is_an_oracle_for_each_query():
     assert set(NAMES) == set(QUERIES)
 
 
+@pytest.mark.guarantee("G492")
 def test_the_generator_is_a_function_of_seed_and_number():
     made = Nexmark(2_000).lines()
     assert Nexmark(500).lines() == made[:500]
@@ -59,6 +67,12 @@ def test_the_generator_is_a_function_of_seed_and_number():
     assert waits.min() >= 0 and waits.max() <= 300 and (late.log_ms[1:] >= late.log_ms[:-1]).all()
 
 
+@pytest.mark.guarantee(
+    "G492",
+    "The records of NEXMark have the published proportions, and are the same bytes on every machine for the same "
+    "options.",
+    promise="all-forms-of-a-pipeline-agree",
+)
 def test_the_auction_house_is_as_it_is_published():
     records = [json.loads(line) for line in Nexmark(20_000).lines()]
     people, auctions, bids = ([one for one in records if one["kind"] == kind] for kind in ("person", "auction", "bid"))
@@ -84,6 +98,7 @@ def share(found) -> float:
     return sum(listed) / len(listed)
 
 
+@pytest.mark.guarantee("G492")
 def test_its_bytes_are_the_same_on_every_machine():
     expected = (Path(__file__).parents[2] / "examples" / "nexmark" / "records.ndjson").read_bytes()
     assert (

@@ -132,6 +132,7 @@ def check_restarts(name: str, seed: int) -> None:
     both(*(list(desk.drain()) for desk in (steady, restarted)))
 
 
+@pytest.mark.guarantee("G669")
 @pytest.mark.parametrize("name", STEPS)
 @examples(40)
 @given(st.integers(0, 2**32))

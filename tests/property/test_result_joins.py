@@ -8,6 +8,7 @@ from collections import Counter
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import Phase, assume, given
 from hypothesis import strategies as st
 
@@ -20,6 +21,12 @@ from tests.support.result_join_graphs import SHAPES, TIMES, some_result_join
 from tests.support.step_graphs import document_of
 
 
+@pytest.mark.guarantee(
+    "G593",
+    "Joins of results, and later windows and joins over them, are the same to the last bit in any slices, chunks, and "
+    "buckets. The same holds after a rewind over the longer path and the join, also by another version.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @examples(40)
 @given(histories(), st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 7))
 def test_they_do_not_depend_on_slices_buckets_or_chunks(
@@ -30,6 +37,7 @@ def test_they_do_not_depend_on_slices_buckets_or_chunks(
     assert digest(run(pipeline, history, buckets, chunk_rows)) == digest(at_once)
 
 
+@pytest.mark.guarantee("G593")
 @examples(40)
 @given(histories(), st.integers(0, 2**32), st.none() | st.integers(0, 2**32), st.data())
 def test_a_rewind_computes_just_what_is_not_emitted(
@@ -96,6 +104,12 @@ def milliseconds(time: str) -> int:
     return microseconds(time) // 1000
 
 
+@pytest.mark.guarantee(
+    "G592",
+    "Joins of window results and of joins equal a plain loop: in the same window, in a larger one, or within a time. "
+    "One side can be records. Each joined row exists once, with the promised window.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @examples(60, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32), st.none() | st.sampled_from([3, 20]))
 def test_results_are_joined_as_a_loop_joins_them(seed: int, slice_records: int | None) -> None:

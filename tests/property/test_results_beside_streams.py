@@ -10,6 +10,7 @@ from datetime import datetime
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,6 +111,12 @@ def pairs_of(readings: list[Reading], results: list[Reading]) -> list[tuple[str,
     return sorted(found, key=repr)
 
 
+@pytest.mark.guarantee(
+    "G610",
+    "A union and a join over records and results of another job equal plain Python, however late the results arrive, "
+    "in any slices and after restarts.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @examples(12, deadline=None)
 @given(seed=st.integers(0, 10**6), slice_records=st.sampled_from([None, 1, 7]))
 def test_results_come_as_late_as_they_like_and_none_is_late(seed: int, slice_records: int | None) -> None:

@@ -212,6 +212,12 @@ def by_window(documents: dict[str, dict[str, Any]], case: Case) -> dict[tuple[An
     }
 
 
+@pytest.mark.guarantee(
+    "G585",
+    "With `late: {revise: ...}`, the last document of a window contains all its records except those later than the "
+    "revision time allows. It is the same to the last bit in any slices, and its `revision` counts the late ones.",
+    promise="late-records-revise-one-document",
+)
 @examples(40)
 @given(st.integers(0, 10**9))
 def test_the_last_revision_holds_all_records_whatever_the_slices(seed: int) -> None:
@@ -448,6 +454,19 @@ def without_origin(document: dict[str, Any]) -> dict[str, Any]:
 END_MS = 10**9
 
 
+@pytest.mark.guarantee(
+    "G586",
+    "A window has one document. A revision replaces earlier revisions and never a later one. After a kill between "
+    "emission and checkpoint, the same revisions are written, each once.",
+    promise="late-records-revise-one-document",
+)
+@pytest.mark.guarantee(
+    "G588",
+    "An audit computes revised windows by a query over the log, with the same records and `revision`. A revision by a "
+    "slice outside the audited range isn't reported as a difference.",
+    promise="late-records-revise-one-document",
+)
+@pytest.mark.guarantee("G589")
 @examples(40)
 @given(st.integers(0, 10**9))
 def test_kills_change_nothing_and_audit_and_backfill_agree(seed: int) -> None:

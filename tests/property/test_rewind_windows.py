@@ -149,6 +149,10 @@ def _require_the_rest(history: History, old: CheckedPipeline, new: CheckedPipeli
         )
 
 
+@pytest.mark.guarantee("G18")
+@pytest.mark.guarantee("G381")
+@pytest.mark.guarantee("G383")
+@pytest.mark.guarantee("G669")
 @examples(150)
 @given(histories(), VERSIONS, st.none() | VERSIONS, st.data())
 def test_a_rewind_computes_just_what_is_not_emitted(

@@ -221,6 +221,7 @@ def require_alike(chance: random.Random, count: int = 30) -> int:
     return rows
 
 
+@pytest.mark.guarantee("G570")
 def test_most_rows_of_plain_data_are_read_as_columns() -> None:
     chance = random.Random(1)
     messages = [(payload(metric("a", None, "Double", alias=1, is_null=True), seq=0), topic("NBIRTH"))]
@@ -233,6 +234,12 @@ def test_most_rows_of_plain_data_are_read_as_columns() -> None:
     assert sum(require_alike(chance) for _ in range(3)) > 0
 
 
+@pytest.mark.guarantee(
+    "G570",
+    "Sparkplug messages are the same decoded as columns or one at a time: the same rows in the same order, the same "
+    "dead letters, and the same remembered births.",
+    promise="a-record-is-read-in-the-same-way-everywhere",
+)
 @given(seed=st.integers(0, 2**32))
 @examples(15)
 def test_any_messages_become_by_columns_what_each_becomes_by_itself(seed: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -168,6 +169,7 @@ def pipelines(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@pytest.mark.guarantee("G430")
 @examples(60)
 @given(
     st.lists(

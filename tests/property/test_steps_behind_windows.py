@@ -137,6 +137,7 @@ class Lives:
                 assert self.emitted.setdefault(place, text) == text, "what is emitted again is the same"
 
 
+@pytest.mark.guarantee("G142")
 @pytest.mark.parametrize("checked", PIPELINES.values(), ids=PIPELINES)
 @examples(8)
 @given(histories(), st.data())
@@ -154,6 +155,7 @@ def test_restarts_and_merged_replays_change_no_result_and_no_failure(
     assert len(failures) == sum(len(rows) for stage, rows in at_once.items() if stage.endswith(" failed"))
 
 
+@pytest.mark.guarantee("G142")
 @examples(25)
 @given(histories())
 def test_what_a_step_has_no_value_for_is_in_no_further_window(history: History) -> None:

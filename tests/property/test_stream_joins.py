@@ -190,6 +190,19 @@ def sides_of(sides: str, rows: dict[str, list[tuple[Row, dict[str, Any]]]]) -> t
     }.get(sides, (of_a, of_b))
 
 
+@pytest.mark.guarantee(
+    "G510",
+    "A join of two streams gives each matching pair once, each row of a kept side without a partner once, and nothing "
+    "else. Each stream has its own disorder, delay, and broken records; a side can be a union, or both sides one "
+    "stream. Restarts change nothing.",
+    promise="operators-compute-what-the-reference-describes",
+)
+@pytest.mark.guarantee(
+    "G514",
+    "With a `dedupe` before one or both sides of a join, joined rows equal those of the log without its duplicates, "
+    "in any slices and buckets, and in the audit.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @examples(50, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32), st.sampled_from(sorted(SIDES)), st.none() | st.sampled_from([1, 7, 30]))
 def test_joined_rows_of_two_streams_are_those_of_an_oracle(seed: int, sides: str, slice_records: int | None) -> None:
@@ -242,6 +255,13 @@ def in_buckets(random: Random) -> CheckedPipeline:
     return check(spec, [KEYED[name] for name in spec.streams])
 
 
+@pytest.mark.guarantee(
+    "G511",
+    "Joined rows of two streams, and windows over them, are the same to the last bit in any slices, chunks, and "
+    "buckets. The audit finds the same by its own queries.",
+    promise="operators-compute-what-the-reference-describes",
+)
+@pytest.mark.guarantee("G514")
 @examples(10, deadline=None)
 @given(seed=st.integers(0, 10**9), buckets=st.sampled_from([1, 2, 5]))
 def test_slices_buckets_and_the_order_of_chunks_change_no_bit(seed: int, buckets: int) -> None:
@@ -250,6 +270,8 @@ def test_slices_buckets_and_the_order_of_chunks_change_no_bit(seed: int, buckets
     assert by_buckets(pipeline, records, random, buckets) == by_buckets(pipeline, records, Random(seed), 1)
 
 
+@pytest.mark.guarantee("G511")
+@pytest.mark.guarantee("G514")
 @examples(12, deadline=None)
 @given(st.integers(0, 10**9))
 @example(1_000_000)

@@ -17,6 +17,12 @@ VALUES = st.text('a ";\n\r\u2028', max_size=6)
 TABLES = st.integers(2, 3).flatmap(lambda width: st.lists(st.lists(VALUES, min_size=width, max_size=width), max_size=8))
 
 
+@pytest.mark.guarantee(
+    "G623",
+    "A CSV row from a file keeps all its bytes, with the line ends and blank lines of its quoted values. A local run "
+    "reads the same rows as file ingest.",
+    promise="records-are-stored-once-and-unchanged",
+)
 @examples(500)
 @given(TABLES, st.booleans(), st.integers(1, 20))
 def test_rows_of_csv_are_what_was_written_however_the_file_is_cut(
@@ -41,6 +47,7 @@ CUTS: list[Callable[[list[Row], int], Iterator[PlacedRow]]] = [
 ]
 
 
+@pytest.mark.guarantee("G624")
 @pytest.mark.parametrize("cut", CUTS, ids=["lines", "csv"])
 @examples(1_000)
 @given(st.text('a";\n\r ', max_size=60), st.integers(3, 20))

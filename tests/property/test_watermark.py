@@ -102,6 +102,7 @@ def histories(draw: st.DrawFn) -> tuple[list[list[int]], list[Done]]:
     return topic, slices
 
 
+@pytest.mark.guarantee("G23")
 @examples(300)
 @given(histories())
 def test_one_threshold_after_the_other_and_nothing_comes_to_what_is_closed(
@@ -118,6 +119,12 @@ def test_one_threshold_after_the_other_and_nothing_comes_to_what_is_closed(
         closed_ms = known(closes_ms)
 
 
+@pytest.mark.guarantee(
+    "G25",
+    "`delay`, `watermark`, `idle_timeout`, and `max_ahead` may change while windows are open: each recorded slice "
+    "keeps the rule that was recorded with it.",
+    promise="no-record-is-late-without-cause",
+)
 @examples(300)
 @given(histories(), st.data())
 def test_recorded_slices_are_judged_the_same_however_they_are_merged_and_wherever_a_run_begins(
@@ -134,6 +141,7 @@ def test_recorded_slices_are_judged_the_same_however_they_are_merged_and_whereve
         at = end
 
 
+@pytest.mark.guarantee("G23")
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("watermark", "loses"), [("partitions", False), ("newest", True)])
 def test_a_topic_that_fills_fast_loses_nothing_to_partitions_that_fill_at_different_speeds(watermark, loses, seed):

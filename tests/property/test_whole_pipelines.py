@@ -313,6 +313,14 @@ def _without_names(document: dict[str, Any]) -> tuple[dict[str, object], list[st
     return found, sorted(json.dumps(step, sort_keys=True) for step in steps)
 
 
+@pytest.mark.guarantee(
+    "G542",
+    "A pipeline of any combination of steps equals an oracle in plain Python, over records with disorder, duplicates, "
+    "and errors. Its results are the same to the last bit in other slices and after restarts, and in Python or SQL "
+    "form.",
+    promise="each-result-exists-once-with-the-right-value",
+)
+@pytest.mark.guarantee("G643")
 @examples(16, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32))
 def test_a_pipeline_gives_what_the_oracle_says(seed: int) -> None:
@@ -350,6 +358,7 @@ def shows(mistake: str, seed: int) -> bool:
     return mistake not in kinds or any(drawn[kind] for kind in kinds[mistake])
 
 
+@pytest.mark.guarantee("G542")
 @pytest.mark.parametrize(
     "mistake",
     ["late", "revised", "session", "repeat", "join", "count", "latest", "days", "map", "newest", "deleted"],

@@ -260,6 +260,11 @@ def histories(
     return [*slices, ([], END)]
 
 
+@pytest.mark.guarantee(
+    "G6",
+    "Disorder within the delay, bad records, and restarts of the job change no result.",
+    promise="results-depend-only-on-the-log",
+)
 @examples(60)
 @given(histories(), st.integers(1, 4), st.integers(1, 7))
 def test_results_do_not_depend_on_slices_buckets_or_chunks(
@@ -345,6 +350,12 @@ WIDE = [
 sixth by what the stage before has computed."""
 
 
+@pytest.mark.guarantee(
+    "G384",
+    "A later window can group by a value that an earlier window computed. The number of buckets changes no bit of its "
+    "results.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @examples(60)
 @given(histories(), st.sampled_from(WIDE), st.integers(2, 5), st.integers(1, 7))
 def test_a_last_stage_that_regroups_widely_does_not_depend_on_buckets(
@@ -496,6 +507,12 @@ def of_sessions(gap_ms: int, max_ms: int, by: Sequence[str] = ("machine",)) -> C
     return pipeline({"name": "visit", **sessions(gap_ms, max_ms), "by": list(by), "aggregate": aggregate})
 
 
+@pytest.mark.guarantee(
+    "G380",
+    "Sessions equal a plain loop over the records, to the last bit, in any slices, chunks, and buckets. None is "
+    "longer than `max`, and each is emitted by the slice that closes it.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @examples(60)
 @given(histories(), st.sampled_from(SESSIONS), st.integers(1, 4), st.integers(1, 7))
 def test_sessions_are_what_a_plain_loop_computes_however_the_log_is_cut(
@@ -545,6 +562,7 @@ def expected_sessions(rows: Sequence[Record], gap_ms: int, max_ms: int) -> list[
     return sorted(results, key=lambda one: (one[1], one[0], one[2]))  # by window, then key
 
 
+@pytest.mark.guarantee("G380")
 def test_a_session_ends_where_a_record_comes_the_gap_later_or_at_a_cut() -> None:
     """Less than the gap apart is one session, the gap apart are two. One that never pauses is cut the greatest length after its
     first record (counted from its pane), then at multiples of that since 1970, and where it really ends."""
@@ -566,6 +584,12 @@ def test_a_session_ends_where_a_record_comes_the_gap_later_or_at_a_cut() -> None
     assert found(7_000, 11_000, 15_000, 19_000, 23_000, 27_000) == [(7_000, 25_000, 5), (27_000, 32_000, 1)]
 
 
+@pytest.mark.guarantee(
+    "G381",
+    "Sessions depend on no record before their reach, so a start, an audit, and a backfill read a bounded part of the "
+    "log. Each session is emitted once through rewinds, upgrades, and kills.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @examples(100)
 @given(st.integers(0, 2**32), st.sampled_from(SESSIONS))
 def test_sessions_depend_on_nothing_before_their_reach(seed: int, shape: tuple[int, int]) -> None:
@@ -589,6 +613,12 @@ def test_sessions_depend_on_nothing_before_their_reach(seed: int, shape: tuple[i
     assert digest({"": later(some)}) == digest({"": later(rows)})
 
 
+@pytest.mark.guarantee(
+    "G383",
+    "A cumulative window contains the records since its beginning and emits one result per step from a key's first "
+    "record. It is the same to the last bit in any slices.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @examples(25)
 @given(histories(), st.sampled_from([("60s", "10s"), ("30s", "5s"), ("20s", "20s")]), st.sampled_from([1, 50, 10**6]))
 def test_cumulative_windows_grow_step_by_step_and_depend_neither_on_slices_nor_on_how_many_are_merged_at_once(
@@ -662,6 +692,12 @@ def in_slices(rows: Sequence[Record], random: Random) -> list[tuple[list[Record]
     return [*slices, ([], 10**13)]
 
 
+@pytest.mark.guarantee(
+    "G382",
+    "Days of a time zone begin and end at local midnight, with 23, 24, or 25 hours, by the rules of the locked "
+    "package. Windows with an offset equal windows without it over shifted records. The audit agrees, in any slices.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @examples(40)
 @given(st.integers(0, 2**32), st.sampled_from(ZONES), st.sampled_from(["1d", "2d", "3d"]), st.sampled_from([0, 6, 13]))
 def test_days_of_a_time_zone_are_what_its_clocks_show(seed: int, zone: str, size: str, hour: int) -> None:
@@ -737,6 +773,7 @@ def test_windows_that_overlap_or_grow_are_made_of_the_days_of_a_zone(
     assert sorted(found) == sorted(expected)
 
 
+@pytest.mark.guarantee("G382")
 @pytest.mark.long
 @examples(40)
 @given(

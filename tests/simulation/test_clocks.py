@@ -83,6 +83,13 @@ def run_histories(variant: Variant, first: int, count: int, *, shows: bool = Fal
     return found
 
 
+@pytest.mark.guarantee(
+    "G758",
+    "In 300 seeded histories with wrong clocks, outages, buffering gateways, uploads of old data, rejected records, "
+    "and restarts, no record is late without cause and no window is stuck. `make test-all` runs 10,000 histories, and "
+    "`make simulate-clocks` more.",
+    promise="no-record-is-late-without-cause",
+)
 def test_no_record_is_late_without_cause_and_no_window_is_stuck() -> None:
     found = run_histories(CURRENT, 0, 300, shows=True)
     assert not found.wrong, found

@@ -113,6 +113,29 @@ def silence() -> AbstractContextManager[Any]:
     return mock.patch.object(service, "logger", mock.Mock(spec=structlog.stdlib.BoundLogger))
 
 
+@pytest.mark.guarantee(
+    "G820",
+    "Each event that matches a condition of a notice is reported. No kill of a control service, lost response of the "
+    "ledger, refusing or hanging receiver, cooldown, quiet time, or muting drops it.",
+    promise="failures-are-reported-with-their-remedy",
+)
+@pytest.mark.guarantee(
+    "G821",
+    "Each message of a notice has a cause, and the end of a problem is reported once.",
+    promise="failures-are-reported-with-their-remedy",
+)
+@pytest.mark.guarantee(
+    "G822",
+    "A channel of a notice gets at most `limit` messages within a minute, also after kills. One summary replaces the "
+    "others.",
+    promise="failures-are-reported-with-their-remedy",
+)
+@pytest.mark.guarantee(
+    "G823",
+    "A confirmed message of a notice is repeated at most once per kill or pause of a control service, or outage of "
+    "the ledger, between sending and recording it. The repetition has the same id.",
+    promise="failures-are-reported-with-their-remedy",
+)
 def test_each_event_has_its_notice_each_notice_a_cause_and_the_limit_holds() -> None:
     found = run_histories(0, 150, shows=True)
     assert not found.wrong, found
@@ -120,6 +143,7 @@ def test_each_event_has_its_notice_each_notice_a_cause_and_the_limit_holds() -> 
     assert found.events > 1_000 and found.received > 2_000
 
 
+@pytest.mark.guarantee("G820")
 @pytest.mark.long
 def test_the_same_holds_in_ten_thousand_histories() -> None:
     assert not run_histories(150, 10_000, shows=True).wrong

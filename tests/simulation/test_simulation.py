@@ -139,6 +139,21 @@ def _begin_work() -> None:
     gc.freeze()
 
 
+@pytest.mark.guarantee(
+    "G19",
+    "In 200 seeded histories of planner, rewind, ledger rules, and transactions, no fault changes a result, a dead "
+    "letter, or an emitted record. No record in time becomes late (limits: decision 24). The faults overlap: kills, "
+    "superseded runs, lost commits, upgrades, wrong clocks, outages, and refusing stores. `make test-all` runs 10,000 "
+    "histories.",
+    promise="kills-and-restarts-change-no-result",
+)
+@pytest.mark.guarantee("G24")
+@pytest.mark.guarantee(
+    "G618",
+    "In a simulated history, a topic is recreated under its name with other or the same records, or retention removes "
+    "records that a rewind needs. The job stops, and plans no slice over later records.",
+    promise="a-damaged-log-or-ledger-stops-the-job",
+)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("first", "seeds"),
@@ -155,6 +170,11 @@ def test_no_history_changes_the_results(first, seeds):
     assert seeds == _PIECE or found.never_happened == []
 
 
+@pytest.mark.guarantee(
+    "G619",
+    "`make simulate` fails if any kind of fault never occurred, as it does for a violation.",
+    promise="kills-and-restarts-change-no-result",
+)
 def test_a_run_in_which_a_kind_of_fault_never_occurs_fails(monkeypatch, capsys):
     everything = Found(Counter(dict.fromkeys(EXPECTED, 1)))
     monkeypatch.setattr(sys, "argv", ["simulate", "--seeds", "1"])
@@ -181,6 +201,7 @@ class CutOffInTime(World):
         self.cut = {partition}, last.number
 
 
+@pytest.mark.guarantee("G35")
 def test_a_log_that_is_cut_off_while_it_is_replayed_stops_the_job():
     """What a run reads stops the job, not a later look alone."""
     worlds = [CutOffInTime(seed) for seed in range(8)]
@@ -196,11 +217,14 @@ def test_a_seed_is_a_history():
     assert len(set(hashes)) == 20
 
 
+@pytest.mark.guarantee("G19")
+@pytest.mark.guarantee("G70")
 @pytest.mark.parametrize("failpoint", FAILPOINTS)
 def test_a_kill_at_a_failpoint_changes_no_result(failpoint):
     require_the_same_results(kill_at=failpoint)
 
 
+@pytest.mark.guarantee("G19")
 @pytest.mark.parametrize("failpoint", [name for name in FAILPOINTS if not name.startswith("plan.")])
 def test_a_run_that_is_held_at_a_failpoint_while_another_begins_changes_no_result(failpoint):
     """It goes on later as if nothing had happened. Planning is one step here, so nothing can come between."""
@@ -217,6 +241,8 @@ def require_the_same_results(**what):
         assert seed < 10 * TIMES_A_FAILPOINT, f"only {happened} of {seed} histories come there"
 
 
+@pytest.mark.guarantee("G19")
+@pytest.mark.guarantee("G618")
 @pytest.mark.parametrize(
     ("mistake", "pause_at"),
     [pytest.param(*one, marks=pytest.mark.long if one[0] in SHOWN_LATE else ()) for one in MISTAKES.items()],

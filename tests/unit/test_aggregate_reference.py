@@ -44,6 +44,8 @@ def document(aggregates: dict[str, str], slice_records: int | None = None) -> di
     return found
 
 
+@pytest.mark.guarantee("G400")
+@pytest.mark.guarantee("G480")
 @pytest.mark.parametrize(("expression", "expected"), EXAMPLES)
 def test_each_example_gives_what_the_page_says(expression: str, expected: object) -> None:
     found = document({"value": expression, "n": "count(*)"})

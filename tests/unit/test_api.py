@@ -200,6 +200,11 @@ def test_a_field_that_became_optional_does_not_become_required_again(api: Api) -
     assert "field power becomes required, and records in the log may lack it; write double? for it" in detail
 
 
+@pytest.mark.guarantee(
+    "G141",
+    "A job doesn't start over a compacted topic: apply refuses it, and every start checks it.",
+    promise="a-damaged-log-or-ledger-stops-the-job",
+)
 def test_a_pipeline_over_a_topic_that_became_compacted_is_refused(api: Api) -> None:
     api.apply(STREAM)
     api.topics.policy = "compact,delete"
@@ -656,6 +661,12 @@ def test_metrics_tell_state_lag_and_totals(api: Api) -> None:
     assert 'strandline_job_watermark_lag_seconds{job="power"}' in answer.text
 
 
+@pytest.mark.guarantee(
+    "G197",
+    "`strandline_job_result_latency_seconds` is the time from the end of the newest windows that a stage emitted to "
+    "the commit of the slice that closed them, however many slices followed.",
+    promise="failures-are-reported-with-their-remedy",
+)
 def test_result_latency_is_that_of_the_slice_that_closed_the_window_and_not_of_later_ones(api: Api) -> None:
     """Slices that close nothing follow; then the slice goes from the ledger, which can't tell any more."""
     api.apply(BOTH)

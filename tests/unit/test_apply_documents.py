@@ -149,6 +149,7 @@ def test_an_idle_timeout_of_null_is_never_until_a_document_without_it_is_applied
     assert [one.outcome for one in applier(ledger).apply(never, "tens.yaml")] == ["unchanged"] * 2
 
 
+@pytest.mark.guarantee("G25")
 @pytest.mark.parametrize(
     ("said", "rule"),
     [

@@ -107,6 +107,12 @@ def documents(found: list[DeskResult | DeskLetter], stage: str) -> list[dict[str
     return [json.loads(one.document.source) for one in found if isinstance(one, DeskResult) and one.stage == stage]
 
 
+@pytest.mark.guarantee(
+    "G482",
+    "Arrays and structs pass unchanged from records through expressions and windows to documents, streams of results, "
+    "and files. A value that JSON can't represent, at any depth, refuses the result.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @pytest.mark.parametrize(("format_", "encode"), [("json", msgspec.json.encode), ("msgpack", msgspec.msgpack.encode)])
 def test_they_go_from_records_to_documents(format_: str, encode: Any) -> None:
     found = run(format_, [encode(one) for one in RECORDS])
@@ -122,6 +128,7 @@ def test_they_go_from_records_to_documents(format_: str, encode: Any) -> None:
     assert (third["parts"], third["second"]) == ([], -1.0)
 
 
+@pytest.mark.guarantee("G483")
 def test_a_record_whose_array_is_another_is_a_dead_letter() -> None:
     record = {**RECORDS[0], "levels": ["1"]}
     letters = [one for one in run(records=[json.dumps(record).encode()]) if isinstance(one, DeskLetter)]
@@ -134,6 +141,7 @@ def test_a_struct_has_each_name_once() -> None:
     assert "site: expected a struct<name: string, tags: array<string>>" in str(letter)
 
 
+@pytest.mark.guarantee("G482")
 def test_a_stream_of_results_holds_them_and_is_read_as_it_was_written() -> None:
     pipeline = read_pipeline((STREAM.replace("FORMAT", "json") + "---\n" + PIPELINE).encode(), "pumps.yaml")
     (stage,) = pipeline.stages
@@ -163,6 +171,7 @@ def test_a_stream_of_results_holds_them_and_is_read_as_it_was_written() -> None:
     }
 
 
+@pytest.mark.guarantee("G482")
 def test_a_file_of_results_has_their_types(tmp_path: Path) -> None:
     pipeline = read_pipeline((STREAM.replace("FORMAT", "json") + "---\n" + PIPELINE).encode(), "pumps.yaml")
     found = [one for one in run() if isinstance(one, DeskResult) and one.stage == "per_minute"]
@@ -193,6 +202,7 @@ def test_charts_leave_them_out() -> None:
     assert [name for name in MINUTE if f'\\"{name}\\"' in drawn and name != "pump"] == []
 
 
+@pytest.mark.guarantee("G482")
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_json_cannot_hold_refuses_the_result_wherever_it_stands(value: float) -> None:
     fields = (("xs", "array<double>"), ("pair", "array<struct<x: double>>"))
@@ -223,6 +233,7 @@ def test_two_documents_differ_in_what_stands_in_them() -> None:
     assert len(differences(held, {**held, "top": [{"value": 1, "count": 2}]})) == 1, "1 is not true"
 
 
+@pytest.mark.guarantee("G481")
 def test_no_more_is_kept_than_a_result_may_need() -> None:
     """A thousand rows, of which three are asked for; and values in as many bins as there are."""
     count = 1_000
@@ -255,6 +266,18 @@ REFUSED = {
 }
 
 
+@pytest.mark.guarantee(
+    "G481",
+    "An array of a result, and the memory for it, is bounded by its call, at most 1,000 elements. Too many values for "
+    "`most_frequent` make the result a dead letter.",
+    promise="no-client-can-exhaust-a-service",
+)
+@pytest.mark.guarantee(
+    "G484",
+    "An array or struct that isn't supported, as a key, in a comparison, in another format, or nested in another one, "
+    "is refused when the document is applied.",
+    promise="unusable-documents-are-refused",
+)
 @pytest.mark.parametrize(("old", "new", "sentence"), [(old, *rest) for old, rest in REFUSED.items()])
 def test_what_can_not_be_done_with_them_is_said(old: str, new: str, sentence: str) -> None:
     assert old in PIPELINE
@@ -264,6 +287,7 @@ def test_what_can_not_be_done_with_them_is_said(old: str, new: str, sentence: st
     assert sentence in str(refused.value)
 
 
+@pytest.mark.guarantee("G484")
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -282,6 +306,7 @@ def test_a_stream_says_where_they_can_not_stand(change: dict[str, Any], sentence
     assert sentence in str(refused.value)
 
 
+@pytest.mark.guarantee("G484")
 def test_a_lookup_has_none() -> None:
     with pytest.raises(InvalidDocument, match="arrays and structs"):
         LookupSpec.from_document(

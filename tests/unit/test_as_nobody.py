@@ -75,6 +75,12 @@ def test_where_nobody_gets_in_anyway_nothing_else_is_done(place: Place) -> None:
     assert (found["capabilities"], found["reads"]) == (NONE, "no")
 
 
+@pytest.mark.guarantee(
+    "G498",
+    "Started by root, the embedded Elasticsearch runs as the user nobody without any capability if root may create a "
+    "mount namespace. Otherwise it keeps one capability, for reading, and its log says so.",
+    promise="a-stack-keeps-its-data",
+)
 def test_below_a_closed_directory_it_gets_at_its_own_without_a_capability(place: Place) -> None:
     needs_namespaces()
     found = place.look("setpriv", "--groups=0,4")
@@ -83,6 +89,7 @@ def test_below_a_closed_directory_it_gets_at_its_own_without_a_capability(place:
     assert str(place.top) not in Path("/proc/self/mountinfo").read_text()
 
 
+@pytest.mark.guarantee("G498")
 def test_a_root_who_may_make_no_mount_namespace_keeps_the_capability_to_enter_directories(place: Place) -> None:
     found = place.look("setpriv", "--groups=0,4", "--bounding-set=-sys_admin")
     assert found["capabilities"] == DAC_READ_SEARCH
@@ -103,6 +110,7 @@ def test_a_directory_behind_a_link_is_reached_by_both_its_names(place: Place) ->
         assert int(ran.stdout.split()[1], 16) == 0 and {path.name for path in real.iterdir()} == {"a", "b"}
 
 
+@pytest.mark.guarantee("G498")
 def test_elasticsearch_is_started_so(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "config").mkdir(parents=True)

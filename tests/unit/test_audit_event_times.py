@@ -78,6 +78,7 @@ def test_what_the_planner_records_is_what_the_log_gives() -> None:
     assert list(event_time_differences(done[2:], done[1][1], latest)) == []
 
 
+@pytest.mark.guarantee("G760")
 def test_if_producers_write_the_log_times_the_time_of_the_plan_bounds_event_time() -> None:
     done, latest = a_job([PLANNED] * len(EVENTS))
     assert list(event_time_differences(done, None, latest)) == []
@@ -102,6 +103,12 @@ def _checkpoint(number: int, **changes: Callable[[Any], Any]) -> Callable[[Done]
     return plant
 
 
+@pytest.mark.guarantee(
+    "G151",
+    "The audit computes from the log the event time of each partition, every watermark, and the end of the closed "
+    "windows of each slice. It names each value that differs in the ledger.",
+    promise="the-audit-finds-every-difference",
+)
 @pytest.mark.parametrize(
     ("plant", "says"),
     [
@@ -127,6 +134,7 @@ def test_what_is_recorded_otherwise_is_found(plant: Callable[[Done], None], says
     assert any(sentence.startswith(says) for sentence in found), found
 
 
+@pytest.mark.guarantee("G151")
 def test_a_watermark_that_is_an_hour_too_high_ever_after_is_found_though_all_that_follows_agrees() -> None:
     """The slice that raises it: those after it are right by it, since a watermark never falls."""
     done, latest = a_job()

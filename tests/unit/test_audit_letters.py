@@ -60,6 +60,7 @@ def test_one_of_a_stage_that_the_job_never_had_is_no_ones() -> None:
     assert [row.store for row in rows("gone", "gone", "result", "emit gone")] == ["(dead letters)"]
 
 
+@pytest.mark.guarantee("G143")
 def test_an_overflow_in_a_backfilled_stage_with_two_aliases_is_missing_from_neither() -> None:
     """The dead letter names the new generation's index of the first alias; no store gets the result, and none misses it."""
     shown = (Generation(2, 0, END_MS),)

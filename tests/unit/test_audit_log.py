@@ -47,6 +47,12 @@ def served(settings: ControlSettings, doorkeeper: Doorkeeper | None = None) -> I
             thread.join(stretched(30))
 
 
+@pytest.mark.guarantee(
+    "G789",
+    "Each line of the audit log contains the address of the client, which the client can't forge. A header with "
+    "another address counts only from a proxy in the settings.",
+    promise="each-operation-requires-its-right",
+)
 @pytest.mark.parametrize("allowed", [None, "*", "127.0.0.1"])
 def test_no_header_changes_the_address_in_the_audit_log(allowed, monkeypatch, caplog):
     if allowed is not None:
@@ -66,6 +72,7 @@ def test_the_lines_of_refused_requests_have_the_address_of_the_connection(caplog
     assert FORGED not in caplog.text
 
 
+@pytest.mark.guarantee("G789")
 @pytest.mark.parametrize(
     ("proxies", "header", "peer"),
     [

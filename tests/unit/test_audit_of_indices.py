@@ -16,6 +16,13 @@ from strandline.processing.audit_queries.table import Table
 URL = "http://e:9200"
 
 
+@pytest.mark.guarantee(
+    "G60",
+    "The audit finds and names each document that is missing, extra, in a wrong index, or in two indices. It also "
+    "names documents with a changed count or a float changed by more than 1e-9, and extra dead letters. It reports "
+    "nothing else, also if another job emits to the alias.",
+    promise="the-audit-finds-every-difference",
+)
 def test_documents_with_another_jobs_name_are_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An alias may pass from one living job to another, whose documents then stand in the same indices."""
     origins = {"own": {"job": "power"}, "heats": {"job": "heat"}, "by-hand": {"stage": "minute"}, "bare": "power"}

@@ -179,6 +179,12 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return Lab(tmp_path)
 
 
+@pytest.mark.guarantee(
+    "G600",
+    "In Parquet files and tables, the audit finds and names each row that is missing, extra, changed, in the name of "
+    "another job, or repeated, and nothing else. It works for any range of time and while the job runs.",
+    promise="the-audit-finds-every-difference",
+)
 def test_what_was_written_agrees_in_each_place_and_in_any_range(lab: Lab) -> None:
     report = lab.audit()
     assert report.outcome == "clean", report
@@ -192,6 +198,7 @@ def test_what_was_written_agrees_in_each_place_and_in_any_range(lab: Lab) -> Non
     assert {one.counts["same"] for one in lab.audit(middle).stores if one.stage} == {3}
 
 
+@pytest.mark.guarantee("G600")
 def test_each_planted_difference_in_files_is_found_and_named(lab: Lab) -> None:
     """A row that is gone, one that is changed, one twice, one that nothing leads to; and two values within rounding."""
     for stage, value in (("all", "temp"), ("minutes", "mean")):
@@ -225,6 +232,7 @@ def test_each_planted_difference_in_files_is_found_and_named(lab: Lab) -> None:
     }
 
 
+@pytest.mark.guarantee("G600")
 def test_each_planted_difference_in_a_table_is_found_and_named(lab: Lab) -> None:
     ids = [row[0] for row in lab.ask("SELECT strandline_id FROM minutes ORDER BY strandline_id")]
     lab.ask(f"DELETE FROM minutes WHERE strandline_id = '{ids[4]}'")
@@ -245,6 +253,7 @@ def test_each_planted_difference_in_a_table_is_found_and_named(lab: Lab) -> None
     assert "in the table, this run computed" in next(one.detail for one in report.sample if one.id == ids[5])
 
 
+@pytest.mark.guarantee("G601")
 def test_days_that_their_owner_has_removed_are_said_and_are_neither_missing_nor_clean(lab: Lab) -> None:
     (lab.directory / "all" / "day=2024-05-01").rename(lab.directory / "old")
     report = lab.audit()
@@ -258,6 +267,12 @@ def test_days_that_their_owner_has_removed_are_said_and_are_neither_missing_nor_
     assert lab.audit(EndRange(from_ms)).outcome == "clean"
 
 
+@pytest.mark.guarantee(
+    "G601",
+    "The audit names lost or unreadable files and manifests. It reports sinks that don't exist, and files that their "
+    "owner removed by days, oldest first. These are neither missing nor called clean.",
+    promise="the-audit-finds-every-difference",
+)
 def test_a_file_between_others_is_lost_and_its_results_are_missing(lab: Lab) -> None:
     gone, broken = lab.files("all")[1], lab.files("minutes")[2]
     gone.unlink()
@@ -271,6 +286,7 @@ def test_a_file_between_others_is_lost_and_its_results_are_missing(lab: Lab) -> 
     assert lab.counts()["all"] == lab.counts()["minutes"] == {"same": 14, "missing": 7, "lost": 1}
 
 
+@pytest.mark.guarantee("G601")
 def test_a_manifest_that_is_gone_or_none_is_found(lab: Lab) -> None:
     manifests = lab.directory / "all" / "_manifests" / "power" / "all" / "000000000"
     (manifests / "000000000002.json").unlink()
@@ -278,12 +294,14 @@ def test_a_manifest_that_is_gone_or_none_is_found(lab: Lab) -> None:
     assert lab.counts()["all"] == {"same": 7, "missing": 14, "lost": 1}
 
 
+@pytest.mark.guarantee("G601")
 def test_a_manifest_that_names_the_files_of_another_one_repeats_their_results(lab: Lab) -> None:
     manifests = lab.directory / "all" / "_manifests" / "power" / "all" / "000000000"
     shutil.copy(manifests / "000000000002.json", manifests / "000000000009.json")
     assert lab.counts()["all"] == {"same": 14, "duplicate": 7}
 
 
+@pytest.mark.guarantee("G601")
 def test_a_place_that_is_not_there_is_said(lab: Lab) -> None:
     shutil.rmtree(lab.directory / "minutes")
     lab.ask("DROP TABLE 'all'")
@@ -299,6 +317,7 @@ def test_a_table_without_the_platforms_columns_is_refused(lab: Lab) -> None:
         lab.audit()
 
 
+@pytest.mark.guarantee("G600")
 def test_what_later_slices_and_an_earlier_life_have_written_is_no_difference(lab: Lab) -> None:
     """Also where a table keeps what the earlier life has written under the same id."""
     window_ends = {"minutes": EndRange(None, time_of(2, ROWS))}

@@ -136,6 +136,12 @@ def test_a_range_after_all_that_was_emitted_holds_nothing(ledger: Ledger) -> Non
     assert found.incomplete == ""
 
 
+@pytest.mark.guarantee(
+    "G62",
+    "If the log no longer contains all records that an audit needs, the audit reports the time from which it is "
+    "valid. It raises no false alarm and isn't called clean.",
+    promise="the-audit-finds-every-difference",
+)
 def test_where_the_log_lost_its_beginning_only_windows_without_lost_records_are_audited(ledger: Ledger) -> None:
     """Slice 4 is lost in part. Its latest event is at 2:00 less a millisecond, so windows that begin at 2:00 are whole."""
     found = plan(ledger, starts={0: 31, 1: 0})
@@ -163,6 +169,11 @@ def test_where_dead_letters_are_lost_only_windows_of_later_slices_are_audited(le
     assert "--from 1970-01-01T02:00:00.000Z" in found.incomplete
 
 
+@pytest.mark.guarantee(
+    "G671",
+    "An audit leaves out only windows whose own dead letters are gone, not windows of other slices or backfills.",
+    promise="the-audit-finds-every-difference",
+)
 def test_letters_of_others_that_are_gone_are_no_loss(ledger: Ledger, tmp_path: Path) -> None:
     """The job has had no dead letter since slice 5, where they ended at 10. A backfill wrote more, and all have expired."""
     none_since = """UPDATE checkpoints SET dead_letter_offsets = '{"0": 10}' WHERE slice > 5"""
@@ -176,6 +187,7 @@ def test_letters_of_others_that_are_gone_are_no_loss(ledger: Ledger, tmp_path: P
     assert (found.is_whole, found.letters_from) == (True, {0: 30})
 
 
+@pytest.mark.guarantee("G671")
 def test_where_letters_of_a_backfill_are_gone_windows_that_it_computed_are_not_audited(
     ledger: Ledger, tmp_path: Path
 ) -> None:

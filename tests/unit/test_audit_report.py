@@ -90,6 +90,7 @@ def test_an_account_that_does_not_close_is_a_difference(computed: Totals, senten
     assert (found.outcome, found.totals_differences, found.differences) == ("differences", sentences, 1)
 
 
+@pytest.mark.guarantee("G607")
 @pytest.mark.parametrize(
     ("letters", "counted", "sentences"),
     [

@@ -73,6 +73,7 @@ KINDS = {
 }
 
 
+@pytest.mark.guarantee("G382")
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_windows_of_each_kind_are_those_of_the_operators(database: Database, tmp_path: Path, kind: WindowShape) -> None:
     """Over days in which clocks are set, and a time without any record."""
@@ -123,6 +124,8 @@ def test_sums_are_exact_and_an_overflow_is_a_dead_letter(database: Database, tmp
     assert (least["total"], least["@problem"]) == (-(2**63), None)
 
 
+@pytest.mark.guarantee("G401")
+@pytest.mark.guarantee("G402")
 def test_beyond_a_bound_it_agrees_with_the_operators(database: Database, tmp_path: Path) -> None:
     """More values, distinct values and bins than are kept."""
     wide = [-(1.01**at) for at in range(4_500, 0, -1)] + [1.01**at for at in range(4_500)] + [0.0] * 1_500
@@ -142,6 +145,8 @@ def test_beyond_a_bound_it_agrees_with_the_operators(database: Database, tmp_pat
     assert (many["counted"], "counts more than 10,000 distinct values" in many["@problem"]) == (None, True)
 
 
+@pytest.mark.guarantee("G480")
+@pytest.mark.guarantee("G481")
 def test_arrays_are_those_of_the_operators(database: Database, tmp_path: Path) -> None:
     """Values that are alike, not a number, and more of them than are counted."""
     odd = [NAN, 5.0, INFINITY, None, -0.0, 5.0, 0.0, -INFINITY, 5.0]

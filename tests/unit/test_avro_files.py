@@ -84,6 +84,11 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 }
 
 
+@pytest.mark.guarantee(
+    "G780",
+    "A file of Avro uses limited memory, and time in proportion to its bytes, whatever numbers it contains.",
+    promise="no-client-can-exhaust-a-service",
+)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_small_file_uses_little_memory_and_time(name: str, tmp_path: Path) -> None:
     content, message = HOSTILE[name]
@@ -101,6 +106,7 @@ def test_a_small_file_uses_little_memory_and_time(name: str, tmp_path: Path) -> 
     tracemalloc.stop()
 
 
+@pytest.mark.guarantee("G780")
 @pytest.mark.parametrize("codec", ["null", "deflate", "bzip2", "xz", "snappy", "zstandard"])
 def test_records_of_each_codec_are_read(codec: str) -> None:
     rows = [{"x": number} for number in range(-500, 500)]

@@ -146,6 +146,7 @@ def test_a_backfill_is_asked_for_carried_out_and_shown(lab: Lab) -> None:
     assert "backfill_requested" in kinds
 
 
+@pytest.mark.guarantee("G766")
 def test_the_number_of_a_backfill_that_the_ledger_does_not_contain_is_not_used_again(lab: Lab) -> None:
     lab.generation_in_index = 4
     assert lab.ask()["generation"] == 5
@@ -205,6 +206,7 @@ def end_away(lab: Lab, times: int) -> None:
         lab.say(str(EXIT_AWAY))
 
 
+@pytest.mark.guarantee("G77")
 def test_while_something_outside_does_not_answer_it_waits(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strandline.services.supervision.backfill_jobs.AWAY_PAUSE_MAX_S", 0.05)
     lab.outside_answers = False
@@ -238,6 +240,7 @@ def test_an_attempt_says_what_does_not_answer(lab: Lab, monkeypatch: pytest.Monk
     assert (row.state, row.message) == (BackfillState.RUNNING, "Kafka at k:9092 does not answer")
 
 
+@pytest.mark.guarantee("G77")
 def test_one_whose_process_can_not_be_started_has_failed_in_the_end(lab: Lab) -> None:
     (lab.directory / "logs").touch()  # no process gets a log
     lab.backfills.start()

@@ -143,6 +143,7 @@ def test_a_range_without_a_window_is_refused(ledger: Ledger, from_ms: int, to_ms
         plan(ledger, from_ms, to_ms)
 
 
+@pytest.mark.guarantee("G96")
 def test_a_log_that_lost_the_beginning_says_from_when_it_could_begin(ledger: Ledger) -> None:
     """Slice 4 is lost in part. Its latest event is at 2:00 less a millisecond, so windows that begin at 2:00 are whole."""
     with pytest.raises(LogTruncated, match=r"needs? slice 1\. .* --from 1970-01-01T02:00:00.000Z$"):

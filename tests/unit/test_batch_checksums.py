@@ -69,6 +69,7 @@ def test_an_offset_that_is_not_there_is_left_out(checksums):
     assert checksums.at("s", {1: 4, 2: 7}) == {}, "the next batch begins after it, and the log ends before it"
 
 
+@pytest.mark.guarantee("G750")
 @pytest.mark.parametrize("stable_offset", [10, 7, -1])
 def test_an_empty_answer_is_no_proof_that_an_offset_is_not_there(checksums, stable_offset):
     """A broker answers so if its tiered storage takes longer than remote.fetch.max.wait.ms."""

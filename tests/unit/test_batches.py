@@ -67,6 +67,7 @@ def filled(log: FakeLog, records: int, seed: int = 1) -> None:
         log.add(chance.randrange(2), 100 + 10 * number, 50 * number)
 
 
+@pytest.mark.guarantee("G550")
 def test_a_batch_reads_what_was_there_when_it_began_closes_all_windows_and_ends(tmp_path: Path) -> None:
     job = Batch(tmp_path)
     filled(job.log, 30)
@@ -93,6 +94,12 @@ def test_where_a_batch_ends_is_asked_for_once(tmp_path: Path, monkeypatch: pytes
     job.ledger.close()
 
 
+@pytest.mark.guarantee(
+    "G550",
+    "A batch reads each record of the range that is recorded before its first record once: after kills, in other "
+    "slices, by other runs, and whatever arrives later. It closes every window and ends.",
+    promise="results-depend-only-on-the-log",
+)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_range_is_the_same_in_whatever_runs_it_is_read(tmp_path: Path, seed: int) -> None:
     """By log time, cut into small slices, with a new run and new records after each of them."""
@@ -120,6 +127,12 @@ def test_a_range_is_the_same_in_whatever_runs_it_is_read(tmp_path: Path, seed: i
     job.ledger.close()
 
 
+@pytest.mark.guarantee(
+    "G551",
+    "A record of an open transaction that lies in the range of a batch belongs to it. The batch waits for the end of "
+    "the transaction.",
+    promise="results-depend-only-on-the-log",
+)
 def test_a_batch_waits_for_a_transaction_that_is_open_at_its_end_and_then_takes_it_in(tmp_path: Path) -> None:
     job = Batch(tmp_path, end=150)
     job.log.add(0, 100, 50)
@@ -176,6 +189,12 @@ def begun(ledger: Ledger) -> None:
     ledger.record_ends("power", run.epoch, {"turbines": {0: 20, 1: 45}})
 
 
+@pytest.mark.guarantee(
+    "G552",
+    "No control service runs a completed batch again, and applying it again adds nothing. Another range, or another "
+    "document for a completed batch, is refused with a remedy.",
+    promise="results-depend-only-on-the-log",
+)
 def test_no_control_service_starts_a_batch_again_that_has_completed(ledger: Ledger, tmp_path: Path) -> None:
     begun(ledger)
     complete(ledger)
@@ -189,6 +208,11 @@ def test_no_control_service_starts_a_batch_again_that_has_completed(ledger: Ledg
         Supervisor(ledger, tmp_path / "other")._settle(replace(job, desired=Desired.RUNNING))
 
 
+@pytest.mark.guarantee(
+    "G553",
+    "The status of a batch reports the completed share of its range, its speed, and the remaining time.",
+    promise="failures-are-reported-with-their-remedy",
+)
 def test_the_status_says_how_far_a_batch_is_and_then_that_it_has_completed(ledger: Ledger) -> None:
     api = Api(ledger)
     assert api.ask("GET", "/v1/jobs/power").json()["batch"] is None
@@ -217,6 +241,7 @@ def test_the_status_says_how_far_a_batch_is_and_then_that_it_has_completed(ledge
     assert api.ask("POST", "/v1/jobs/power/stop").json()["state"] == "completed"
 
 
+@pytest.mark.guarantee("G552")
 def test_applying_a_completed_batch_again_changes_nothing_and_another_document_is_refused(ledger: Ledger) -> None:
     begun(ledger)
     complete(ledger)
@@ -269,6 +294,7 @@ def test_a_time_in_a_stream_of_results_is_refused() -> None:
     check_documents(BOTH, "farm.yaml", {}, emitted=["turbines"])
 
 
+@pytest.mark.guarantee("G552")
 def test_the_range_of_a_job_can_not_change() -> None:
     def checked(read: str) -> Any:
         text = f"{STREAM}---\n{PIPELINE.replace('{stream: turbines}', read)}"
@@ -281,6 +307,11 @@ def test_the_range_of_a_job_can_not_change() -> None:
     assert changes_between(live, checked("{stream: turbines, start: latest}")) == []
 
 
+@pytest.mark.guarantee(
+    "G555",
+    "Documents without an `end` keep their form and digest.",
+    promise="upgrades-backfills-and-resets-mix-no-results",
+)
 def test_a_document_without_an_end_is_stored_as_it_was() -> None:
     document = check_documents(f"{STREAM}---\n{PIPELINE}", "farm.yaml", {}).pipelines[0].spec.as_document()
     assert document["input"] == {"stream": "turbines", "start": "earliest"}
@@ -306,6 +337,12 @@ steps:
 """
 
 
+@pytest.mark.guarantee(
+    "G554",
+    "`distinct` counts records with equal fields once in the whole range of a batch. It is refused in a job without "
+    "an end.",
+    promise="operators-compute-what-the-reference-describes",
+)
 def test_distinct_counts_each_once_in_the_whole_range_and_sort_orders_results(tmp_path: Path) -> None:
     chance, file, data = Random(5), tmp_path / "visitors.yaml", tmp_path / "clicks.ndjson"
     file.write_text(DISTINCT)
@@ -327,6 +364,7 @@ def test_distinct_counts_each_once_in_the_whole_range_and_sort_orders_results(tm
     assert shown == sorted(shown, key=lambda one: (-one[0], one[1]))
 
 
+@pytest.mark.guarantee("G554")
 @pytest.mark.parametrize(
     ("step", "message"),
     [

@@ -102,12 +102,19 @@ def test_a_document_is_stored_as_it_says_and_read_back():
     assert (again, again.digest) == (pipeline, pipeline.digest)
 
 
+@pytest.mark.guarantee(
+    "G393",
+    "A document without `from:` keeps its meaning: the same stored and compiled form. Errors in names of steps, and "
+    "in references to them, have their line.",
+    promise="upgrades-backfills-and-resets-mix-no-results",
+)
 def test_without_from_nothing_is_stored_that_was_not_before():
     pipeline = checked("  - where: power > 1\n", PER_TURBINE.replace("avg(load)", "avg(power)"))
     where, window = pipeline.spec.as_document()["steps"]  # type: ignore[misc]
     assert (where, window.keys()) == ({"where": "power > 1"}, {"window", "emit"})
 
 
+@pytest.mark.guarantee("G393")
 def test_a_name_alone_and_the_step_before_change_nothing():
     linear = checked(LOADED, PER_TURBINE)
     assert checked(LOADED, PER_TURBINE + "    from: loaded\n").identity == linear.identity
@@ -131,6 +138,7 @@ def test_what_a_window_gives_may_be_taken_before_and_behind_the_steps_of_its_emi
     ]
 
 
+@pytest.mark.guarantee("G393")
 @pytest.mark.parametrize(
     ("steps", "sentences"),
     [

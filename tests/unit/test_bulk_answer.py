@@ -60,6 +60,13 @@ OUTCOMES = dict.fromkeys(OF_THE_DOCUMENT, ItemOutcome.REFUSED) | {
 }
 
 
+@pytest.mark.guarantee(
+    "G104",
+    "No result becomes a dead letter because of the state of the store: a closed, read-only, or missing index, a "
+    "missing ingest pipeline or right, a full cluster or disk. Results wait, or the job fails with the remedy, and "
+    "afterwards each result is there.",
+    promise="a-failing-store-costs-no-result",
+)
 @pytest.mark.parametrize("name", RECORDED)
 def test_what_the_server_answered(name: str) -> None:
     answer = RECORDED[name]

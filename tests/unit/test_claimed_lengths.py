@@ -31,6 +31,12 @@ RECORDS = {
 }
 
 
+@pytest.mark.guarantee(
+    "G781",
+    "A record of MessagePack or CBOR that claims more elements, bytes, or levels than it has is rejected without the "
+    "memory or the time for them.",
+    promise="no-client-can-exhaust-a-service",
+)
 @pytest.mark.parametrize(("name", "number"), [(name, at) for name, some in RECORDS.items() for at in range(len(some))])
 def test_a_claimed_length_costs_nothing(name: str, number: int) -> None:
     stream = StreamSpec.from_document({"stream": "a", "format": name, "schema": {"x": "long", "s": "string"}})

@@ -71,6 +71,7 @@ def test_documents_of_python_files_and_texts_are_applied(client: Client, tmp_pat
     assert (plan.job, plan.outcome, plan.version) == ("third", "changed", 2) and plan.changes
 
 
+@pytest.mark.guarantee("G433")
 def test_what_the_service_refuses_has_the_place_where_it_was_said(client: Client, tmp_path: Path) -> None:
     wrong = TURBINES.event_time("ts", delay="10s").where("pwer > 1").emit(elasticsearch="x").pipeline("wrong")
     file, sql = tmp_path / "b.yaml", tmp_path / "c.sql"
@@ -128,6 +129,7 @@ def test_dead_letters_are_read_page_by_page(client: Client, api: Api) -> None:
         next(client.dead_letters("none"))
 
 
+@pytest.mark.guarantee("G434")
 def test_what_only_reads_is_asked_again_and_a_restart_is_not(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     client.apply(POWER)
     asked: list[str] = []
@@ -294,6 +296,7 @@ def test_many_records_go_in_requests_of_bounded_size() -> None:
     assert len(requests) == 3
 
 
+@pytest.mark.guarantee("G434")
 @pytest.mark.parametrize("code", ["log_away", "spool_full", "ledger_unavailable", "tokens_unavailable"])
 def test_what_is_surely_not_in_the_log_is_sent_again(code: str) -> None:
     sending, requests, waits = sender(problem(503, code, **{"Retry-After": "3"}), problem(429, "busy"), all_accepted)
@@ -306,6 +309,12 @@ def test_a_connection_that_was_never_made_is_tried_again() -> None:
     assert sending.send("s", [{"n": 1}], None).accepted == 1 and len(requests) == 2
 
 
+@pytest.mark.guarantee(
+    "G434",
+    "The Python client repeats a request only if that is safe: records that can be in the log already are resent only "
+    "with a key that identifies them. An error reports how many records are confirmed and how many are unknown.",
+    promise="records-are-stored-once-and-unchanged",
+)
 @pytest.mark.parametrize(
     "failure", [raising(httpx.ReadTimeout("slow")), problem(503, "log_unavailable"), problem(500, "internal")]
 )

@@ -128,6 +128,12 @@ def test_a_structured_event_is_a_record_with_its_bytes() -> None:
     assert about["content_type"] == b"application/cloudevents+json"
 
 
+@pytest.mark.guarantee(
+    "G301",
+    "A CloudEvent is stored with the sender's bytes in all three HTTP modes. Attributes in headers become headers of "
+    "the record, and source and id become its message id.",
+    promise="records-are-stored-once-and-unchanged",
+)
 def test_a_batch_is_a_record_for_each_event_with_its_own_identity() -> None:
     body = json.dumps([EVENT, OTHER, {"data": 1}]).encode()
     headers = {"content-type": "application/cloudevents-batch+json", "idempotency-key": "k"}
@@ -212,6 +218,12 @@ def rows(values: list[bytes], sources: list[bytes | None], document: dict[str, A
     return [json.loads(text) for part in reader.parts(values, sources) for text in part.texts]
 
 
+@pytest.mark.guarantee(
+    "G302",
+    "A value that fills a missing field, from the query or a header that the document names, is stored in the log, so "
+    "results are a function of it. No header that contains a secret can be named.",
+    promise="records-are-stored-once-and-unchanged",
+)
 def test_headers_fill_the_fields_that_a_record_lacks() -> None:
     named = {"ce_type": b"t", "ce_time": b"2018-04-05T03:56:24Z", "http-x-device": b"7", "ce_source": b"undeclared"}
     packed = pack_header_values(b"?device=q&source=s", named)
@@ -257,6 +269,7 @@ def test_the_precision_of_lines_counts_beside_headers() -> None:
     ]
 
 
+@pytest.mark.guarantee("G302")
 @pytest.mark.parametrize(
     ("http", "part"),
     [

@@ -145,6 +145,11 @@ def test_no_password_stands_in_the_files():
     assert dict(url.query) == {"passfile": "/secrets/pgpass"}
 
 
+@pytest.mark.guarantee(
+    "G797",
+    "`docker-compose.yml` publishes no service that has no login and answers under any `Host` header.",
+    promise="each-operation-requires-its-right",
+)
 def test_no_service_is_published_that_has_no_login_and_answers_under_any_host_name():
     """Web pages could use it by DNS rebinding. Only the file that says so publishes it, on loopback."""
     without_login = {"elasticsearch", "kibana", "prometheus"}
@@ -217,6 +222,11 @@ def test_every_service_of_ours_asks_for_logins_when_the_file_is_told_to_and_heal
     assert REST_OPERATIONS["GET /readyz"] is GATEWAY_PAGES["GET /readyz"] is Need.OPEN
 
 
+@pytest.mark.guarantee(
+    "G192",
+    "A process that crashes or remains in a container of `docker-compose.yml` disturbs no other service there.",
+    promise="a-stack-keeps-its-data",
+)
 @each_lasting_service
 def test_an_init_adopts_what_nobody_waits_for(service):
     """PostgreSQL takes it for a crash when any child of its own fails; other servers would keep it as a zombie."""
@@ -239,6 +249,7 @@ def test_only_what_makes_the_secrets_runs_as_root_and_only_elasticsearch_may_wri
     assert {name for name, service in SERVICES.items() if not service.get("read_only")} == {"elasticsearch"}
 
 
+@pytest.mark.guarantee("G796")
 def test_the_image_is_built_from_the_locked_dependencies_and_what_it_copies_is_sent():
     dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     for command in re.findall(r"pip install (.+?)(?: \\)?$", dockerfile, re.MULTILINE):

@@ -70,6 +70,12 @@ def cookie_of(answer: httpx.Response) -> dict[str, str]:
 # Files
 
 
+@pytest.mark.guarantee(
+    "G860",
+    "The console runs only code of its own files: the content security policy allows no inline code, no `eval`, and "
+    "no other host. Its files contain no data.",
+    promise="secrets-and-connections-are-protected",
+)
 def test_the_page_allows_only_files_of_its_own_service(api: Api) -> None:
     answer = api.ask("GET", "/")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -105,6 +111,7 @@ def test_a_file_is_compressed_for_browsers_that_accept_it(api: Api) -> None:
     assert plain.headers["vary"] == packed.headers["vary"] == "Accept-Encoding"
 
 
+@pytest.mark.guarantee("G860")
 def test_the_first_page_is_small_and_names_no_other_host() -> None:
     assert (
         sum(len(file.compressed) for name, file in page_files().items() if name != "LICENSES.txt")
@@ -143,6 +150,12 @@ def test_answers_of_the_api_are_not_kept_by_browsers(api: Api) -> None:
 # Sign-in
 
 
+@pytest.mark.guarantee(
+    "G861",
+    "The console stores no token in the browser. A session ends at sign-out, after 12 hours, and when its token is "
+    "revoked or expires.",
+    promise="secrets-and-connections-are-protected",
+)
 def test_a_token_signs_in_and_the_cookie_does_not_contain_it(guarded: Api, tokens: dict[str, str]) -> None:
     answer = sign_in(guarded, tokens["viewer"])
     assert (answer.status_code, answer.json()["name"], answer.json()["role"]) == (201, "viewer", "viewer")
@@ -181,6 +194,7 @@ def test_a_worthless_token_does_not_sign_in(guarded: Api, tokens: dict[str, str]
         assert answer.status_code == 401 and "set-cookie" not in answer.headers, kind
 
 
+@pytest.mark.guarantee("G861")
 def test_a_revoked_token_ends_its_sessions(
     guarded: Api, ledger: Ledger, doorkeeper: Doorkeeper, tokens: dict[str, str]
 ) -> None:
@@ -192,6 +206,7 @@ def test_a_revoked_token_ends_its_sessions(
     assert guarded.ask("GET", "/v1/session", headers=cookie).json()["name"] is None
 
 
+@pytest.mark.guarantee("G861")
 def test_signing_out_ends_the_session_and_removes_the_cookie(guarded: Api, tokens: dict[str, str]) -> None:
     cookie = cookie_of(sign_in(guarded, tokens["viewer"]))
     answer = guarded.ask("DELETE", "/v1/session", headers=cookie | OWN)
@@ -214,6 +229,11 @@ FOREIGN = [
 ]
 
 
+@pytest.mark.guarantee(
+    "G862",
+    "A page of another site, or of another port of the host, can't use the session of the console.",
+    promise="each-operation-requires-its-right",
+)
 def test_a_page_of_another_site_can_not_use_the_cookie(guarded: Api, tokens: dict[str, str]) -> None:
     cookie = cookie_of(sign_in(guarded, tokens["operator"]))
     for method, path in (("GET", "/v1/jobs"), ("POST", "/v1/jobs/x/stop"), ("DELETE", "/v1/session")):
@@ -223,6 +243,7 @@ def test_a_page_of_another_site_can_not_use_the_cookie(guarded: Api, tokens: dic
     assert guarded.ask("GET", "/v1/jobs", headers=cookie).status_code == 200, "the session continues"
 
 
+@pytest.mark.guarantee("G862")
 def test_a_change_by_cookie_needs_the_origin_of_the_page(guarded: Api, tokens: dict[str, str]) -> None:
     cookie = cookie_of(sign_in(guarded, tokens["operator"]))
     assert guarded.ask("POST", "/v1/jobs/x/stop", headers=cookie).status_code == 403
@@ -254,6 +275,7 @@ def test_without_authentication_nobody_signs_in(api: Api) -> None:
     assert sign_in(api, "sl_anything").status_code == 409
 
 
+@pytest.mark.guarantee("G861")
 def test_a_session_ends_and_their_number_is_bounded() -> None:
     clock = [0.0]
     sessions = Sessions(lambda: clock[0])

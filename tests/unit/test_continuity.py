@@ -64,6 +64,13 @@ def test_each_slice_records_the_checksum_of_its_last_record_in_each_partition(jo
     start(job)
 
 
+@pytest.mark.guarantee(
+    "G35",
+    "If the log was truncated below the read or planned offsets, or if the topic was deleted or recreated, the job "
+    "fails before it emits results of other records. The error names the partition, the offsets, and the remedy. The "
+    "same holds for the topic of a stream of results.",
+    promise="a-damaged-log-or-ledger-stops-the-job",
+)
 def test_a_log_that_ends_before_what_was_read_stops_the_job(job):
     cut_off(job, 1, 2)
     job.log.add(0, 300, 4_000)
@@ -106,6 +113,7 @@ def test_doubts_that_pass_are_not_added_up(job):
     assert job.next(job.now_ms + 1_000).offsets == {"s": {0: 3, 1: 4}}
 
 
+@pytest.mark.guarantee("G35")
 def test_new_records_do_not_hide_that_the_log_was_cut_off(job):
     """The log was cut off and is longer than before by the time of the next look."""
     cut_off(job, 1, 1)
@@ -122,6 +130,7 @@ def test_new_records_do_not_hide_that_the_log_was_cut_off(job):
     assert job.ledger.slice_count("j") == 1
 
 
+@pytest.mark.guarantee("G35")
 def test_a_planned_slice_that_reaches_past_the_end_of_the_log_stops_the_job(job):
     job.log.add(0, 300, 4_000)
     assert job.next(400).offsets == {"s": {0: 4, 1: 3}}
@@ -145,6 +154,7 @@ def test_a_log_that_is_cut_off_while_the_slice_is_cut_stops_the_job(job, monkeyp
         look_until_it_ends(job)
 
 
+@pytest.mark.guarantee("G35")
 @pytest.mark.parametrize("records", [0, 2, 3, 9])
 def test_a_topic_that_was_made_anew_stops_the_job_however_much_it_holds(job, records):
     job.log.id = "second"

@@ -65,6 +65,7 @@ def test_what_a_window_that_counts_keeps_and_reaches_back_is_told() -> None:
     assert checked.digest != pipeline("size: 3", "size: 4").digest, "no snapshot of the one fits the other"
 
 
+@pytest.mark.guarantee("G536")
 def test_windows_that_begin_and_end_in_one_millisecond_have_ids_of_their_own() -> None:
     desk = Desk(pipeline("size: 3", "size: 1"))
     line = json.dumps({"press": "p1", "ts": 1_000, "grams": 1.0}).encode()

@@ -104,6 +104,7 @@ def test_a_service_that_leads_the_job_no_more_copies_no_more(ledger: Ledger) -> 
     assert log.pieces == pieces("two")[:2]
 
 
+@pytest.mark.guarantee("G196")
 @pytest.mark.parametrize("error", [IndexUnavailable("away"), IndexError("list index out of range")])
 def test_trouble_with_one_job_stops_no_other_and_records_nothing(
     ledger: Ledger, error: Exception, caplog: pytest.LogCaptureFixture

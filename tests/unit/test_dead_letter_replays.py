@@ -68,6 +68,7 @@ def record(ts: int = NOW_MS, power: float = 1, rated: float = 2) -> bytes:
     return b'{"turbine":"a","ts":%d,"power":%g,"rated":%g}' % (ts, power, rated)
 
 
+@pytest.mark.guarantee("G225")
 def test_the_outcome_is_what_the_present_version_makes_of_the_record() -> None:
     values = [
         record(),
@@ -95,12 +96,19 @@ def test_the_outcome_is_what_the_present_version_makes_of_the_record() -> None:
     assert "watermark" in found[5].message
 
 
+@pytest.mark.guarantee("G292")
 def test_a_pipeline_without_a_window_judges_records_too() -> None:
     text = PIPELINE[: PIPELINE.index("  - window")] + "  - emit: [{elasticsearch: powers}]\n"
     found = prospects(pipeline_text=text).of_records([record(), record(rated=0)], [{}, {}], NOW_MS)
     assert [one.outcome for one in found] == ["accepted", "expression"]
 
 
+@pytest.mark.guarantee(
+    "G292",
+    "`dead-letters replay --dry-run` and `repair` report the outcome that the pipeline's next slice gives to the "
+    "record, by the current document of the stream, with or without a window.",
+    promise="a-requeued-record-counts-once",
+)
 def test_records_are_judged_by_the_streams_present_document(api: Api) -> None:
     """Not by the one with which the job's run began: what is put back is in a slice to come."""
     api.apply(BOTH.replace("power: double", "power: {type: double, max: 10}"))
@@ -173,6 +181,7 @@ def test_a_letter_of_an_earlier_life_is_not_repaired_by_its_number_either(api: A
     assert repair("9" * 5_000).status_code == 422, "too long for a number"
 
 
+@pytest.mark.guarantee("G392")
 def test_why_a_letter_is_not_put_back() -> None:
     def why(one: StoredDeadLetter, *, reason: str | None = None, again: bool = False) -> str:
         originals = {(0, 5): _Original(b"x", b"k", {"strandline-replay-of": b"turbines/0/1"}, 0)}

@@ -74,6 +74,7 @@ def refused(pieces):
     ]
 
 
+@pytest.mark.guarantee("G25")
 def test_each_record_is_judged_by_the_rule_that_was_recorded_with_its_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The version that replays has a rule of its own, and it doesn't count."""
     monkeypatch.setattr(decoding, "reader_of_process", lambda bootstrap: Reader())
@@ -156,6 +157,7 @@ class NodeReader:
             yield FetchedRecords(one, offsets, [LOG_MS] * len(offsets), list(values), [topic(kind) for kind in kinds])
 
 
+@pytest.mark.guarantee("G372")
 @pytest.mark.parametrize("cuts", [(0, 3), (0, 1, 3), (0, 2, 3), (0, 1, 2, 3)])
 def test_what_records_declare_does_not_depend_on_slices(
     cuts: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

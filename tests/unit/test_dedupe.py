@@ -139,6 +139,11 @@ def at_the_desk(pipeline: CheckedPipeline, *values: bytes, slice_records: int | 
     return desk, [*outcomes, *desk.drain()]
 
 
+@pytest.mark.guarantee(
+    "G473",
+    "Duplicates are counted once each as `duplicate`, have no dead letter, and are no difference in a replay.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @pytest.mark.parametrize("slice_records", [1, None])
 def test_repeats_are_counted_and_have_no_dead_letter(slice_records: int | None) -> None:
     values = [

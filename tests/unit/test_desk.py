@@ -172,6 +172,12 @@ def test_what_holds_no_time_has_the_log_time_of_the_record_before() -> None:
     assert counts_of(run(pipeline, *lines)) == {"1970-01-01T00:01:00.000Z": 3, "1970-01-01T00:02:00.000Z": 2}
 
 
+@pytest.mark.guarantee(
+    "G207",
+    "With event time from the log, each window contains the records that Kafka appended in its time, and an audit "
+    "agrees.",
+    promise="no-record-is-late-without-cause",
+)
 def test_a_pipeline_by_log_time_needs_to_be_told_it() -> None:
     pipeline = tanks("{field: ts, delay: 10s}", "{from: log}")
     with pytest.raises(PermanentError, match="--log-time FIELD"):
@@ -316,6 +322,7 @@ def test_a_row_may_be_as_large_as_a_record(tmp_path: Path, monkeypatch: pytest.M
     assert list(read_records(tmp_path / "a.csv", record_format(stream))) == [[row]]
 
 
+@pytest.mark.guarantee("G623")
 def test_rows_of_csv_run_over_lines_as_they_do_in_a_file_ingest(tmp_path: Path) -> None:
     text = '\nTank,TS,level,note\r\na,100,1.5,"x\r\n\r\ny"\r\n \nb,100,2,\n'
     (tmp_path / "a.csv").write_bytes(text.encode())
@@ -361,6 +368,12 @@ def case(tmp_path: Path, **document: Any) -> CaseReport:
     return run_case(CaseSpec.from_document(given), tmp_path)
 
 
+@pytest.mark.guarantee(
+    "G363",
+    "`pipeline test` ends with 0 only if the documents equal the expected ones. It reports each missing, extra, or "
+    "different document and each unexpected dead letter.",
+    promise="all-forms-of-a-pipeline-agree",
+)
 def test_a_case_tells_what_is_missing_extra_and_different(tmp_path: Path) -> None:
     steps = [{"records": [{"tank": one, "ts": 100, "level": 1} for one in "abc"]}, {"restart": True}]
     expected = [{"tank": "a", "n": 1}, {"tank": "b", "n": 2}, {"tank": "d"}]
@@ -374,6 +387,7 @@ def test_a_case_tells_what_is_missing_extra_and_different(tmp_path: Path) -> Non
     assert case(tmp_path, steps=steps, expect={"results": [{}, {"tank": "a"}, {"n": 1.0}]}).passed
 
 
+@pytest.mark.guarantee("G363")
 def test_a_dead_letter_that_nobody_expects_fails_a_case(tmp_path: Path) -> None:
     steps = [
         {"record": "no"},
@@ -440,6 +454,12 @@ ENRICHED = (
 )
 
 
+@pytest.mark.guarantee(
+    "G643",
+    "In a local test, as in a job, each record is enriched by the rows of a lookup that are effective when it "
+    "arrives. This holds also if the record is read again after a restart.",
+    promise="all-forms-of-a-pipeline-agree",
+)
 def test_a_lookup_changes_between_the_records_of_a_case(tmp_path: Path) -> None:
     """Each record goes by the rows that are in force when it comes, also behind a restart."""
     (tmp_path / "a.yaml").write_text(ENRICHED)
@@ -525,6 +545,7 @@ def test_a_wrong_test_is_told_with_its_line(tmp_path: Path, say: Say) -> None:
     assert f"{tmp_path / 't.yaml'}:4: steps[0]: expected exactly one of" in said.err
 
 
+@pytest.mark.guarantee("G363")
 @pytest.mark.parametrize(
     ("expected", "found", "wrong"),
     [
@@ -593,6 +614,11 @@ def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say) -> Any:
     ledger.close()
 
 
+@pytest.mark.guarantee(
+    "G364",
+    "A preview writes nothing, and its reads, memory, and response are bounded.",
+    promise="no-client-can-exhaust-a-service",
+)
 def test_a_preview_shows_results_and_dead_letters_of_a_job_and_of_a_file(
     api: Api, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -615,6 +641,7 @@ def test_a_preview_shows_results_and_dead_letters_of_a_job_and_of_a_file(
     assert say("pipeline", "preview", "nothing").code == 1
 
 
+@pytest.mark.guarantee("G364")
 def test_a_preview_takes_its_turn(api: Api, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "farm.yaml").write_text(BOTH)
     asked = []

@@ -72,6 +72,11 @@ REQUESTS = ("otlp", "prometheus", "cloudevents")
 """What they hold comes by routes and headers of their own, which no file of records has; the first two are below."""
 
 
+@pytest.mark.guarantee(
+    "G366",
+    "A local run reads records of every format as a job does, also if a record has no row.",
+    promise="all-forms-of-a-pipeline-agree",
+)
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REQUESTS])
 def test_the_examples_of_formats_give_what_a_recomputation_gives(name: str, say: Say, tmp_path: Path) -> None:
     case = CASES[name]()
@@ -180,6 +185,7 @@ def outcomes_of(text: str, values: list[bytes | None], slice_records: int) -> li
     return [*desk.feed(DeskRecords(values, [0] * len(values))), *desk.drain()]
 
 
+@pytest.mark.guarantee("G366")
 def test_records_without_a_row_are_no_stumbling_block() -> None:
     """Tombstones of changes, and arrays without an element, wherever slices are cut between them."""
     event = b'{"op": "c", "after": {"id": "a", "ts": %d}}'

@@ -55,6 +55,7 @@ def climate(tmp_path: Path) -> str:
     return str(file)
 
 
+@pytest.mark.guarantee("G365")
 def test_documents_are_those_of_the_job() -> None:
     """As the test of a job with kills works them out: without a window, and beside one."""
     lines = readings(0, 300)
@@ -132,6 +133,11 @@ def test_a_case_names_records_by_their_place_and_a_restart_emits_none_again(tmp_
     assert report.passed, report
 
 
+@pytest.mark.guarantee(
+    "G367",
+    "A local run writes to no sink and needs none: no database, no directory, and no package of the sink.",
+    promise="all-forms-of-a-pipeline-agree",
+)
 @pytest.mark.parametrize(
     "place", ["{files: {path: PATH}}", "{sql: {table: loads}}", "{sink: {use: nobody_has_this, name: paper}}"]
 )
@@ -235,6 +241,12 @@ steps:
 """
 
 
+@pytest.mark.guarantee(
+    "G581",
+    "In a local run, records of several streams that arrive alternately are processed together. The display of open "
+    "windows and the rebuild after a restart include them.",
+    promise="all-forms-of-a-pipeline-agree",
+)
 def test_records_of_several_streams_in_turn_are_taken_in_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no slice ends, one step for all; what is shown, and what a restart rebuilds, holds those that wait, too."""
     steps, step = list[Any](), Cascade.step

@@ -16,7 +16,6 @@ from strandline.services.control import ControlSettings
 from tests.support.settings_classes import all_settings
 
 ROOT = Path(__file__).parents[2]
-CONTAINERS = {"tests/integration/test_containers.py", "tests/integration/test_dockerfile.py"}
 
 
 def test_every_setting_is_in_the_docs_with_its_meaning():
@@ -52,20 +51,6 @@ def test_a_file_for_a_setting_that_is_no_secret_is_refused(monkeypatch, tmp_path
         Settings.read()
 
 
-def test_each_guarantee_names_a_test_that_exists():
-    text = (ROOT / "docs" / "guarantees.md").read_text()
-    promises = re.findall(r"^\| (G\d+) \|.*$", text, re.MULTILINE)
-    assert promises, "no promise found"
-    assert sorted(promises) == sorted(set(promises)), "each number names one promise"
-    for line in re.findall(r"^\| G\d+ \|.*$", text, re.MULTILINE):
-        tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", line)
-        assert tests, f"names no test: {line}"
-        for path, name in tests:
-            assert re.search(rf"^(async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE), (
-                f"{path} has no {name}"
-            )
-
-
 def test_each_test_that_a_page_names_exists():
     named = {
         (page.name, path, name)
@@ -77,23 +62,6 @@ def test_each_test_that_a_page_names_exists():
         one for one in named if not re.search(rf"^(async )?def {one[2]}\(", (ROOT / one[1]).read_text(), re.MULTILINE)
     ]
     assert missing == []
-
-
-def test_each_guarantee_is_shown_by_make_test_and_says_what_only_a_longer_command_runs():
-    for line in re.findall(r"^\| G\d+ \|.*$", (ROOT / "docs" / "guarantees.md").read_text(), re.MULTILINE):
-        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`(?: \(`make (test-[a-z]+)`\))?", line)
-        for path, name, says_so in named:
-            longer = "test-containers" if path in CONTAINERS else "test-all"
-            assert says_so == (longer if is_long(path, name) else ""), f"{path}::{name} in {line[:8]}"
-        assert not all(says_so for _, _, says_so in named), f"nothing of `make test` shows it: {line}"
-
-
-def is_long(path: str, name: str) -> bool:
-    """Whether no case of the test is in `make test`. Found in the text: to parse two hundred files takes ten times as long."""
-    text = (ROOT / path).read_text()
-    (above,) = re.findall(rf"^((?:[@ )\]}}].*\n)*)(?:async )?def {name}\(", text, re.MULTILINE)
-    of_module = "".join(re.findall(r"^pytestmark = (\[[^\]]*\]|.*$)", text, re.MULTILINE))
-    return "@pytest.mark.long\n" in above or "pytest.mark.long" in of_module
 
 
 def test_links_between_documents_lead_somewhere():
@@ -116,7 +84,7 @@ def test_every_page_is_in_the_navigation():
 def test_every_module_that_the_docs_name_is_there():
     modules = [
         f"/{path.relative_to(ROOT)}"
-        for room in ("strandline", "tests", "benchmarks", "examples")
+        for room in ("strandline", "tests", "benchmarks", "examples", "scripts")
         for path in (ROOT / room).rglob("*.py")
     ]
     named = {

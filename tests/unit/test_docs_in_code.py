@@ -4,6 +4,7 @@ import re
 from contextlib import closing
 from typing import Any
 
+import pytest
 from fastapi import FastAPI, Request
 
 from strandline.core.documents import read_documents
@@ -17,6 +18,11 @@ from tests.support.control import Api, ObedientSupervisor, serving
 from tests.support.page_blocks import DOCS, blocks_of
 
 
+@pytest.mark.guarantee(
+    "G435",
+    "The examples on the Python and SQL pages are run as they are written.",
+    promise="all-forms-of-a-pipeline-agree",
+)
 def test_each_program_of_the_python_page_that_needs_no_platform_runs(capsys):
     names: dict[str, Any] = {}
     programs = [block for block in blocks_of("python.md", "python") if "client" not in block]
@@ -51,6 +57,7 @@ def test_each_call_of_the_python_page_is_there():
     assert methods == {name for name in dir(Flow) if not name.startswith("_")}
 
 
+@pytest.mark.guarantee("G435")
 def test_each_statement_of_the_sql_page_is_valid():
     texts = blocks_of("sql.md", "sql")
     assert texts

@@ -63,6 +63,7 @@ def bad(found: Any) -> list[tuple[str, str]]:
 # The contract.
 
 
+@pytest.mark.guarantee("G345")
 def test_a_check_that_hangs_is_one_finding_and_holds_up_no_other() -> None:
     over = threading.Event()
 
@@ -99,6 +100,7 @@ def test_what_a_check_raises_is_its_finding_and_a_fault_of_the_check_hides_no_ot
     assert found[2].state is State.OK
 
 
+@pytest.mark.guarantee("G345")
 def test_no_secret_is_in_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRANDLINE_KAFKA_PASSWORD", "hunter22")
     monkeypatch.setenv("STRANDLINE_LEDGER_URL", "postgresql+psycopg://me:s3cretpw@db/ledger")
@@ -177,6 +179,7 @@ def test_a_kafka_in_which_all_is_well_keeps_nothing_of_the_doctors() -> None:
     assert brokers.topics == []
 
 
+@pytest.mark.guarantee("G345")
 @pytest.mark.parametrize(
     ("refused", "state", "said"),
     [
@@ -211,6 +214,7 @@ def test_replicas_that_the_brokers_cannot_hold(brokers: int, replication: int, e
     assert [state for state, _ in bad(check_kafka(settings, Brokers(brokers), written_now))] == expected
 
 
+@pytest.mark.guarantee("G770")
 def test_spooled_records_in_doubt_are_a_warning_and_the_command_resolves_them(tmp_path: Path) -> None:
     directory = tmp_path / "ingest" / "udp-edge-8082"
     directory.mkdir(parents=True)
@@ -247,6 +251,7 @@ def kafka_with_topics(brokers: int, replicas: int, *refuses: str, **settings: st
     return made
 
 
+@pytest.mark.guarantee("G769")
 @pytest.mark.parametrize(
     ("replicas", "settings", "said"),
     [
@@ -366,6 +371,7 @@ def test_a_server_without_its_first_page_tells_its_version_elsewhere() -> None:
     assert bad(found) == [] and "version 8.19.1" in found[0].sentence
 
 
+@pytest.mark.guarantee("G345")
 @pytest.mark.parametrize(
     ("answers", "state", "said"),
     [

@@ -88,6 +88,11 @@ def named_files(tmp_path: Path, target: str) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.guarantee(
+    "G779",
+    "A document reads no file outside its folder: not by `..`, an absolute path, or a symbolic link.",
+    promise="each-operation-requires-its-right",
+)
 @pytest.mark.parametrize("way", ["parent", "absolute", "link", "linked folder", "link circle"])
 @pytest.mark.parametrize("field", ["file", "avro.schema_file", "protobuf.descriptor_file"])
 def test_a_document_reads_no_file_outside_its_folder(tmp_path: Path, way: str, field: str) -> None:
@@ -113,6 +118,7 @@ def test_a_document_reads_no_file_outside_its_folder(tmp_path: Path, way: str, f
     assert "is outside the folder of the document" in problem.message
 
 
+@pytest.mark.guarantee("G779")
 def test_a_document_reads_files_in_its_folder_and_below(tmp_path: Path) -> None:
     below = tmp_path / "folder" / "below"
     below.mkdir(parents=True)

@@ -66,6 +66,13 @@ def problems(
     return [str(problem) for problem in caught.value.problems]
 
 
+@pytest.mark.guarantee(
+    "G176",
+    "The cost of a document is limited before it is processed: bytes, values, depth, columns, problems, and nesting "
+    "of expressions. Each refusal names the limit. Each operand of an expression is typed, compiled, and evaluated "
+    "once.",
+    promise="no-client-can-exhaust-a-service",
+)
 @pytest.mark.parametrize("form", NESTED.values(), ids=NESTED)
 def test_each_operand_is_typed_compiled_and_evaluated_once(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     expression = parse_expression(nested(form))
@@ -87,6 +94,7 @@ def test_each_operand_is_typed_compiled_and_evaluated_once(monkeypatch: pytest.M
     assert read.count("x") == 1
 
 
+@pytest.mark.guarantee("G176")
 def test_types_that_are_called_can_not_be_nested_deeply() -> None:
     assert parse_expression("double(int(string(x)))").sql == "CAST(CAST(CAST(`x` AS STRING) AS INT) AS DOUBLE)"
     assert parse_expression("date + double(x)").columns == ("date", "x")
@@ -112,6 +120,7 @@ def test_a_long_chain_of_operators_is_refused_by_a_limit_that_does_not_depend_on
         parse_expression("x" + " + x" * 150)
 
 
+@pytest.mark.guarantee("G176")
 def test_values_are_counted_before_they_are_composed(monkeypatch: pytest.MonkeyPatch) -> None:
     flow = "stream: a\nb: [{}]"
     (found,) = problems(flow.format("1," * 100_000))
@@ -147,6 +156,7 @@ def test_a_step_leads_to_at_most_a_thousand_columns(monkeypatch: pytest.MonkeyPa
     assert "steps[0]: leads to 1,002 columns; expected at most 1,000 at once" in found
 
 
+@pytest.mark.guarantee("G176")
 def test_of_many_problems_the_first_are_told_and_no_more_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     more = f"there are more problems than these {PROBLEMS_MAX}; mend these first"
     compared = counting(monkeypatch, difflib, "get_close_matches")

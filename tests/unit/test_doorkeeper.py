@@ -51,6 +51,12 @@ def test_a_token_that_was_made_a_moment_ago_is_found_and_known_then() -> None:
     play(script)
 
 
+@pytest.mark.guarantee(
+    "G322",
+    "A revoked token is refused within seconds. While the ledger is down, no token is valid for longer than "
+    "`STRANDLINE_TOKENS_KEPT_S`, and an unknown one gets 503. Guesses cost the ledger a bounded number of queries.",
+    promise="each-operation-requires-its-right",
+)
 def test_a_revoked_token_is_refused_after_the_next_look_and_an_expired_one_at_once() -> None:
     async def script(door: Doorkeeper, book: ToldBook, clock: Clock) -> None:
         book.add(replace(ROW, expires_ms=1_010_000))
@@ -92,6 +98,7 @@ def test_a_token_that_is_revoked_while_it_is_looked_up_is_refused_after_the_next
     play(script)
 
 
+@pytest.mark.guarantee("G322")
 def test_while_the_ledger_is_away_tokens_are_believed_for_a_while_and_never_for_ever() -> None:
     async def script(door: Doorkeeper, book: ToldBook, clock: Clock) -> None:
         book.add(ROW)
@@ -150,6 +157,7 @@ def test_what_is_no_right_token_is_refused(header: bytes | None) -> None:
     play(script)
 
 
+@pytest.mark.guarantee("G322")
 def test_guesses_cost_the_ledger_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "UNKNOWN_MAX", 3)
 

@@ -14,6 +14,7 @@ from strandline.results.elasticsearch_client import _client_of_settings
 URL = "http://nowhere:9200"
 
 
+@pytest.mark.guarantee("G637")
 def test_a_login_that_is_just_being_replaced_leaves_the_one_before_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

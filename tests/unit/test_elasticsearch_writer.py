@@ -202,6 +202,7 @@ def revised(load: float, revision: int) -> pa.RecordBatch:
     return stage_batch(REVISED.fields, [("t-1", load, revision)])
 
 
+@pytest.mark.guarantee("G586")
 def test_a_revision_takes_the_place_of_those_before_it_and_of_no_later_one(index: RefusingIndex) -> None:
     writer = ElasticsearchWriter(index.url, REVISED, deadline_s=10, wait_first_s=0.001, wait_max_s=0.01)
 

@@ -67,6 +67,12 @@ def use_environment(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
         monkeypatch.setenv(name, value)
 
 
+@pytest.mark.guarantee(
+    "G496",
+    "The passwords of a stack are only in files that only their owner can read. They are in no argument, environment, "
+    "log, answer, or `stack.json`.",
+    promise="secrets-and-connections-are-protected",
+)
 def test_passwords_are_made_once_for_their_owner_alone(addresses: StackAddresses) -> None:
     made = passwords_of(addresses)
     assert len(set(made.values())) == 3 and all(len(one) >= 40 for one in made.values())
@@ -96,6 +102,13 @@ def test_only_the_stacks_own_servers_have_a_password_of_the_stacks(tmp_path: Pat
     assert stack_settings(Settings(kafka_username="theirs"), addresses).kafka_username == "theirs"
 
 
+@pytest.mark.guarantee("G495")
+@pytest.mark.guarantee(
+    "G791",
+    "The servers of a new stack require passwords. `--no-passwords` and `STRANDLINE_EMBEDDED_PASSWORDS=false` opt "
+    "out, and an existing stack without passwords stays so. The commands in the README and the tutorials log in.",
+    promise="each-operation-requires-its-right",
+)
 def test_what_is_given_goes_before_the_setting_and_that_before_what_the_last_start_was(tmp_path: Path) -> None:
     unset, asks, asks_not = Settings(), Settings(embedded_passwords=True), Settings(embedded_passwords=False)
     assert choose_passwords(None, unset, tmp_path), "the servers of a new stack ask"
@@ -126,6 +139,8 @@ def test_a_broken_stack_json_is_refused_with_what_to_do(tmp_path: Path, old: str
         read_stack(tmp_path)
 
 
+@pytest.mark.guarantee("G495")
+@pytest.mark.guarantee("G496")
 def test_every_process_of_the_stack_logs_in_and_no_password_is_in_its_environment(
     addresses: StackAddresses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +180,12 @@ def test_a_process_of_the_stack_sets_aside_the_login_for_another_server(addresse
     assert environment == login_settings(addresses) | kept
 
 
+@pytest.mark.guarantee(
+    "G792",
+    "If a stack uses passwords or tokens, its MQTT broker refuses each client without the login of the stack, before "
+    "the client can end another client's connection or session.",
+    promise="each-operation-requires-its-right",
+)
 @pytest.mark.parametrize("passwords", [False, True])
 @pytest.mark.parametrize("auth", ["none", "tokens"])
 def test_the_broker_asks_in_a_stack_with_passwords_or_tokens(
@@ -186,6 +207,12 @@ def test_the_broker_asks_in_a_stack_with_passwords_or_tokens(
     assert "mqtt" not in outside.secured()
 
 
+@pytest.mark.guarantee(
+    "G495",
+    "With passwords, the default of a new stack, its Kafka and Elasticsearch answer no client without a password, on "
+    "any port. Every process of the stack logs in through the settings for external servers.",
+    promise="each-operation-requires-its-right",
+)
 def test_kafka_takes_nobody_else_on_any_port(addresses: StackAddresses, tmp_path: Path) -> None:
     data_dir = tmp_path / "kafka"
     (data_dir / "log").mkdir(parents=True)  # formatted before
@@ -210,6 +237,7 @@ def test_kafka_takes_nobody_else_on_any_port(addresses: StackAddresses, tmp_path
     assert not [name for name in open_to_all if "sasl" in name or "security" in name]
 
 
+@pytest.mark.guarantee("G495")
 def test_elasticsearch_takes_one_user_and_no_other_node(addresses: StackAddresses, tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "config").mkdir(parents=True)
@@ -246,6 +274,7 @@ def test_elasticsearch_takes_one_user_and_no_other_node(addresses: StackAddresse
     assert (config / "users").read_text() == "" and not (config / "transport").exists()
 
 
+@pytest.mark.guarantee("G791")
 def test_a_person_has_files_for_kafkas_tools_for_curl_and_for_further_processes(
     addresses: StackAddresses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +309,12 @@ def test_up_takes_its_own_logins_from_the_environment_and_no_others(addresses: S
         preflight.require_embedded_settings(login_settings(addresses), without)
 
 
+@pytest.mark.guarantee(
+    "G497",
+    "A stack can get or lose its passwords at any start, with all its data, and remembers the choice. A running stack "
+    "isn't changed. A lost password gives one clear error.",
+    promise="a-stack-keeps-its-data",
+)
 def test_a_running_stack_keeps_its_way(addresses: StackAddresses) -> None:
     PidFile(Path(addresses.data_dir)).add("control", os.getpid())
     stack = Stack(Settings(), Path(addresses.data_dir), 100, Console(quiet=True))
@@ -305,6 +340,7 @@ def test_a_running_stack_keeps_whom_it_lets_in(tmp_path: Path) -> None:
         asks._running_parts()
 
 
+@pytest.mark.guarantee("G497")
 @pytest.mark.parametrize(
     ("content", "said"), [(None, "No such file"), ("short\n", "holds no password"), ('a"b' * 20, "holds no password")]
 )
@@ -324,6 +360,7 @@ def test_a_password_that_is_gone_or_none_is_one_sentence(
         assert read_password(addresses, "kafka")
 
 
+@pytest.mark.guarantee("G496")
 def test_the_doctor_says_who_else_can_get_in(addresses: StackAddresses) -> None:
     def states() -> list[State]:
         return [one.state for one in found()]

@@ -23,6 +23,7 @@ def elasticsearch(home: Path, data_dir: Path) -> Program:
     return elasticsearch_program(home, Path("/jdk/bin/java"), data_dir, data_dir / "elasticsearch.log", 1, 2)
 
 
+@pytest.mark.guarantee("G112")
 @pytest.mark.parametrize("make", [kafka, elasticsearch])
 def test_what_a_killed_server_left_is_gone_before_the_next_start(make, tmp_path: Path) -> None:
     home, data_dir = tmp_path / "home", tmp_path / "data"

@@ -187,6 +187,18 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     found.ledger.close()
 
 
+@pytest.mark.guarantee(
+    "G608",
+    "A job that reads another job's results together with streams reads complete emissions, and none is late. Records "
+    "of the other streams wait until that job has closed their windows, also in a job that lags, and no longer.",
+    promise="no-record-is-late-without-cause",
+)
+@pytest.mark.guarantee(
+    "G612",
+    "A job that reads another job's results together with a stream joins each record with the right results through a "
+    "kill, a pause of the other job, and a backfill. Its audit is clean.",
+    promise="kills-and-restarts-change-no-result",
+)
 def test_records_wait_for_the_job_that_emits_and_none_of_its_results_is_late(lab: Lab) -> None:
     lab.read(1, *range(1_000, 60_000, 1_000))
     assert [row.watermark_ms for row in lab.slices()] == [None]
@@ -198,6 +210,7 @@ def test_records_wait_for_the_job_that_emits_and_none_of_its_results_is_late(lab
     assert lab.closes_ms() == 30_000
 
 
+@pytest.mark.guarantee("G608")
 def test_a_job_that_emits_nothing_holds_nobody_back_as_far_as_it_has_come(lab: Lab) -> None:
     lab.read(1, *range(1_000, 60_000, 1_000))
     lab.confirm(40_000)
@@ -209,6 +222,7 @@ def test_a_job_that_emits_nothing_holds_nobody_back_as_far_as_it_has_come(lab: L
     assert next(lab.slices()).offsets["results"] == {0: 1}
 
 
+@pytest.mark.guarantee("G608")
 def test_far_behind_slices_take_whole_emissions_as_far_as_log_time(tmp_path: Path) -> None:
     """Any cuts: each ends where an emission does, and no result or record is late."""
     for seed in range(2):
@@ -256,6 +270,13 @@ class LaggingLab(Lab):
         return SlicePlanner(settings, self.ledger, index, silence=SilenceMeter(), filling_ms=0)
 
 
+@pytest.mark.guarantee(
+    "G771",
+    "A new version of a pipeline may remove a stream of results. A job that lags in that stream still reads complete "
+    "emissions, and none of its results is late. Until then, the emitter's checkpoints stay, and the emitter can't be "
+    "reset or deleted.",
+    promise="upgrades-backfills-and-resets-mix-no-results",
+)
 @pytest.mark.parametrize("rows_max", [1, 3, 1_000])
 def test_results_of_a_former_emitter_are_read_by_whole_emissions_and_none_is_late(
     tmp_path: Path, rows_max: int
@@ -280,6 +301,7 @@ def test_results_of_a_former_emitter_are_read_by_whole_emissions_and_none_is_lat
     assert others and others[-1] == 20
 
 
+@pytest.mark.guarantee("G771")
 def test_a_former_emitter_that_has_a_slice_to_finish_is_waited_for(tmp_path: Path) -> None:
     """The version that emits to the stream finishes its slice, so a part of the emission may be in the stream."""
     lab = LaggingLab(tmp_path, 1_000)
@@ -323,6 +345,12 @@ def test_where_the_next_windows_begin_at_the_earliest(shape: WindowShape, after_
     assert shape.first_begin(after_ms) == first_ms
 
 
+@pytest.mark.guarantee(
+    "G609",
+    "An audit computes the same watermarks from the recorded progress of the emitter, by a different implementation. "
+    "If results can't be read safely with streams, the document is refused with the correct form.",
+    promise="the-audit-finds-every-difference",
+)
 def test_an_audit_computes_the_same_watermarks() -> None:
     random, differing = Random(3), 0
     for _ in range(2_000):

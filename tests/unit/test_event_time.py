@@ -200,6 +200,7 @@ def test_a_window_of_a_day_reaches_back_over_the_longest_day_of_its_zone(zone: s
     assert longest_ms <= shape.reach_ms
 
 
+@pytest.mark.guarantee("G382")
 def test_a_zone_is_of_the_locked_package_and_nothing_else():
     assert "Europe/Berlin" in zone_names()
     for name in ("Europe/Bonn", "../zones", "/etc/localtime", ""):

@@ -47,6 +47,11 @@ SERVED: dict[str, tuple[type[Settings], Callable[[Any], Awaitable[None]], str]] 
 }
 
 
+@pytest.mark.guarantee(
+    "G323",
+    "No service without authentication listens outside loopback unless an operator has allowed it.",
+    promise="each-operation-requires-its-right",
+)
 @pytest.mark.parametrize("what", SERVED)
 def test_every_gateway_refuses_in_one_sentence_to_be_open_to_strangers(what: str, tmp_path: Path) -> None:
     kind, serve, setting = SERVED[what]
@@ -60,6 +65,7 @@ def test_every_gateway_refuses_in_one_sentence_to_be_open_to_strangers(what: str
     assert not (tmp_path / "ledger.sqlite").exists(), "it refuses before it opens anything"
 
 
+@pytest.mark.guarantee("G323")
 def test_the_rest_api_refuses_it_too(tmp_path: Path) -> None:
     with pytest.raises(
         InvalidSettings, match=r"the REST API would be open to everyone who reaches 0\.0\.0\.0: set STRANDLINE_AUTH"

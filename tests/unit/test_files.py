@@ -201,6 +201,7 @@ def note(journal: Journal, file: int, rows_done: int) -> None:
     assert journal.attempt() is None
 
 
+@pytest.mark.guarantee("G305")
 @pytest.mark.parametrize("size", [1, 100, 5_000, 3_000_000])
 def test_a_file_is_what_it_holds(tmp_path: Path, journal: Journal, size: int) -> None:
     one, other = tmp_path / "a", tmp_path / "b"
@@ -463,6 +464,7 @@ class ToldLog:
         return Outcome.ARRIVED
 
 
+@pytest.mark.guarantee("G305")
 @pytest.mark.parametrize("step", ["before", "after"])
 def test_a_transaction_in_doubt_is_resolved_from_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
@@ -488,6 +490,7 @@ def test_a_transaction_in_doubt_is_resolved_from_the_log(
     assert len({dict(record.headers)["message-id"] for record in log}) == 25
 
 
+@pytest.mark.guarantee("G770")
 @pytest.mark.parametrize(("decision", "taken"), [(Decision.RESEND, Taken(15, 10, 1)), (Decision.DROP, Taken(5, 20, 1))])
 def test_a_transaction_that_the_log_no_longer_shows_is_the_operators_to_decide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decision: Decision, taken: Taken
@@ -572,6 +575,12 @@ AS_LINES = [b"0;p", b'1;"open', b"2;x", b"3;yyyyyyyyyy", b'4"']
 OPEN = b'0;p\n1;"open\n2;x\n'
 
 
+@pytest.mark.guarantee(
+    "G624",
+    "Ingest of a grown file continues after its last stored line, also if another `STRANDLINE_RECORD_BYTES_MAX` or "
+    "release divides the lines differently. No row is lost or repeated.",
+    promise="records-are-stored-once-and-unchanged",
+)
 @pytest.mark.parametrize(
     ("text", "limit", "later", "found"),
     [

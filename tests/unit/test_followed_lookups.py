@@ -169,6 +169,7 @@ def test_a_lookup_begins_with_what_its_source_says_and_goes_with_it(control: Api
     assert control.ledger.present_lookups(("devices",)) == {"devices": 3}
 
 
+@pytest.mark.guarantee("G521")
 def test_a_changed_document_brings_no_older_rows_back(control: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower that reads the source meanwhile brings nothing, so one reading is enough, however often the rows change."""
     control.sources.rows = [{"device": "a", "owner": "old"}]
@@ -195,6 +196,7 @@ def test_a_changed_document_brings_no_older_rows_back(control: Api, monkeypatch:
     )
 
 
+@pytest.mark.guarantee("G522")
 def test_a_lookup_whose_source_can_not_be_read_is_not_applied(control: Api) -> None:
     control.sources.error = SourceUnavailable("database crm did not answer: refused")
     answer = control.apply(QUERY)
@@ -202,6 +204,12 @@ def test_a_lookup_whose_source_can_not_be_read_is_not_applied(control: Api) -> N
     assert control.ledger.lookups() == []
 
 
+@pytest.mark.guarantee(
+    "G522",
+    "A source that can't be read is refused when it is applied. If it fails later, its rows stay effective, and "
+    "status, `/readyz`, metrics, and events report the failure and the age of the rows.",
+    promise="a-failing-store-costs-no-result",
+)
 def test_a_source_that_can_not_be_read_is_told_loudly_and_its_rows_stay_in_force(
     control: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +287,12 @@ class _SourcesWithSilentDatabase(TypedSources):
         return super().read_on(present, position)
 
 
+@pytest.mark.guarantee(
+    "G798",
+    "A database that doesn't respond delays no lookup of another source. A job that writes to it reports the outage: "
+    "a read ends after 35 s, and a transaction of a sink after two minutes.",
+    promise="a-failing-store-costs-no-result",
+)
 def test_a_database_that_does_not_respond_leaves_readers_for_other_lookups(
     control: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,6 +320,7 @@ def test_a_stream_that_a_lookup_follows_stays_and_keeps_what_it_needs(control: A
     assert (deleted.status_code, "lookup devices follows it" in deleted.text) == (409, True)
 
 
+@pytest.mark.guarantee("G525")
 def test_large_versions_come_no_faster_than_the_ledger_is_to_grow() -> None:
     source = LookupSource.from_document({"stream": "s", "every": "5s"})
     assert (wait_ms(source, None), wait_ms(source, 4_096)) == (5_000, 5_000)
@@ -326,6 +341,12 @@ def reader_of(tmp_path: Path, log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -
     return control, sources
 
 
+@pytest.mark.guarantee(
+    "G523",
+    "A lookup that follows a stream doesn't continue if records were removed before it read them, or if the topic was "
+    "recreated under the same name.",
+    promise="a-damaged-log-or-ledger-stops-the-job",
+)
 def test_a_stream_that_lost_records_before_they_were_read_is_read_anew_only_when_somebody_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,6 +372,7 @@ def test_a_stream_that_lost_records_before_they_were_read_is_read_anew_only_when
     control.ledger.close()
 
 
+@pytest.mark.guarantee("G523")
 def test_a_topic_that_was_made_anew_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = MemoryLog("registry", 2)
     control, sources = reader_of(tmp_path, log, monkeypatch)
@@ -408,6 +430,12 @@ def test_the_rows_of_a_query_have_the_types_of_the_schema_and_the_order_of_their
     assert rows["b",]["since"] == datetime(2026, 1, 1, tzinfo=UTC)
 
 
+@pytest.mark.guarantee(
+    "G524",
+    "A query of a lookup changes nothing in its database, is one statement, ends in time, and returns a bounded "
+    "number of rows. No error shows the database's password.",
+    promise="no-client-can-exhaust-a-service",
+)
 @pytest.mark.parametrize(
     ("query", "kind", "expected"),
     [
@@ -433,12 +461,14 @@ def test_a_query_that_can_not_give_the_rows_is_refused(
         assert connection.execute("select count(*) from devices").fetchone() == (2,)
 
 
+@pytest.mark.guarantee("G524")
 def test_what_reads_a_database_can_not_write_there(tmp_path: Path) -> None:
     url = database(tmp_path, *DEVICES)
     with pytest.raises(Conflict, match="readonly"), query_module.reading("crm", url) as connection:
         connection.exec_driver_sql("delete from devices")
 
 
+@pytest.mark.guarantee("G524")
 def test_a_query_ends_in_time_and_gives_no_more_rows_than_a_lookup_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -466,6 +496,7 @@ def _raise(error: Exception) -> Any:
     raise error
 
 
+@pytest.mark.guarantee("G524")
 def test_no_error_of_a_database_shows_its_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_of("select 1")
     with pytest.raises(SourceUnavailable, match="database crm did not answer: ") as away:

@@ -141,6 +141,7 @@ def test_paths_lead_into_records_maps_and_arrays() -> None:
     assert rejected == []
 
 
+@pytest.mark.guarantee("G282")
 def test_a_bad_element_of_avro_is_a_record_with_this_element_alone() -> None:
     schema = {"t": "timestamp", "v": "double", "id": {"type": "string", "from": "$.device.id"}}
     document = {"format": "avro", "avro": {"schema": NESTED}, "explode": "$.readings", "schema": schema}
@@ -196,6 +197,13 @@ def test_bytes_that_are_no_record_of_the_schema_cost_only_themselves() -> None:
     ]
 
 
+@pytest.mark.guarantee(
+    "G282",
+    "No bytes and no schema make a reader of Avro or Protobuf use more resources than their size allows, or end its "
+    "process. Schemas that would do so are refused at registration. The dead letter of a bad element is a record of "
+    "the same schema with this element alone.",
+    promise="no-client-can-exhaust-a-service",
+)
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
@@ -433,6 +441,7 @@ def test_a_map_of_protobuf_has_its_keys_as_names() -> None:
     assert (accepted, rejected) == ([{"load": 2.5}, {"load": None}], [])
 
 
+@pytest.mark.guarantee("G282")
 def test_a_bad_element_of_protobuf_is_a_message_with_this_element_alone() -> None:
     schema = {"id": "string", "x": {"type": "integer", "min": 0}, "name": "string"}
     record = message(id="a", all=[INNER(x=1), INNER(x=-1, name="b"), INNER(x=2)], values=[5.0])

@@ -82,6 +82,18 @@ def test_the_search_finds_the_documents():
     }
 
 
+@pytest.mark.guarantee(
+    "G430",
+    "YAML, SQL, and Python are one language. Each document of the docs, of the examples, and of a generator is the "
+    "same canonical document in all three forms, and each form can be converted to another.",
+    promise="all-forms-of-a-pipeline-agree",
+)
+@pytest.mark.guarantee(
+    "G491",
+    "Each NEXMark query is one document, whether it is written in YAML, SQL, or Python.",
+    promise="all-forms-of-a-pipeline-agree",
+)
+@pytest.mark.guarantee("G597")
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_each_document_is_the_same_in_yaml_sql_and_python(name):
     """As it is written, and as the canonical document with all its defaults."""
@@ -100,6 +112,8 @@ def sql_examples() -> list[Path]:
     return [path.parents[1] / f"{path.stem}.yaml" for path in sorted(EXAMPLES.rglob("*.sql"))]
 
 
+@pytest.mark.guarantee("G430")
+@pytest.mark.guarantee("G491")
 @pytest.mark.parametrize("path", sql_examples(), ids=lambda path: path.stem)
 def test_the_examples_in_sql_and_python_are_those_in_yaml(path):
     wanted, texts = canonical(read_documents(with_files(path.read_bytes(), path), path.name)), JoinedTexts()
@@ -154,6 +168,12 @@ OTHERWISE_IN_SQL = {
 """What SQL says in other steps, with the same results."""
 
 
+@pytest.mark.guarantee(
+    "G541",
+    "The parts of documents that SQL can't express are a list with reasons: two that the converter refuses, and four "
+    "that it writes as other steps with the same results.",
+    promise="all-forms-of-a-pipeline-agree",
+)
 @pytest.mark.parametrize("text", NOT_IN_SQL.values(), ids=NOT_IN_SQL)
 def test_what_sql_can_not_say_is_refused_with_the_reason(text):
     with pytest.raises(PermanentError, match="SQL has no form for"):
@@ -197,6 +217,7 @@ def test_a_comment_ends_with_its_expression_in_sql(text):
     )
 
 
+@pytest.mark.guarantee("G541")
 @pytest.mark.parametrize(("text", "wanted"), OTHERWISE_IN_SQL.values(), ids=OTHERWISE_IN_SQL)
 def test_what_sql_says_in_other_steps(text, wanted):
     assert of_sql(as_sql([one.data for one in read_documents(text, "x.yaml")])) == canonical(

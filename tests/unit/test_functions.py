@@ -30,6 +30,12 @@ def test_each_function_stands_once_and_has_what_computes_it_and_an_example() -> 
     assert [function.name for function in TABLE if not function.examples] == []
 
 
+@pytest.mark.guarantee(
+    "G410",
+    "Every function of expressions is in one table with its types, its cases without a value, and an example. The "
+    "check, the evaluation, and the docs use the table, and each example is run.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @pytest.mark.parametrize(("name", "text", "value"), EXAMPLES)
 def test_the_examples_have_the_values_that_stand_beside_them(name: str, text: str, value: str) -> None:
     assert name in text
@@ -54,6 +60,7 @@ def test_no_zone_is_asked_of_the_machine(tmp_path: Path) -> None:
         zoneinfo.ZoneInfo.clear_cache()
 
 
+@pytest.mark.guarantee("G410")
 def test_the_page_of_the_functions_is_that_of_the_table() -> None:
     """When it should change: `python -m strandline.processing.pipelines.functions.reference docs/functions.md`."""
     assert PAGE.read_text() == page(PAGE.read_text())
@@ -104,6 +111,7 @@ def test_an_if_says_what_holds_else() -> None:
     assert infer_type(parse_expression("if(d > 1, d, null)"), {"d": "double"}) == "double"
 
 
+@pytest.mark.guarantee("G413")
 def test_no_pattern_takes_longer_than_in_proportion_to_the_text() -> None:
     """Patterns for which an engine that tries one way after the other would need longer than the universe is old."""
     texts = pa.array(["a" * 50_000 + "!"])

@@ -25,6 +25,7 @@ HOUR_MS = 3_600_000
 SECOND, THIRD = Generation(2, HOUR_MS, 9 * HOUR_MS), Generation(3, 4 * HOUR_MS, 6 * HOUR_MS)
 
 
+@pytest.mark.guarantee("G221")
 def test_each_generation_has_indices_of_its_own() -> None:
     assert index_name(index_stem("farm", 1), 0) == "farm-1970.01"
     assert index_name(index_stem("farm", 2), 0) == "farm.g2-1970.01"
@@ -172,6 +173,7 @@ def test_what_was_never_complete_is_deleted_and_nothing_else(index: Index) -> No
     assert deleted == ["/farm.g4-2026.10", "/_index_template/strandline-farm.g4"]
 
 
+@pytest.mark.guarantee("G180")
 def test_an_index_of_somebody_else_is_not_deleted_for_its_name(index: Index) -> None:
     index.foreign.add("farm.g4-2026.10")
     discard_generation("http://index", "farm", 4)

@@ -118,6 +118,13 @@ STORES = {
 }
 
 
+@pytest.mark.guarantee(
+    "G772",
+    "A version takes over a slice of another version only if no store contains results of the slice, or if it "
+    "computes the same results for the same sinks. Otherwise nothing is written, and the job fails with the sinks and "
+    "the remedies. A version that has begun to write a slice finishes it.",
+    promise="upgrades-backfills-and-resets-mix-no-results",
+)
 @pytest.mark.parametrize(("store", "named"), STORES.items())
 def test_a_slice_with_results_in_any_store_is_not_taken_over_by_a_version_with_other_results(
     lab: Lab, store: str, named: str
@@ -133,6 +140,7 @@ def test_a_slice_with_results_in_any_store_is_not_taken_over_by_a_version_with_o
     assert "then run strandline job start power: version 1 finishes the slice" in str(refused.value)
 
 
+@pytest.mark.guarantee("G772")
 @pytest.mark.parametrize("store", [one for one in STORES if one != "sql"])
 def test_a_version_that_only_leaves_out_another_sink_takes_the_slice_over(lab: Lab, store: str) -> None:
     """The table refuses rows for good, and the version without it computes the same."""
@@ -160,6 +168,7 @@ def test_a_new_stage_before_the_one_that_wrote_changes_what_it_computes(lab: Lab
         require_same_results(lab.taking_over(), INDEX)
 
 
+@pytest.mark.guarantee("G772")
 def test_the_run_that_takes_a_slice_over_asks_the_stores_after_the_fencing(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +208,7 @@ def test_a_sink_that_cannot_be_queried_may_hold_results_unless_the_version_met_a
     assert [[one.where for one in some] for some in written] == [["sink gone:x (perhaps: it can't be queried)"], []]
 
 
+@pytest.mark.guarantee("G772")
 @pytest.mark.parametrize("error", [Conflict("the table refuses rows"), BadRecord("decode", "no JSON", "steps[0]")])
 def test_a_job_whose_slice_can_not_be_taken_over_fails_and_its_next_start_tries_the_old_version(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, error: StrandlineError

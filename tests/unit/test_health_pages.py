@@ -120,6 +120,7 @@ def test_where_there_are_logins_a_stranger_does_not_learn_why_a_gateway_is_not_r
     asyncio.run(run())
 
 
+@pytest.mark.guarantee("G163")
 @pytest.mark.parametrize("host", ["rebound.example", "rebound.example:8085"])
 def test_healthz_and_readyz_answer_under_any_name_and_metrics_under_those_of_the_gateway(host: str) -> None:
     async def script(page: Ask, log: ToldLog, metrics: IngestMetrics) -> None:
@@ -144,6 +145,11 @@ def test_what_is_not_http_is_answered_with_400(monkeypatch: pytest.MonkeyPatch) 
     look(script)
 
 
+@pytest.mark.guarantee(
+    "G424",
+    "The health endpoints of every gateway use TLS if the settings require it.",
+    promise="secrets-and-connections-are-protected",
+)
 def test_the_pages_may_stand_behind_tls(tmp_path: Path) -> None:
     """Whoever has a certificate of the authority sees them; who has none, or speaks no TLS, does not."""
     made = make_dev_certificates(tmp_path)

@@ -151,6 +151,7 @@ def test_lines_of_influx_are_written_as_its_clients_expect(url: bytes) -> None:
     assert stream_of(url) == "readings"
 
 
+@pytest.mark.guarantee("G653")
 @pytest.mark.parametrize(
     "url", [b"/api/v2/write?bucket=readings", b"/write?db=readings", b"/v1/streams/readings/records"]
 )
@@ -162,6 +163,7 @@ def test_a_break_in_a_text_of_influx_ends_no_line(url: bytes) -> None:
     assert [record for record, _ in writer.appended] == [(b'w n="a\nb"', None), (b"w n=1i", None)]
 
 
+@pytest.mark.guarantee("G422")
 @pytest.mark.parametrize("login", [b"u=me&p=planted", b"u=me&%70=planted", b"p=planted"])
 def test_a_login_in_a_query_of_influxdb_1_does_not_go_to_the_log(login: bytes) -> None:
     writer = ToldWriter()
@@ -269,6 +271,13 @@ def test_the_target_names_the_stream(url: bytes, stream: str | None) -> None:
     assert path_of(url).startswith("/")
 
 
+@pytest.mark.guarantee(
+    "G163",
+    "No web page can send records. The HTTP gateway accepts requests only for an IP address or its own name, and from "
+    "no page of another service. The TCP gateway closes the connection of an HTTP request. `/healthz` and `/readyz` "
+    "answer under any name.",
+    promise="each-operation-requires-its-right",
+)
 @pytest.mark.parametrize(
     ("names", "host", "status"),
     [
@@ -290,6 +299,7 @@ def test_records_are_taken_under_the_names_of_the_gateway(names: tuple[str, ...]
     assert len(writer.appended) == (status == 200)
 
 
+@pytest.mark.guarantee("G163")
 @pytest.mark.parametrize(
     ("host", "origin", "status"),
     [

@@ -26,6 +26,12 @@ UNENDING = {
 }
 
 
+@pytest.mark.guarantee(
+    "G160",
+    "Unfinished heads, trailers, chunks, and pipelined requests of HTTP senders are bounded for each connection and "
+    "in total. A refused request isn't parsed.",
+    promise="no-client-can-exhaust-a-service",
+)
 @pytest.mark.parametrize("piece_bytes", [600, 200_000])
 @pytest.mark.parametrize("what", UNENDING)
 def test_what_never_ends_is_refused_and_then_not_even_parsed(what: str, piece_bytes: int) -> None:
@@ -49,6 +55,7 @@ def test_what_never_ends_is_refused_and_then_not_even_parsed(what: str, piece_by
     play(script, bodies_held_max=2, body_bytes_max=MEGABYTE)
 
 
+@pytest.mark.guarantee("G160")
 def test_unfinished_heads_and_trailers_take_room() -> None:
     async def script(server: HttpServer, application: EchoingApplication) -> None:
         starts = [b"POST / HTTP/1.1\r\nx: ", CHUNKED + b"1\r\na\r\n0\r\nx: "] * 2
@@ -61,6 +68,7 @@ def test_unfinished_heads_and_trailers_take_room() -> None:
     play(script, bodies_held_max=20)
 
 
+@pytest.mark.guarantee("G160")
 def test_a_body_in_tiny_chunks_takes_no_more_memory_than_its_bytes() -> None:
     async def script(server: HttpServer, application: EchoingApplication) -> None:
         peer = Peer(server)
@@ -94,6 +102,12 @@ def test_a_trailer_says_nothing_about_the_request() -> None:
     play(script)
 
 
+@pytest.mark.guarantee(
+    "G161",
+    "Slow bodies keep no other sender out: small ones always have room. If memory is scarce, the slowest requests of "
+    "the source that uses most are cut, and complete bodies never.",
+    promise="no-client-can-exhaust-a-service",
+)
 def test_four_slow_bodies_keep_no_small_one_out() -> None:
     """Of the largest size, each held but for its last byte: so four of them once took all the room that there was."""
     size = Settings.model_fields["http_body_bytes_max"].default
@@ -115,6 +129,7 @@ def test_four_slow_bodies_keep_no_small_one_out() -> None:
     play(script, bodies_held_max=4, body_bytes_max=size)
 
 
+@pytest.mark.guarantee("G161")
 @pytest.mark.parametrize(("size", "begun", "bodies_held_max"), [(ROOM_BYTES, 600, 4), (MEGABYTE, 500_000, 5)])
 def test_the_slowest_of_the_source_that_holds_most_makes_room(size: int, begun: int, bodies_held_max: int) -> None:
     async def script(server: HttpServer, application: EchoingApplication) -> None:
@@ -158,6 +173,7 @@ def test_a_body_that_is_itself_the_slowest_gives_way() -> None:
     play(script, bodies_held_max=2)
 
 
+@pytest.mark.guarantee("G161")
 def test_a_body_that_waits_for_its_answer_is_never_cut() -> None:
     async def script(server: HttpServer, application: EchoingApplication) -> None:
         whole, late = Peer(server), Peer(server)
@@ -204,6 +220,7 @@ def test_a_broken_body_behind_a_request_for_another_protocol_is_refused() -> Non
     play(script)
 
 
+@pytest.mark.guarantee("G160")
 def test_pipelining_has_a_bound() -> None:
     async def script(server: HttpServer, application: EchoingApplication) -> None:
         peer = Peer(server)

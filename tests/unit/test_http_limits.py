@@ -83,6 +83,7 @@ def endless(request):
     server.close()
 
 
+@pytest.mark.guarantee("G784")
 @pytest.mark.parametrize("endless", SLOW.values(), ids=SLOW, indirect=True)
 def test_a_slow_response_ends_at_the_deadline(endless):
     began_s = time.monotonic()
@@ -95,6 +96,7 @@ def test_a_slow_response_ends_at_the_deadline(endless):
     assert time.monotonic() - began_s < stretched(5)
 
 
+@pytest.mark.guarantee("G784")
 @pytest.mark.parametrize("endless", FAST.values(), ids=FAST, indirect=True)
 def test_a_large_response_ends_at_its_limit(endless):
     with httpx.Client(timeout=10) as client, pytest.raises((ResponseTooLarge, httpx.HTTPError)):
@@ -123,6 +125,7 @@ def test_a_deadline_that_is_not_reached_changes_nothing():
     assert not deadline._timer.is_alive() or deadline._timer.finished.is_set()
 
 
+@pytest.mark.guarantee("G790")
 @pytest.mark.parametrize("endless", [SLOW["slow body"], FAST["large body"]], ids=["slow", "large"], indirect=True)
 def test_the_other_http_clients_have_both_limits(endless, monkeypatch):
     """The token endpoint for Kafka, Kibana, and the check of the schema registry: all of them use the same function."""
@@ -160,6 +163,12 @@ LISTENERS = {
 }
 
 
+@pytest.mark.guarantee(
+    "G790",
+    "Each listener and each HTTP client has a limit of memory and of time, with a test, in the table of "
+    "docs/limits.md. A new one fails a test until it is added.",
+    promise="no-client-can-exhaust-a-service",
+)
 def test_each_listener_and_each_http_client_is_known():
     """A new one needs limits, and a row in the table of docs/limits.md. Then add it here."""
     package = Path(strandline.__file__).parent

@@ -335,6 +335,12 @@ def test_a_text_that_is_something_else_comes_with_what_to_do(values: list[str], 
 EIGHT = datetime(2026, 11, 24, 8, tzinfo=UTC)
 
 
+@pytest.mark.guarantee(
+    "G746",
+    "Each expression that `stream infer` proposes for a text reads the values of the sample, whatever the field's "
+    "name is. If two readings are possible, it proposes both.",
+    promise="all-forms-of-a-pipeline-agree",
+)
 @pytest.mark.parametrize("name", ["v", "when", "from", "case", "true"])
 @pytest.mark.parametrize(
     ("values", "readings"),
@@ -530,6 +536,12 @@ def test_infer_and_a_run_take_the_same_for_a_record(text: str, count: int, tmp_p
 EVENT = {"op": "c", "before": None, "after": {"id": 1}, "source": {"ts_ms": 1_764_000_000_000}}
 
 
+@pytest.mark.guarantee(
+    "G747",
+    "`pipeline run` and `stream infer` split a file that is one JSON array or object as the HTTP gateway splits such "
+    "a request. An unreadable element affects no other.",
+    promise="all-forms-of-a-pipeline-agree",
+)
 @pytest.mark.parametrize(
     ("record_format", "text", "count", "readable"),
     [
@@ -560,6 +572,7 @@ def test_an_object_that_can_not_be_read_is_one_record(tmp_path: Path) -> None:
     assert list(read_records(file, RecordFormat("json", (), {}))) == [split_json(text.encode())]
 
 
+@pytest.mark.guarantee("G747")
 @pytest.mark.parametrize("first", ['[{"v":1},{"v":NaN}]', '{"v":NaN,"w":[1,2]}', '{"v":1}', '{"v":1,'])
 def test_a_first_line_that_is_whole_begins_no_value(
     first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

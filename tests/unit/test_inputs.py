@@ -68,6 +68,13 @@ def test_a_window_over_the_second_stream_alone_reads_nothing_of_the_first() -> N
     assert [one.columns_needed for one in found.inputs] == [("ts",), ("k", "at")]
 
 
+@pytest.mark.guarantee(
+    "G454",
+    "A union is refused with a remedy if its fields differ in type, if it has no field, follows a window, or uses two "
+    "paths of one stream. An upgrade that adds or removes a stream is also refused. Documents with one `input` keep "
+    "their form and digest.",
+    promise="unusable-documents-are-refused",
+)
 @pytest.mark.parametrize(
     ("steps", "told"),
     [
@@ -155,6 +162,7 @@ def test_results_of_another_job_beside_a_stream_go_by_its_emissions() -> None:
     assert (known.of("a").results_from_ms, known.of("c").results_from_ms) == (None, 7)
 
 
+@pytest.mark.guarantee("G609")
 @pytest.mark.parametrize(
     ("event_time", "told"),
     [
@@ -173,6 +181,7 @@ def test_only_results_have_emissions_to_go_by() -> None:
     assert "inputs[1].event_time.watermark: no job emits results of windows to 'b'" in told
 
 
+@pytest.mark.guarantee("G454")
 def test_one_of_inputs_is_the_short_form() -> None:
     steps = f"steps: [{{window: {WINDOW}, emit: [{{elasticsearch: m}}]}}]\n"
     short = checked(steps, "\ninput: {stream: a}\nevent_time: {field: ts, delay: 1s}\n")
@@ -197,6 +206,7 @@ def test_the_rule_of_each_stream_goes_through_the_ledger() -> None:
     assert "by_stream" not in column.process_bind_param(one, None), "as it was, of jobs that read one stream"
 
 
+@pytest.mark.guarantee("G454")
 @pytest.mark.parametrize(
     ("inputs", "what", "effect"),
     [

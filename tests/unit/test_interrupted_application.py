@@ -50,6 +50,7 @@ def plan(api: Api, text: str) -> tuple[str, dict[str, tuple[str, str]]]:
     return job["outcome"], {one["what"]: (one["effect"], one["reason"]) for one in job["changes"]}
 
 
+@pytest.mark.guarantee("G631")
 def test_the_job_is_shown_and_hides_no_other(api: Api) -> None:
     interrupt(api)
     other = LATER_PIPELINE.replace("power\n", "other\n").replace("turbine-minute", "elsewhere")
@@ -61,6 +62,13 @@ def test_the_job_is_shown_and_hides_no_other(api: Api) -> None:
     assert api.ask("DELETE", "/v1/jobs/power").status_code == 200
 
 
+@pytest.mark.guarantee(
+    "G631",
+    "If an apply of a stream and its pipeline is interrupted in between, a pipeline that doesn't fit the stream "
+    "doesn't run. Its job is displayed, and delays no other job, document, or metric. Another apply completes the "
+    "first one.",
+    promise="unusable-documents-are-refused",
+)
 def test_it_does_not_run(api: Api) -> None:
     interrupt(api)
     with pytest.raises(InvalidDocument, match=r"^<stored pipeline power>: .*unknown column 'power'"):
@@ -69,6 +77,7 @@ def test_it_does_not_run(api: Api) -> None:
     assert (told.status_code, "<stored pipeline power>: " in told.text) == (422, True)
 
 
+@pytest.mark.guarantee("G631")
 def test_what_fits_is_compared_and_the_second_application_completes_the_first(api: Api) -> None:
     interrupt(api)
     assert api.ledger.begin_run("power", 1).version == 1

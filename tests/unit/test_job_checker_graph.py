@@ -79,6 +79,13 @@ def at_the_desk(values: list[bytes], version: int) -> tuple[dict[str, tuple[str,
     return documents, {(int(one.place["partition"]), int(one.place["offset"])): one.reason for one in letters}
 
 
+@pytest.mark.guarantee(
+    "G599",
+    "Whatever is killed under a job with branches, sessions, count windows, a join, and a changing lookup, each "
+    "result is there once with the right value. Each record is enriched by the version that its slice recorded, in "
+    "every replay.",
+    promise="kills-and-restarts-change-no-result",
+)
 @pytest.mark.parametrize("version", [2, pytest.param(1, marks=pytest.mark.long)])
 def test_operators_give_what_the_checker_works_out_from_the_log(version: int) -> None:
     """To the last bit, though they share no code, and through restarts."""

@@ -63,6 +63,19 @@ def detail(api: Api, method: str, path: str, status: int = 409) -> str:
     return str(answer.json()["detail"])
 
 
+@pytest.mark.guarantee(
+    "G221",
+    "After a reset, or if the name of a deleted job is used again, the aliases show only results of the current "
+    "incarnation, each window once. A reset that is killed has happened completely or not at all. No version emits to "
+    "a sink that contains results of an earlier incarnation.",
+    promise="upgrades-backfills-and-resets-mix-no-results",
+)
+@pytest.mark.guarantee(
+    "G222",
+    "Epochs, versions, slices, and generations of a job's name never start again at 1, whatever is reset or deleted. "
+    "An older run can commit nothing after a reset or deletion has begun, and a start in between isn't undone.",
+    promise="upgrades-backfills-and-resets-mix-no-results",
+)
 def test_a_reset_begins_at_a_place_of_the_log_and_numbers_nothing_anew(api: Api) -> None:
     api.apply(BOTH)
     run_and_stop(api)
@@ -85,6 +98,7 @@ def test_a_reset_begins_at_a_place_of_the_log_and_numbers_nothing_anew(api: Api)
     assert [event.kind for event in api.ledger.events("power")].count("job_reset") == 2
 
 
+@pytest.mark.guarantee("G766")
 def test_a_reset_uses_no_generation_that_the_index_has_and_the_ledger_does_not(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +143,12 @@ def test_where_the_dead_letters_of_earlier_lives_end_stands_in_the_origin(api: A
     assert checkpoint is not None and checkpoint.dead_letter_offsets == {0: 17}
 
 
+@pytest.mark.guarantee(
+    "G223",
+    "A running job, or a job whose results another job reads, can't be deleted. A stream that a job or a lookup uses "
+    "can't be deleted either. The error names the dependents.",
+    promise="upgrades-backfills-and-resets-mix-no-results",
+)
 @pytest.mark.parametrize("state", [JobState.STARTING, JobState.RUNNING])
 def test_a_job_that_runs_is_neither_reset_nor_deleted(api: Api, state: JobState) -> None:
     api.apply(BOTH)
@@ -149,6 +169,7 @@ def test_a_job_that_emits_to_a_stream_is_not_reset(api: Api) -> None:
     assert "twice" in detail(api, "POST", "/v1/jobs/power/reset?to=earliest")
 
 
+@pytest.mark.guarantee("G222")
 def test_a_start_in_between_is_not_undone(api: Api) -> None:
     api.apply(BOTH)
     run_and_stop(api)
@@ -174,6 +195,7 @@ def test_a_backfill_that_is_asked_for_in_between_keeps_the_job(api: Api) -> None
     assert api.ledger.job("power").epoch == fence.epoch
 
 
+@pytest.mark.guarantee("G222")
 def test_an_older_run_can_commit_nothing_once_a_reset_has_begun(api: Api) -> None:
     """A reset that is killed here leaves the job as it was, and may be repeated."""
     api.apply(BOTH)
@@ -185,6 +207,7 @@ def test_an_older_run_can_commit_nothing_once_a_reset_has_begun(api: Api) -> Non
     assert api.ask("POST", "/v1/jobs/power/reset?to=earliest").json()["generation"] == 2
 
 
+@pytest.mark.guarantee("G222")
 def test_a_deleted_job_is_not_there_and_its_name_is_used_anew_above_all_that_was(api: Api) -> None:
     api.apply(BOTH)
     run_and_stop(api)
@@ -220,6 +243,7 @@ def test_a_new_job_of_a_deleted_ones_name_may_be_quite_another(api: Api) -> None
     assert api.outcomes(other) == ["created"]
 
 
+@pytest.mark.guarantee("G223")
 def test_what_depends_on_a_job_is_named(api: Api) -> None:
     api.apply(f"{TO_STREAM}---\n{READER}")
     api.log.ranges["turbine-minutes"] = LogRange({0: 0}, {0: 0})
@@ -231,6 +255,7 @@ def test_what_depends_on_a_job_is_named(api: Api) -> None:
     assert api.apply(TO_STREAM).status_code == 200
 
 
+@pytest.mark.guarantee("G771")
 @pytest.mark.parametrize(
     ("method", "path"), [("DELETE", "/v1/jobs/power"), ("POST", "/v1/jobs/power/reset?to=earliest")]
 )
@@ -289,6 +314,7 @@ def test_a_name_that_is_used_anew_does_not_add_to_files_and_tables_of_the_delete
     assert api.apply(to_place.replace("minutes", "hours")).status_code == 200
 
 
+@pytest.mark.guarantee("G221")
 @pytest.mark.parametrize("end", ["reset", "delete"])
 @pytest.mark.parametrize("place", ["stream: turbine-minutes", "files: {path: /data/minutes}", "sql: {table: minutes}"])
 def test_a_place_without_generations_that_an_earlier_life_had_is_not_put_back(api: Api, place: str, end: str) -> None:
@@ -331,6 +357,7 @@ def test_a_stream_that_an_earlier_life_emitted_to_is_emitted_to_again_once_it_wa
     assert api.apply(TO_STREAM).status_code == 200
 
 
+@pytest.mark.guarantee("G223")
 def test_a_stream_is_deleted_only_when_no_job_needs_it(api: Api) -> None:
     api.apply(TO_STREAM)
     assert "job power reads it" in detail(api, "DELETE", "/v1/streams/turbines")
@@ -388,6 +415,12 @@ def test_another_job_does_not_mix_its_results_with_those_that_a_deleted_one_left
     assert api.outcomes(other) == ["created"]
 
 
+@pytest.mark.guarantee(
+    "G711",
+    "No other job gets an alias that contains results of an earlier incarnation of a job. A sink gets no results of "
+    "another meaning or type from the same job, also after a version without this sink.",
+    promise="upgrades-backfills-and-resets-mix-no-results",
+)
 def test_an_alias_with_results_of_an_earlier_life_is_free_for_no_other_job(api: Api) -> None:
     """It became free when the deleted job's name was used anew, and showed results of two jobs as those of one."""
     api.apply(BOTH)
@@ -410,6 +443,7 @@ def test_an_alias_that_a_job_left_in_its_only_life_is_free(api: Api) -> None:
     assert api.outcomes(PIPELINE.replace("pipeline: power", "pipeline: watts")) == ["created"]
 
 
+@pytest.mark.guarantee("G711")
 @pytest.mark.parametrize("place", ["stream: turbine-minute", "elasticsearch: turbine-minute"])
 def test_a_place_is_not_put_back_with_results_of_another_meaning(api: Api, place: str) -> None:
     """In one step that is refused. A version without the place in between changes nothing of what is there."""
@@ -477,6 +511,12 @@ def test_where_deleted_dead_letters_ended_is_forgotten_though_the_index_is_away(
     assert api.ledger.job("power").letters_first == 0
 
 
+@pytest.mark.guarantee(
+    "G712",
+    "Deleting the dead letters of a deleted job deletes none of the next job with its name. During the deletion, and "
+    "after an interrupted one, the name can't be used; if it was used before, nothing is deleted.",
+    promise="upgrades-backfills-and-resets-mix-no-results",
+)
 def test_dead_letters_stay_when_the_name_is_used_anew_during_the_deletion(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -497,6 +537,7 @@ def test_dead_letters_stay_when_the_name_is_used_anew_during_the_deletion(
     assert api.ledger.job("power").letters_first == 17
 
 
+@pytest.mark.guarantee("G712")
 def test_a_name_is_not_used_anew_while_its_dead_letters_are_deleted(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[str] = []
 
@@ -575,6 +616,13 @@ def hand_over(api: Api) -> str:
     return documents
 
 
+@pytest.mark.guarantee(
+    "G740",
+    "A job keeps its alias, whatever happens to the job that had the alias before. An index that two jobs wrote "
+    "belongs to the remaining job after the results of the deleted one are deleted, and is deleted with the results "
+    "of the remaining job.",
+    promise="upgrades-backfills-and-resets-mix-no-results",
+)
 def test_an_alias_that_a_job_has_stays_its_own_whatever_becomes_of_the_job_that_had_it_before(api: Api) -> None:
     """The same documents were refused, and the other job could get no new version."""
     documents = hand_over(api)
@@ -583,6 +631,7 @@ def test_an_alias_that_a_job_has_stays_its_own_whatever_becomes_of_the_job_that_
     assert api.outcomes(WATTS.replace("peak", "most")) == ["changed"]
 
 
+@pytest.mark.guarantee("G740")
 def test_what_two_jobs_wrote_to_one_index_is_the_other_ones_when_the_results_of_a_deleted_one_are_deleted(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -627,6 +676,12 @@ def no_request(*given: object, **options: object) -> None:
     """Elasticsearch does what is asked."""
 
 
+@pytest.mark.guarantee(
+    "G741",
+    "If Kafka refuses to delete the dead letters of a deleted job, they stay, and its name is free. During the "
+    "deletion, a plan reports that the name can't be used, and an apply is refused before it changes anything.",
+    promise="upgrades-backfills-and-resets-mix-no-results",
+)
 def test_where_kafka_refuses_to_delete_dead_letters_they_stay_and_the_name_is_free(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -646,6 +701,7 @@ def test_where_kafka_refuses_to_delete_dead_letters_they_stay_and_the_name_is_fr
     assert checkpoint is not None and checkpoint.dead_letter_offsets == {0: 17}
 
 
+@pytest.mark.guarantee("G741")
 def test_a_name_whose_dead_letters_are_being_deleted_is_refused_before_anything_is_changed(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -669,6 +725,12 @@ def test_a_name_whose_dead_letters_are_being_deleted_is_refused_before_anything_
     assert api.ledger.jobs() == []
 
 
+@pytest.mark.guarantee(
+    "G742",
+    "If two deletions of the same dead letters run concurrently, the older one stops before it deletes the topic if "
+    "it finds the newer one, and doesn't free the name.",
+    promise="upgrades-backfills-and-resets-mix-no-results",
+)
 def test_of_two_deletions_of_the_same_dead_letters_the_older_one_takes_none_of_the_next_job(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -689,6 +751,7 @@ def test_of_two_deletions_of_the_same_dead_letters_the_older_one_takes_none_of_t
     assert topics == ["power.dead-letter"], "by the newer one, before the name was used anew"
 
 
+@pytest.mark.guarantee("G742")
 def test_the_older_of_two_deletions_of_dead_letters_does_not_give_the_name_free(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -711,6 +774,12 @@ def test_the_older_of_two_deletions_of_dead_letters_does_not_give_the_name_free(
     assert "are being deleted" in api.apply(PIPELINE).json()["detail"], "by the newer one"
 
 
+@pytest.mark.guarantee(
+    "G743",
+    "Deleting a stream deletes no topic of the next stream with its name. Such a stream is refused while the topic is "
+    "being deleted or after that failed, until the topic is deleted or an operator keeps it.",
+    promise="upgrades-backfills-and-resets-mix-no-results",
+)
 def test_a_stream_is_not_applied_while_the_topic_of_the_deleted_one_is_being_deleted(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -729,6 +798,7 @@ def test_a_stream_is_not_applied_while_the_topic_of_the_deleted_one_is_being_del
     assert api.ledger.stream("turbines").topic_id == "id-2"
 
 
+@pytest.mark.guarantee("G743")
 def test_a_stream_whose_topic_kafka_does_not_delete_is_applied_once_the_topic_is_to_stay(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,12 @@ def met(
     return [tuple(one[name] and one[name][17:23] for name in ("at", "came")) for one in documents]  # type: ignore[misc]
 
 
+@pytest.mark.guarantee(
+    "G462",
+    "The bounds of an interval belong to it, also for a row at the watermark. A pair is emitted when its later row is "
+    "final, and a single row when no partner can arrive.",
+    promise="operators-compute-what-the-reference-describes",
+)
 def test_the_borders_of_an_interval_belong_to_it_in_whatever_slice_a_row_comes() -> None:
     """The other row comes when the watermark is just where no partner can come any more."""
     after = pipeline(JOIN)
@@ -101,6 +107,7 @@ def test_the_borders_of_an_interval_belong_to_it_in_whatever_slice_a_row_comes()
     ]
 
 
+@pytest.mark.guarantee("G462")
 def test_a_joined_row_comes_when_the_later_of_its_rows_is_final_and_one_alone_when_no_partner_can_come() -> None:
     results = [
         json.loads(one.document.source)
@@ -124,6 +131,12 @@ def test_a_null_meets_nothing_and_is_alone_where_its_side_is_kept() -> None:
     ]
 
 
+@pytest.mark.guarantee(
+    "G463",
+    "The memory of a join is bounded per key: a row beyond the bound is a dead letter, never lost. The log alone "
+    "decides which rows these are, not their arrival times.",
+    promise="operators-compute-what-the-reference-describes",
+)
 def test_which_row_is_beyond_the_bound_depends_on_where_it_stands_not_on_when_it_came() -> None:
     """Two rows at one time: that of the first partition counts first, although it comes in a later slice."""
     rows = [("l", "a", 0, 1), ("l", "a", 0, 0), ("r", "a", 10, 0), ("r", "a", 10, 1)]
@@ -172,6 +185,12 @@ def test_a_window_join_meets_in_one_window_and_its_results_are_of_that() -> None
     ]
 
 
+@pytest.mark.guarantee(
+    "G465",
+    "An unsupported join is refused with its position when it is applied: a side without the key, keys of two types, "
+    "or a retention shorter than its reach.",
+    promise="unusable-documents-are-refused",
+)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -199,6 +218,7 @@ def test_what_is_wrong_in_a_join_is_told(change: dict[str, Any], message: str) -
     assert message in str(raised.value)
 
 
+@pytest.mark.guarantee("G465")
 def test_a_join_needs_an_emission_and_says_what_it_takes() -> None:
     with pytest.raises(InvalidDocument, match=r"no window takes from 'met', so it must emit.* beside 'join'"):
         pipeline(JOIN, [])
@@ -214,6 +234,7 @@ def test_a_window_behind_a_window_join_holds_whole_windows_of_it() -> None:
     assert pipeline(JOIN, [behind]).stages[1].size_ms == 90_000, "rows that meet in an interval end anywhere"
 
 
+@pytest.mark.guarantee("G465")
 def test_reach_and_retention_cover_both_sides_and_what_is_counted() -> None:
     within = {"before": "1m", "after": "1h"}
     assert pipeline({**JOIN, "within": within}).reach_ms == 60_000 + 3_600_000 + 3_600_001

@@ -90,6 +90,12 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     ledger.close()
 
 
+@pytest.mark.guarantee(
+    "G371",
+    "A record that a later version of the pipeline has accepted, or will accept, isn't requeued from its dead letter: "
+    "it counts once.",
+    promise="a-requeued-record-counts-once",
+)
 def test_a_version_has_taken_what_it_read_again_and_can_use(lab: Lab) -> None:
     assert lab.taken(0, 50, 179) == set(), "nobody but the version that rejected it has read it"
     lab.begin(3, 9)
@@ -100,6 +106,7 @@ def test_a_version_has_taken_what_it_read_again_and_can_use(lab: Lab) -> None:
     assert lab.taken(0, 79, 80, 179, 180, 10_000) == {80, 179}
 
 
+@pytest.mark.guarantee("G371")
 def test_a_version_that_has_not_begun_will_read_what_its_rewind_needs(lab: Lab) -> None:
     lab.submit(ADDED)
     assert lab.taken(0, 179, 10_000) == {0, 179}, "nothing is closed, so it begins with the first slice"
@@ -141,6 +148,7 @@ def test_slices_are_found_among_many(lab: Lab, monkeypatch: pytest.MonkeyPatch) 
     assert found == {20 * number for number in range(14, SLICES)}
 
 
+@pytest.mark.guarantee("G29")
 def test_what_versions_took_is_known_when_old_runs_have_gone(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(old_runs, "RUNS_KEPT", 1)
     lab.submit(ADDED)

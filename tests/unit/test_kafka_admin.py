@@ -123,6 +123,12 @@ class SilentClient(FreshClient):
         return answers
 
 
+@pytest.mark.guarantee(
+    "G152",
+    "If a response of Kafka about offsets, topics, or settings is lost, the dependent step waits, or fails with a "
+    "message. A missing response is never an answer.",
+    promise="a-damaged-log-or-ledger-stops-the-job",
+)
 def test_an_offset_that_nobody_told_is_none() -> None:
     clients: list[Any] = [SilentClient(), SilentClient(), FreshClient()]
     assert KafkaAdmin("nowhere", timeout_s=5, make_client=lambda _: clients.pop(0)).ends("readings", [0, 1]) == {

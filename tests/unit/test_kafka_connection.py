@@ -71,6 +71,11 @@ def test_further_properties_go_before_those_of_the_maker(monkeypatch):
     assert found == {"bootstrap.servers": "host:1", "linger.ms": "50", "socket.keepalive.enable": "true"}
 
 
+@pytest.mark.guarantee(
+    "G343",
+    "Properties for Kafka's clients that would weaken a promise, or make a client run code, are refused by name.",
+    promise="secrets-and-connections-are-protected",
+)
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -140,6 +145,7 @@ def test_properties_may_stand_in_a_file(monkeypatch, tmp_path):
         Settings.read()
 
 
+@pytest.mark.guarantee("G342")
 def test_settings_show_no_secret_and_hand_none_on_as_text(monkeypatch):
     use(monkeypatch, **LOGIN, PROPERTIES=json.dumps({"client.rack": SECRET}))
     settings = Settings.read()
@@ -203,6 +209,12 @@ def test_a_token_is_used_until_most_of_its_time_is_over(provider):
     assert said[0] == said[1] and len(provider.asked) == 2
 
 
+@pytest.mark.guarantee(
+    "G421",
+    "Every client of Kafka can log in by a certificate or by OAuth tokens, and Elasticsearch by API key together with "
+    "a certificate. A missing or wrong value gives one error that names the setting.",
+    promise="each-operation-requires-its-right",
+)
 @pytest.mark.parametrize(
     ("told", "error", "said"),
     [

@@ -73,6 +73,13 @@ def process(tmp_path: Path) -> Process:
 UNKNOWN_8 = Rejection("decode", "the schema registry has no avro schema 8")
 
 
+@pytest.mark.guarantee(
+    "G281",
+    "The first answer of a schema registry for a number is used ever after: replays, audits, and backfills need no "
+    "registry. If the registry is unavailable, the job waits, and no dead letter is written. If it returns another "
+    "schema for the number, the job stops at new records.",
+    promise="a-record-is-read-in-the-same-way-everywhere",
+)
 def test_a_replay_needs_no_registry(process: Process, server: RegistryServer) -> None:
     assert process.slice(SchemaRegistry(server.url), 1).schema("avro", 7) == LONG
     assert [path for path, _ in server.asked] == ["/schemas/ids/7"]
@@ -89,6 +96,7 @@ def test_a_replay_needs_no_registry(process: Process, server: RegistryServer) ->
         process.slice(None, 2).schema("avro", 8)
 
 
+@pytest.mark.guarantee("G281")
 def test_a_registry_that_gives_another_schema_stops_new_slices_and_no_replay(
     process: Process, server: RegistryServer
 ) -> None:
@@ -113,6 +121,13 @@ def test_a_sound_registry_is_asked_once_in_each_process(process: Process, server
     assert len(server.asked) == 2
 
 
+@pytest.mark.guarantee("G281")
+@pytest.mark.guarantee(
+    "G799",
+    "A record with a schema number that the registry doesn't have becomes a dead letter and has no other effect. The "
+    "number is unknown only for its stream in its slice, also in replays, and such records never stop a stream.",
+    promise="each-rejected-record-is-one-dead-letter",
+)
 def test_a_number_that_came_too_early_is_unknown_in_its_slice_alone(process: Process, server: RegistryServer) -> None:
     """A device that names numbers which others will register later can't take these numbers from them."""
     registry = SchemaRegistry(server.url)
@@ -130,6 +145,7 @@ def test_a_number_that_came_too_early_is_unknown_in_its_slice_alone(process: Pro
     assert isinstance(process.slice(registry, 3).schema("avro", 9), Rejection)
 
 
+@pytest.mark.guarantee("G799")
 def test_no_number_of_unknown_schemas_stops_a_stream(
     process: Process, server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

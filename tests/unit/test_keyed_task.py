@@ -232,6 +232,13 @@ def made_up(count: int, partitions: int) -> dict[int, list[bytes | None]]:
     return lines
 
 
+@pytest.mark.guarantee(
+    "G75",
+    "The same slices give the same documents with any number of shuffle partitions and any restarts, to the last "
+    "digit if the order of records doesn't matter. The audit is clean whatever the size of the slices.",
+    promise="results-depend-only-on-the-log",
+)
+@pytest.mark.guarantee("G390")
 @pytest.mark.parametrize("kind", [Engine, EngineOfBranches])
 def test_the_same_records_give_the_same_bits_in_any_slices_and_buckets(
     kind: type[Engine], monkeypatch: pytest.MonkeyPatch
@@ -257,6 +264,12 @@ def test_the_same_records_give_the_same_bits_in_any_slices_and_buckets(
     assert all(digests[0].values())
 
 
+@pytest.mark.guarantee(
+    "G392",
+    "A record or result that fails in some branches has one dead letter, and the other branches use it as if it "
+    "hadn't failed. The dead letter names the failed stages, and a replay leaves it out unless requested.",
+    promise="each-rejected-record-is-one-dead-letter",
+)
 def test_a_record_that_fails_in_a_branch_has_one_dead_letter_and_is_in_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -334,6 +347,12 @@ def test_a_replay_rebuilds_state_and_writes_nothing(monkeypatch: pytest.MonkeyPa
     assert [(row["end"], row["n"]) for row in engine.written["tens"].rows] == [(20.0, 2)]
 
 
+@pytest.mark.guarantee(
+    "G8",
+    "With `on_error: crash`, the job stops at the first bad record, names it, and emits and commits nothing of its "
+    "slice.",
+    promise="each-rejected-record-is-one-dead-letter",
+)
 def test_a_bad_record_of_a_new_slice_ends_a_run_that_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(1, monkeypatch, crashes=True)
     engine.run([chunk_of(0, 0, [record(900), b"broken"], 1_000)], work_of(1, None, None, emits=False))

@@ -150,6 +150,12 @@ def test_each_kind_has_an_example() -> None:
     assert {*package_kinds()} == {"bound", "shifts"}
 
 
+@pytest.mark.guarantee(
+    "G870",
+    "A kind of step or window of a package has the properties of the built-in ones. Results don't depend on slices, "
+    "the audit computes the same windows, and errors have their line. Another release of the package stops the job.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @pytest.mark.parametrize("step", ALL_STEPS.values(), ids=ALL_STEPS)
 def test_results_do_not_depend_on_slices(step: str) -> None:
     pipeline = checked(text_of(step))
@@ -202,6 +208,7 @@ def test_the_schema_for_editors_describes_each_field() -> None:
     assert definitions["BoundSpec"]["required"] == ["field", "into", "low", "high"]
 
 
+@pytest.mark.guarantee("G870")
 @pytest.mark.parametrize("fields", WINDOWS.values(), ids=WINDOWS)
 def test_the_audit_computes_the_windows_of_the_operators(fields: str, tmp_path: Path) -> None:
     (stage,) = checked(text_of(window_of(fields))).stages
@@ -231,6 +238,7 @@ def test_another_kind_of_windows_is_an_upgrade(fields: str) -> None:
     assert (change.effect, f"to {new.stages[0].shape}" in change.what) == ("rewind", True)
 
 
+@pytest.mark.guarantee("G870")
 def test_the_package_of_a_kind_is_a_part_of_what_results_depend_on() -> None:
     pipeline = checked(text_of(STEPS["bound"]))
     assert pipeline.packages == {"bound": "acme-kinds 1.0"}
@@ -247,6 +255,7 @@ def test_the_package_of_a_kind_is_a_part_of_what_results_depend_on() -> None:
         part_of("bound", "operator", "acme-kinds 0.9")
 
 
+@pytest.mark.guarantee("G870")
 def test_mistakes_in_the_fields_of_a_package_have_their_line() -> None:
     for old, new, said in [
         ("low: 10.5, high: 12", "low: 13, high: 12", "x.yaml:9: steps[0].bound.low: 13.0 is more than 'high', 12.0"),
@@ -287,6 +296,7 @@ def install(directory: Path, entry_points: str, **modules: str) -> None:
         (directory / "acme_more" / f"{name}.py").write_text(code)
 
 
+@pytest.mark.guarantee("G871")
 @pytest.mark.parametrize(
     ("entry_point", "document", "said"),
     [
@@ -332,6 +342,12 @@ def test_a_stored_document_is_readable_without_its_package(step: str, monkeypatc
         checked(text_of(step))
 
 
+@pytest.mark.guarantee(
+    "G871",
+    "A package can't replace a built-in kind. A document with an unusable kind is refused, and no other document is "
+    "affected.",
+    promise="unusable-documents-are-refused",
+)
 def test_no_package_replaces_a_kind_of_strandline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "more"
     root.mkdir()

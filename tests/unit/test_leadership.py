@@ -145,6 +145,12 @@ def test_a_job_that_is_deleted_meanwhile_keeps_no_other_from_being_led(service: 
     assert [lease.job for lease, _ in claimed] == ["b"]
 
 
+@pytest.mark.guarantee(
+    "G670",
+    "After the ledger's clock was set back, however far, another control service leads the jobs of a lost one. It "
+    "does so within one lease's length after it finds them free.",
+    promise="one-leader-and-one-run-write",
+)
 def test_after_the_ledgers_clock_was_set_back_the_jobs_of_a_lost_service_are_claimed_a_lease_later(
     service: Service,
 ) -> None:
@@ -179,6 +185,11 @@ def test_a_lease_that_another_service_took_ends_its_runner_at_once(service: Serv
     assert service.leadership.lease_of("power") == 1
 
 
+@pytest.mark.guarantee(
+    "G84",
+    "A control service that can't renew its leases ends its runners before another one can start.",
+    promise="one-leader-and-one-run-write",
+)
 @pytest.mark.parametrize("way", ["refuses", "hangs"])
 def test_without_renewal_the_runner_is_ended_at_two_thirds_of_the_lease(way: str) -> None:
     service = Service(long_s := stretched(3.0))

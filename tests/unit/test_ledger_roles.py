@@ -20,6 +20,7 @@ def methods_of(repository: type) -> dict[str, str]:
     return {name: inspect.getsource(one) for name, one in found.items()}
 
 
+@pytest.mark.guarantee("G885")
 def test_only_the_control_service_and_the_setup_have_the_whole_ledger() -> None:
     named = {
         path.relative_to(ROOT).as_posix()
@@ -31,6 +32,7 @@ def test_only_the_control_service_and_the_setup_have_the_whole_ledger() -> None:
     assert named == control | setup
 
 
+@pytest.mark.guarantee("G885")
 def test_readers_change_nothing() -> None:
     readers = [one for one in Ledger.__mro__ if one.__name__.endswith("Reader")]
     assert roles.LedgerReader in readers and len(readers) >= 10
@@ -49,6 +51,12 @@ def test_each_method_belongs_to_one_repository() -> None:
     assert max(len(methods_of(one)) for one in Ledger.__mro__ if one is not object) <= 22
 
 
+@pytest.mark.guarantee(
+    "G885",
+    "Gateways, audits, planners, runs, the supervisor, and notices have no method for changes of the ledger that "
+    "belong to other components.",
+    promise="one-leader-and-one-run-write",
+)
 @pytest.mark.parametrize(
     ("role", "absent"),
     [

@@ -82,6 +82,7 @@ def test_a_spool_of_another_port_is_reported_and_left_alone(tmp_path: Path) -> N
         assert found(disks) == [("http-new-9081", 1)]
 
 
+@pytest.mark.guarantee("G153")
 @pytest.mark.parametrize("name", ["http-new-8081", "http-older-8081"])
 def test_a_directory_that_was_renamed_is_refused(tmp_path: Path, name: str) -> None:
     """Its records were sent under another writer id, under which they are looked for in the log."""

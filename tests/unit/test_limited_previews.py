@@ -54,6 +54,7 @@ def nested(levels: int) -> str:
     return text
 
 
+@pytest.mark.guarantee("G776")
 def test_documents_checked_by_the_process_are_those_checked_here(work: LimitedWork, tmp_path: Path) -> None:
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     applier = Applier(
@@ -66,6 +67,7 @@ def test_documents_checked_by_the_process_are_those_checked_here(work: LimitedWo
     ledger.close()
 
 
+@pytest.mark.guarantee("G777")
 def test_nested_replacements_of_a_preview_use_little_memory(work: LimitedWork) -> None:
     """They used 3.7 GB. Now each record whose text would be too long is a dead letter."""
     pipeline = chosen_pipeline(check_documents(documents(nested(6)), "a.yaml", {}), None, "a.yaml")
@@ -75,6 +77,7 @@ def test_nested_replacements_of_a_preview_use_little_memory(work: LimitedWork) -
     assert work.run("preview", _headers, pipeline, "tanks") == _headers(pipeline, "tanks")
 
 
+@pytest.mark.guarantee("G776")
 def test_a_preview_that_still_needs_too_much_is_ended(work: LimitedWork) -> None:
     pipeline = chosen_pipeline(
         check_documents(documents("note", "sliding: {size: 10000m, every: 1m}"), "a.yaml", {}), None, "a.yaml"
@@ -85,6 +88,12 @@ def test_a_preview_that_still_needs_too_much_is_ended(work: LimitedWork) -> None
         work.run("preview", _run_desk, pipeline, "tanks", newest)
 
 
+@pytest.mark.guarantee(
+    "G777",
+    "No step of a pipeline puts a record into more than 10,000 windows, and no joining or replacing function returns "
+    "a string of more than 1 MiB. A longer string is a dead letter and is never built.",
+    promise="no-client-can-exhaust-a-service",
+)
 @pytest.mark.parametrize(
     "window",
     [
@@ -110,6 +119,7 @@ def test_a_proposal_is_made_by_the_process(work: LimitedWork) -> None:
     StreamSpec.from_document(proposal.document)
 
 
+@pytest.mark.guarantee("G776")
 def test_the_control_service_computes_nothing_of_a_request_without_the_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

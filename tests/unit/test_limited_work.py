@@ -58,6 +58,12 @@ def large_result() -> bytes:
     return bytes(limited_work.RESPONSE_BYTES_MAX)
 
 
+@pytest.mark.guarantee(
+    "G776",
+    "A request to check, plan, or preview documents uses limited memory and time, in a process without secrets and "
+    "connections. A request beyond a limit is refused, and the control service continues.",
+    promise="no-client-can-exhaust-a-service",
+)
 def test_a_call_that_needs_too_much_memory_is_ended_and_the_next_one_runs(work: LimitedWork) -> None:
     for function, arguments in ((allocate, (1_000,)), (allocate_in_arrow, ()), (exit_at_once, ())):
         with pytest.raises(
@@ -67,6 +73,7 @@ def test_a_call_that_needs_too_much_memory_is_ended_and_the_next_one_runs(work: 
     assert work.run("check", allocate, 16) == 16 * MIB
 
 
+@pytest.mark.guarantee("G776")
 def test_a_call_that_takes_too_long_is_ended() -> None:
     with closing(LimitedWork([__name__], LIMIT_BYTES, 1.0)) as work:
         with pytest.raises(TooExpensive, match=r"took longer than 1 s .* raise STRANDLINE_CHECK_S"):
@@ -85,6 +92,7 @@ def test_the_child_can_start_before_the_first_call(work: LimitedWork) -> None:
     assert work._child.pid == child
 
 
+@pytest.mark.guarantee("G776")
 def test_a_result_has_a_limit(work: LimitedWork) -> None:
     with pytest.raises(TooExpensive, match="the result has more than 64 MiB"):
         work.run("check", large_result)
@@ -96,6 +104,7 @@ def test_errors_of_the_function_are_raised_here(work: LimitedWork) -> None:
     assert error.value.problems == [Problem("no name", "stream", "a.yaml", 3)]
 
 
+@pytest.mark.guarantee("G776")
 def test_a_call_has_no_secret_and_no_connection_of_the_service(
     work: LimitedWork, monkeypatch: pytest.MonkeyPatch
 ) -> None:

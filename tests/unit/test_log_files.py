@@ -127,6 +127,12 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
     assert sorted(one.name for one in tmp_path.iterdir()) == [files[n].name for n in (3, 4)]
 
 
+@pytest.mark.guarantee(
+    "G112",
+    "Logs are limited in size and number. Scratch directories of dead processes are deleted, and only those of the "
+    "same stack.",
+    promise="stored-data-is-bounded",
+)
 def test_a_control_service_keeps_its_disk_in_order(settings: Settings, ledger: Ledger) -> None:
     logs = settings.data_dir / "logs"
     names = ["runner-power", "backfill-power", "audit-power", "standby-1", "control"]
@@ -185,6 +191,7 @@ def test_it_goes_on_after_a_failure_and_ends_when_told(
     assert not housekeeping._thread.is_alive()
 
 
+@pytest.mark.guarantee("G112")
 def test_the_watcher_bounds_the_logs_of_servers_and_gateways(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> GrowingTopic:
     return made
 
 
+@pytest.mark.guarantee("G36")
 def test_a_checkpoint_holds_a_partition_that_was_added_since_the_one_before(topic: GrowingTopic) -> None:
     """Its results stand there already: a reader would take the emission without them, and them as late."""
     stage = SimpleNamespace(name="minutes", streams=(STREAM,))
@@ -92,6 +93,7 @@ def test_a_task_that_is_done_again_finds_what_it_wrote_to_an_added_partition(
     assert slot.write([Entry("2-1", b"", None, ())]) == 0, "it is there"
 
 
+@pytest.mark.guarantee("G757")
 def test_a_partition_without_a_leader_or_enough_replicas_in_sync_cannot_be_written(topic: GrowingTopic) -> None:
     topic.offsets = [0] * 5
     topic.replicas = [ReplicaCounts(3, 3), ReplicaCounts(3, 1), ReplicaCounts(3, 0), ReplicaCounts(3, 2)]

@@ -242,6 +242,7 @@ def test_a_fatal_error_of_the_client_itself_replaces_it_too():
     run(story)()
 
 
+@pytest.mark.guarantee("G41")
 @pytest.mark.parametrize("client", ["producer", "consumer"])
 @pytest.mark.parametrize(
     "why",
@@ -354,6 +355,7 @@ def test_no_records_need_no_confirmation():
     run(story)()
 
 
+@pytest.mark.guarantee("G40")
 def test_what_is_delivered_and_not_to_be_read_is_never_confirmed():
     async def story(bench, producer):
         bench.log.shown = 0
@@ -384,6 +386,12 @@ def test_a_leader_that_is_behind_is_asked_until_it_has_come_so_far():
     run(story)()
 
 
+@pytest.mark.guarantee(
+    "G40",
+    "A gateway acknowledges a record only after it has read the record back at the offset that Kafka named: with the "
+    "writer's id, epoch, and number, and the same bytes.",
+    promise="acknowledged-records-are-stored",
+)
 @pytest.mark.parametrize(
     "spoil",
     [

@@ -64,6 +64,12 @@ def problems(text: str) -> list[str]:
     return [str(one) for one in refused.value.problems]
 
 
+@pytest.mark.guarantee(
+    "G444",
+    "Two rows with the same key are an error that names both lines, of the document or the file. The size of a lookup "
+    "is limited, also for clients other than the command line.",
+    promise="unusable-documents-are-refused",
+)
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -165,6 +171,7 @@ def test_a_time_beyond_the_year_9999_is_a_key_that_is_not_found(rows: int, optio
     ]
 
 
+@pytest.mark.guarantee("G444")
 def test_packed_rows_are_bounded_whoever_wrote_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unpack_rows(pack_rows(b'{"a":1}\n{"a":2}')) == b'{"a":1}\n{"a":2}'
     bomb = base64.b64encode(zlib.compress(b" " * (packed_rows.TEXT_BYTES_MAX + 1))).decode()
@@ -213,6 +220,7 @@ def test_a_file_of_rows_is_sent_with_its_document(tmp_path: Path) -> None:
         read_lookup(read_documents(FILE.replace("{file}", "a.csv"), "a")[0])
 
 
+@pytest.mark.guarantee("G444")
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
@@ -286,6 +294,7 @@ def test_a_changed_document_is_a_new_version_and_the_same_content_is_none(ledger
     assert load_pipeline(ledger, "j", 1).lookups == (("sites", 1),)
 
 
+@pytest.mark.guarantee("G443")
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -321,6 +330,7 @@ def begin(ledger: Ledger) -> int:
     return ledger.begin_run("j", 1).epoch
 
 
+@pytest.mark.guarantee("G441")
 def test_slices_from_before_a_job_used_a_lookup_go_by_one_version_for_ever(ledger: Ledger) -> None:
     apply(ledger, STREAM, rated(1))
     apply(ledger, rated(2), PIPELINE)
@@ -332,6 +342,7 @@ def test_slices_from_before_a_job_used_a_lookup_go_by_one_version_for_ever(ledge
     assert found == [2, 3]
 
 
+@pytest.mark.guarantee("G443")
 def test_who_applied_a_change_in_between_is_not_overwritten(ledger: Ledger) -> None:
     apply(ledger, STREAM, LOOKUP, PIPELINE)
     row = ledger.lookup("sites")
@@ -343,6 +354,7 @@ def test_who_applied_a_change_in_between_is_not_overwritten(ledger: Ledger) -> N
         ledger.submit_job("k", "", {"pipeline": "k"}, lookups={"sites": 7})
 
 
+@pytest.mark.guarantee("G440")
 def test_a_record_that_comes_when_a_version_is_applied_is_enriched_by_it(ledger: Ledger) -> None:
     apply(ledger, STREAM, LOOKUP, PIPELINE)
     epoch = begin(ledger)
@@ -361,6 +373,13 @@ def test_a_record_that_comes_when_a_version_is_applied_is_enriched_by_it(ledger:
     assert [row.lookup_versions for row in ledger.slices("j", 1, 2)] == [{"sites": 1}, {"sites": 2}]
 
 
+@pytest.mark.guarantee(
+    "G443",
+    "A change of a lookup that a job or a replay can't use is refused: another type, another key, or a field that a "
+    "pipeline adds. No slice uses a version that lacks an added field. If two changes are concurrent, one must be "
+    "applied again.",
+    promise="unusable-documents-are-refused",
+)
 def test_a_run_takes_no_version_that_lacks_what_its_pipeline_adds(ledger: Ledger) -> None:
     """The lookup and a pipeline that does without the field are applied together, the lookup first."""
     apply(ledger, STREAM, LOOKUP, PIPELINE)

@@ -91,6 +91,7 @@ def test_a_function_of_an_installed_package_adds_columns() -> None:
     assert isinstance(pipeline.all_stages[0].steps_before[1], Derive)
 
 
+@pytest.mark.guarantee("G414")
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
@@ -111,6 +112,11 @@ def test_what_may_not_be_called_is_refused_when_the_document_is_applied(old: str
     assert said in problems(old, new)
 
 
+@pytest.mark.guarantee(
+    "G414",
+    "A pipeline calls only Python functions that the operator has allowed, and nothing else is imported for it.",
+    promise="secrets-and-connections-are-protected",
+)
 def test_nothing_is_imported_that_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     for allowed in ("", "acme", "acme_quality:spelled", "acme_quality.", "*"):
         monkeypatch.setenv(ALLOW, allowed)
@@ -141,6 +147,12 @@ def test_a_stored_pipeline_can_be_read_where_its_function_is_not_allowed(monkeyp
         RowSteps(again.all_stages[0].steps_before, again.inputs[0].stream.types).apply({"temp": pa.array([1.0])}, 1)
 
 
+@pytest.mark.guarantee(
+    "G415",
+    "A record for which a function of a `map` step fails is a dead letter, with at most two calls per record, and its "
+    "neighbours have their values.",
+    promise="each-rejected-record-is-one-dead-letter",
+)
 @pytest.mark.parametrize("bad", [{3}, {0, 9}, set(range(10)), {4, 5, 6}, set()])
 def test_a_row_that_the_function_fails_for_has_a_problem_and_its_neighbours_have_none(bad: set[int]) -> None:
     words = ["none" if row in bad else ["zero", "two", "three"][row % 3] for row in range(10)]
@@ -169,6 +181,12 @@ def test_a_function_is_called_twice_for_each_bad_row_at_most() -> None:
     assert len(calls) == 1_999
 
 
+@pytest.mark.guarantee(
+    "G416",
+    "A function of a `map` step stops the job if it isn't repeatable, depends on other rows, or is of another release "
+    "than at the start. Each run reports the releases that it calls.",
+    promise="results-depend-only-on-the-log",
+)
 @pytest.mark.parametrize("function", ["at_random", "above_the_mean"])
 def test_a_function_that_depends_on_more_than_the_row_stops_the_job(function: str) -> None:
     with pytest.raises(FunctionUnusable) as stopped:
@@ -255,6 +273,7 @@ def test_no_value_is_a_problem_unless_the_type_says_that_it_may_be() -> None:
     assert mapped(step("none_below_zero"), temp=[]).columns["warm"].type == pa.float64()
 
 
+@pytest.mark.guarantee("G416")
 def test_another_release_than_where_the_job_was_started_stops_it(package: Path) -> None:
     pipeline = checked()
     (package / "acme_quality-1.2.0.dist-info").rename(package / "old")

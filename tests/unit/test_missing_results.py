@@ -84,6 +84,12 @@ def test_a_start_with_all_results_of_the_last_slices_goes_on(lab: StoredLab) -> 
     assert "1 of 10 results" in lab.missing()
 
 
+@pytest.mark.guarantee(
+    "G764",
+    "If an index, a table, or the files lack results of the last slices that emitted any, a start writes nothing, and "
+    "its error names the command that restores them.",
+    promise="a-damaged-log-or-ledger-stops-the-job",
+)
 def test_an_index_that_lacks_results_of_the_last_slices_is_refused_with_the_command(lab: StoredLab) -> None:
     lab.store.emissions[INDEX] = {4: 4}
     assert "job power: 6 of 10 results of slices 4 to 6 are missing in index watts-2026.01" in lab.missing()
@@ -103,6 +109,7 @@ def start(lab: StoredLab, monkeypatch: pytest.MonkeyPatch, index: Index) -> None
     prepare_run(lab.run, "http://index", plan_of_job(lab.run.ledger, lab.run.pipeline), None)
 
 
+@pytest.mark.guarantee("G764")
 def test_a_run_begins_only_with_all_results(lab: StoredLab, monkeypatch: pytest.MonkeyPatch) -> None:
     start(lab, monkeypatch, Index("watts-2026.01"))
     lab.store.emissions[INDEX] = {4: 4}
@@ -130,6 +137,7 @@ def test_a_start_sets_the_aliases_again_as_the_ledger_has_them(lab: StoredLab, m
     assert index.shown("watts") == {"watts-2026.01": filter_of([second], 1), "watts.g2-2026.01": None}
 
 
+@pytest.mark.guarantee("G766")
 @pytest.mark.parametrize("is_known", [True, False], ids=["a backfill sets them", "the ledger is older"])
 def test_a_start_does_not_take_back_a_generation_that_the_aliases_show(
     lab: StoredLab, monkeypatch: pytest.MonkeyPatch, is_known: bool
@@ -169,6 +177,7 @@ def test_results_that_a_backfill_replaced_are_not_compared(lab: StoredLab) -> No
     require_results(lab.run, "http://index")
 
 
+@pytest.mark.guarantee("G764")
 @pytest.mark.parametrize("is_table", [False, True], ids=["files", "a table"])
 def test_files_and_tables_that_lack_results_are_refused(lab: StoredLab, tmp_path: Path, is_table: bool) -> None:
     settings = Settings(sql_sink_url=f"sqlite:///{tmp_path / 'results.sqlite'}")
@@ -200,6 +209,12 @@ def test_files_and_tables_that_lack_results_are_refused(lab: StoredLab, tmp_path
     assert plan.merges_restored is is_table, "each slice has its own file"
 
 
+@pytest.mark.guarantee(
+    "G765",
+    "`strandline job backfill NAME --missing` restores exactly the missing results, under the same ids, and writes "
+    "nothing twice. Then the job continues.",
+    promise="a-damaged-log-or-ledger-stops-the-job",
+)
 def test_a_restore_emits_the_slices_from_the_first_missing_result_on(lab: StoredLab) -> None:
     assert plan_restore(lab.run, "http://index") is None, "nobody ordered it"
     lab.run.ledger.order_restore("power")
@@ -225,6 +240,7 @@ def test_results_of_another_version_are_not_restored(lab: StoredLab) -> None:
         plan_restore(lab.run, "http://index")
 
 
+@pytest.mark.guarantee("G765")
 def test_no_batch_of_a_replay_contains_slices_before_and_after_the_first_restored_one(lab: StoredLab) -> None:
     def batches(**changed: Any) -> list[list[int]]:
         replay, found, first = Replay(lab.run.ledger, "power", 6, 10_000, **changed), [], 1

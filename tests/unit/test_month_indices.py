@@ -133,6 +133,7 @@ def test_a_template_that_was_deleted_is_there_again_before_a_new_month(
     assert list(index.templates) == ["/_index_template/strandline-emit"]
 
 
+@pytest.mark.guarantee("G105")
 def test_an_index_that_is_gone_is_not_made_again(index: RefusingIndex, writer: ElasticsearchWriter) -> None:
     """Neither in the run that wrote to it, nor in a worker that has not yet, nor at the next start."""
     writer.write_batches([BATCH], 1, 1)

@@ -1,5 +1,7 @@
 """What one address, or one who guesses passwords, can take from the others."""
 
+import pytest
+
 from strandline.ingest.mqtt.addresses import (
     ADDRESS_TRIES,
     FORGOTTEN_S,
@@ -38,6 +40,7 @@ def test_each_wrong_password_after_the_first_few_doubles_the_pause() -> None:
     assert guessed.wait_s("192.0.2.1", "lundy") == 0
 
 
+@pytest.mark.guarantee("G178")
 def test_others_at_the_address_and_the_user_elsewhere_do_not_wait() -> None:
     guessed = wrong(ADDRESS_TRIES - 1, Clock())
     assert guessed.wait_s("192.0.2.1", "skye") == guessed.wait_s("192.0.2.2", "lundy") == 0

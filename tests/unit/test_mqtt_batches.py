@@ -225,6 +225,7 @@ def test_what_a_message_says_of_itself_is_in_its_headers():
     run(test)
 
 
+@pytest.mark.guarantee("G32")
 def test_messages_of_different_content_types_keep_their_order():
     async def test(bench):
         for number, said in enumerate(["text/csv", None, "text/csv", "text/csv", "application/json", None], 1):
@@ -290,6 +291,12 @@ def test_one_batch_that_fails_does_not_acknowledge_another(refusals):
     run(test)
 
 
+@pytest.mark.guarantee(
+    "G32",
+    "Messages of one MQTT topic from one connection to the server keep their order in the log, also while the spool "
+    "has room only for small ones.",
+    promise="records-are-stored-once-and-unchanged",
+)
 def test_a_spool_with_room_for_small_messages_only_turns_no_order_round(tmp_path, monkeypatch):
     """A large message is refused for room, and small ones come behind it in each turn of the event loop. Then there is room."""
     monkeypatch.setattr(batches_module, "BUSY_RETRY_S", 0.01)

@@ -227,6 +227,13 @@ def logins_of(farm, kind):
             return token("lundy"), password("lundy")
 
 
+@pytest.mark.guarantee(
+    "G809",
+    "If the MQTT server requires logins, a CONNECT with the client identifier of another login is refused while that "
+    "login is connected or has a session, also after a restart. The refusal changes neither connection, session, nor "
+    "will.",
+    promise="each-operation-requires-its-right",
+)
 @pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_identifier_belongs_to_its_login_while_connected_and_while_its_session_exists(farm, kind, make_loop):
@@ -255,6 +262,7 @@ def test_an_identifier_belongs_to_its_login_while_connected_and_while_its_sessio
     play(story(), make_loop)
 
 
+@pytest.mark.guarantee("G809")
 def test_a_refused_connect_publishes_no_will_of_the_owner(farm):
     async def story():
         async with serving(farm) as server:
@@ -269,6 +277,12 @@ def test_a_refused_connect_publishes_no_will_of_the_owner(farm):
     play(story())
 
 
+@pytest.mark.guarantee(
+    "G810",
+    "A client identifier of the MQTT server becomes free when its session ends, its token is revoked, or its user is "
+    "removed. It never becomes free because the ledger doesn't respond.",
+    promise="each-operation-requires-its-right",
+)
 def test_an_identifier_is_free_when_its_session_ends(farm):
     async def story():
         async with serving(farm) as server:
@@ -286,6 +300,7 @@ def test_an_identifier_is_free_when_its_session_ends(farm):
     play(story())
 
 
+@pytest.mark.guarantee("G810")
 def test_an_identifier_is_free_when_its_token_is_revoked_but_not_while_the_ledger_is_away(farm):
     async def story():
         async with serving(farm) as server:
@@ -306,6 +321,7 @@ def test_an_identifier_is_free_when_its_token_is_revoked_but_not_while_the_ledge
     play(story())
 
 
+@pytest.mark.guarantee("G810")
 def test_an_identifier_is_free_when_its_user_is_removed_and_kept_when_it_gets_another_password(farm):
     async def story():
         async with serving(farm) as server:

@@ -310,6 +310,7 @@ def test_only_a_normal_disconnection_takes_the_will_back(version, reason, does_l
     run(test)
 
 
+@pytest.mark.guarantee("G177")
 def test_silence_slowness_and_who_says_nothing_at_all():
     async def test(bench):
         now_s = asyncio.get_running_loop().time()
@@ -366,6 +367,7 @@ def test_who_is_not_read_is_not_silent():
     run(test)
 
 
+@pytest.mark.guarantee("G177")
 def test_who_never_reads_its_answers_is_cut_off(monkeypatch):
     async def test(bench):
         await bench.connect(4, keep_alive_s=10)

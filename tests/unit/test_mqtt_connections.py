@@ -74,6 +74,7 @@ def is_reading(connection):
     return connection._transport.is_reading
 
 
+@pytest.mark.guarantee("G33")
 def test_who_leaves_after_a_backlog_leaves_nobody_unread(play):
     async def test(server):
         sensors = await server.connect_all()
@@ -91,6 +92,7 @@ def test_who_leaves_after_a_backlog_leaves_nobody_unread(play):
     play(test)
 
 
+@pytest.mark.guarantee("G31")
 def test_what_waits_after_a_backlog_fills_the_room_only_once(play, monkeypatch):
     monkeypatch.setattr(batches, "BYTES_WAITING_MAX", 4_500)  # the fourth message is over it
 
@@ -174,6 +176,7 @@ def test_a_session_outlives_a_connection_that_ends_before_its_connack(play, monk
     play(test)
 
 
+@pytest.mark.guarantee("G325")
 @pytest.mark.parametrize("is_revoked", [False, True])
 @pytest.mark.parametrize("has_delay", [False, True])
 def test_a_revoked_token_leaves_no_will(play, is_revoked, has_delay):
@@ -230,6 +233,7 @@ def with_will(server, delay_s, *, session_s=3_600, flags=0):
     return server.connect(5, flags=flags, content=b"\x11" + session, will=("a", b"gone", b"\x18" + will))
 
 
+@pytest.mark.guarantee("G654")
 def test_a_will_waits_for_its_delay(play):
     async def test(server):
         later, sensor = Later(), await with_will(server, 5)
@@ -243,6 +247,12 @@ def test_a_will_waits_for_its_delay(play):
     play(test)
 
 
+@pytest.mark.guarantee(
+    "G654",
+    "If an MQTT 5 client returns to its session within the delay of its will, the will isn't published. A will whose "
+    "delay or session ends is published once.",
+    promise="records-are-stored-once-and-unchanged",
+)
 @pytest.mark.parametrize("is_taken_over", [False, True])
 def test_who_comes_back_to_the_session_in_time_leaves_no_will(play, is_taken_over):
     async def test(server):
@@ -276,6 +286,7 @@ def test_a_clean_start_ends_the_session_and_with_it_the_delay(play, is_taken_ove
     play(test)
 
 
+@pytest.mark.guarantee("G654")
 @pytest.mark.parametrize(("session_s", "after_s"), [(0, 0), (3, 4)])
 def test_a_will_waits_no_longer_than_its_session(play, session_s, after_s):
     async def test(server):

@@ -264,6 +264,13 @@ def test_a_session_of_an_owner_that_has_lost_its_identifier_ends(open_sessions, 
     assert begin_as(sessions, "lundy", "a") == (False, 60)
 
 
+@pytest.mark.guarantee(
+    "G177",
+    "A client, user, or address can use only a bounded part of the MQTT server: identifiers, sessions, connections, "
+    "silence, unread answers. A user with few sessions loses none to a user with many, and one address can't keep "
+    "another one out.",
+    promise="no-client-can-exhaust-a-service",
+)
 @pytest.mark.parametrize(
     ("limit", "value"), [("SESSIONS_MAX", 10), ("NAMES_BYTES_MAX", 10 * (256 + 5 + 5))], ids=["number", "bytes"]
 )

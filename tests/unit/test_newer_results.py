@@ -206,6 +206,13 @@ def test_the_last_index_is_looked_at_when_event_time_has_come_further(monkeypatc
     assert asked == ["/watts-9999.12/_refresh", "/watts-9999.12/_search"]
 
 
+@pytest.mark.guarantee(
+    "G28",
+    "If the ledger is older than the results or dead letters of a job, the run writes nothing and reports what to do. "
+    "It checks all sinks of the job, except sinks of packages that can't be queried.",
+    promise="a-damaged-log-or-ledger-stops-the-job",
+)
+@pytest.mark.guarantee("G763")
 @pytest.mark.parametrize(
     "newer",
     [result(4, 2), result(3, 4), result(3, 2, digest=PLANNED_OTHERWISE)],
@@ -230,6 +237,7 @@ def test_a_document_that_the_ledger_cannot_know_is_refused(lab: Lab) -> None:
     require_newest_ledger(lab.run, None)
 
 
+@pytest.mark.guarantee("G763")
 def test_a_document_of_a_slice_that_was_planned_again_is_refused(lab: Lab) -> None:
     """The numbers alone don't show the loss."""
     lab.document = {"job": "power", "epoch": 2, "emission": 3, "slice_digest": PLANNED_OTHERWISE}
@@ -238,6 +246,12 @@ def test_a_document_of_a_slice_that_was_planned_again_is_refused(lab: Lab) -> No
     )
 
 
+@pytest.mark.guarantee(
+    "G766",
+    "A ledger from before a reset or a backfill starts no job whose results of that generation exist. It shows no "
+    "older generation again, and gives the number of the generation to no other backfill.",
+    promise="a-damaged-log-or-ledger-stops-the-job",
+)
 def test_results_of_a_reset_or_backfill_that_the_ledger_does_not_contain_are_refused(lab: Lab) -> None:
     lab.run.ledger.request_backfill(
         "power", 1, (0, None), {"per_minute": WindowRange(0, 60_000)}, 2, 10, {"turbines": 1}
@@ -248,6 +262,7 @@ def test_results_of_a_reset_or_backfill_that_the_ledger_does_not_contain_are_ref
     assert "the index of watts contains results of generation 3, of a reset or a backfill" in lab.refusal()
 
 
+@pytest.mark.guarantee("G766")
 def test_the_number_of_a_generation_that_the_ledger_does_not_contain_is_not_used_again(lab: Lab) -> None:
     windows = {"per_minute": WindowRange(0, 60_000)}
     row = lab.run.ledger.request_backfill("power", 1, (0, None), windows, 2, 10, {"turbines": 1}, generation_taken=4)
@@ -262,6 +277,7 @@ def emit_by(lab: Lab, settings: Settings, emit: Emit) -> StoreWriter:
     return sink_writer(settings, DocumentShape("power", "power", stage.name, 1, *fields, is_elsewhere=True), emit)
 
 
+@pytest.mark.guarantee("G28")
 def test_a_manifest_that_the_ledger_cannot_know_is_refused(lab: Lab, tmp_path: Path) -> None:
     """The slice would be cut anew, and its rows would be there twice, in files of two slices."""
     writer = emit_by(lab, Settings(), Emit("files", str(tmp_path / "results")))
@@ -280,6 +296,7 @@ def test_a_manifest_that_the_ledger_cannot_know_is_refused(lab: Lab, tmp_path: P
     )
 
 
+@pytest.mark.guarantee("G763")
 @pytest.mark.parametrize("is_table", [False, True], ids=["files", "a table"])
 def test_rows_of_a_slice_that_was_planned_again_are_refused(lab: Lab, tmp_path: Path, is_table: bool) -> None:
     settings = Settings(sql_sink_url=f"sqlite:///{tmp_path / 'results.sqlite'}")
@@ -295,6 +312,12 @@ def test_rows_of_a_slice_that_was_planned_again_are_refused(lab: Lab, tmp_path: 
     assert f"{emit.kind} {emit.name} contains results of emission 3 of a slice with other records" in lab.refusal()
 
 
+@pytest.mark.guarantee(
+    "G763",
+    "Each result contains the digest of the slice that emitted it. A start compares the digests of the last slices "
+    "with the ledger, so it notices a slice that was lost and planned again under the same number.",
+    promise="a-damaged-log-or-ledger-stops-the-job",
+)
 def test_the_digest_of_a_slice_depends_on_what_determines_its_results_and_on_nothing_else(lab: Lab) -> None:
     planned = a_slice(3, 2)
     assert lab.run.ledger.slices("power", 3, 3)[0].digest == planned.digest, "the ledger returns what was planned"
@@ -314,6 +337,7 @@ def test_the_digest_of_a_slice_depends_on_what_determines_its_results_and_on_not
     assert len(digests | {planned.digest}) == len(changes) + 1
 
 
+@pytest.mark.guarantee("G28")
 def test_a_row_of_a_table_that_the_ledger_cannot_know_is_refused(lab: Lab, tmp_path: Path) -> None:
     writer = emit_by(lab, Settings(sql_sink_url=f"sqlite:///{tmp_path / 'results.sqlite'}"), Emit("sql", "minutes"))
     assert isinstance(writer, SqlWriter)
@@ -361,6 +385,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     return happens
 
 
+@pytest.mark.guarantee("G35")
 @pytest.mark.parametrize(
     ("topic_id", "ends", "sentence"),
     [

@@ -40,6 +40,7 @@ def test_a_stream_by_time_or_offsets_and_a_job_by_slices() -> None:
         assert request_of({"job": "j", "slices": text}).slices == expected
 
 
+@pytest.mark.guarantee("G370")
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -89,6 +90,13 @@ def a_chunk(*values: bytes) -> DecodedChunk:
     return DecodedChunk("s", 3, [10 + at for at in range(len(values))], [5] * len(values), decoded, values.__getitem__)
 
 
+@pytest.mark.guarantee(
+    "G370",
+    '`spark.read.format("strandline")` returns the contents of streams, slices, dead letters, and results up to their '
+    "ends at planning, with slices decoded and evaluated as in the job. `mode` controls rejected records, and no "
+    "secret is accepted in an option.",
+    promise="all-forms-of-a-pipeline-agree",
+)
 def test_a_rejected_record_stands_in_its_place_or_is_left_out_or_ends_the_reading() -> None:
     chunk = a_chunk(b"no", b'{"device":"a","power":"1.50"}', b"{}", b'{"device":"b","power":2}')
     schema = _schema_of_records(STREAM, "PERMISSIVE", of_slices=True)

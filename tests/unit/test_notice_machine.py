@@ -196,6 +196,7 @@ def an_attempt(message: int, begun_ms: int, ended_ms: int | None) -> AttemptRow:
     return AttemptRow("night", message, 1, "mail", begun_ms, ended_ms)
 
 
+@pytest.mark.guarantee("G822")
 def test_one_summary_replaces_what_is_beyond_the_limit() -> None:
     pending = [a_message(number) for number in range(1, 8)]
     sends = choose(pending, [], 3, 0)

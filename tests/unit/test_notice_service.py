@@ -60,6 +60,7 @@ def steps_until(service: NoticeService, is_done: Callable[[], bool], what: str) 
     wait_until(step, bool, what)
 
 
+@pytest.mark.guarantee("G825")
 def test_a_failed_job_becomes_a_signed_webhook_and_a_mail(ledger: Ledger, tmp_path: Path) -> None:
     certificates = make_dev_certificates(tmp_path, ["localhost"])
     tls = ssl.create_default_context(cafile=certificates.ca)
@@ -134,6 +135,7 @@ def test_eighty_failed_jobs_are_one_message_and_so_is_their_end(ledger: Ledger) 
     assert "job-59" in http.received[0].json["text"] and "20 more" in http.received[0].json["text"]
 
 
+@pytest.mark.guarantee("G825")
 @pytest.mark.parametrize("answer", ["500", "302", "404", "cut", "hang"])
 def test_a_message_that_is_not_confirmed_is_sent_again(ledger: Ledger, answer: str) -> None:
     add_job(ledger, "power")
@@ -153,6 +155,12 @@ def test_a_message_that_is_not_confirmed_is_sent_again(ledger: Ledger, answer: s
     ]
 
 
+@pytest.mark.guarantee(
+    "G825",
+    "Notices send nothing to a host that isn't allowed, follow no redirect, and show no secret in messages, events, "
+    "or answers.",
+    promise="failures-are-reported-with-their-remedy",
+)
 def test_a_host_that_is_not_allowed_gets_nothing(ledger: Ledger) -> None:
     add_job(ledger, "power")
     with HttpReceiver() as http:
@@ -165,6 +173,7 @@ def test_a_host_that_is_not_allowed_gets_nothing(ledger: Ledger) -> None:
     assert "STRANDLINE_NOTICE_HOSTS" in ledger.notice_messages("night")[0].error
 
 
+@pytest.mark.guarantee("G823")
 def test_what_a_killed_service_was_sending_is_sent_again_by_the_next_one(ledger: Ledger) -> None:
     add_job(ledger, "power")
     with HttpReceiver() as http:

@@ -28,6 +28,11 @@ OPTIONAL = {"type": "double", "required": False}
 # --- Byte order marks
 
 
+@pytest.mark.guarantee(
+    "G841",
+    "A byte order mark at the beginning of a file, a request, or a connection isn't part of its first record.",
+    promise="a-record-is-read-in-the-same-way-everywhere",
+)
 @pytest.mark.parametrize(
     ("form", "body", "records"),
     [
@@ -43,6 +48,7 @@ def test_a_byte_order_mark_before_a_body_is_no_part_of_its_records(
     assert [value for value, _ in frame(body, form, None, 1_000).records] == records
 
 
+@pytest.mark.guarantee("G841")
 def test_a_byte_order_mark_before_a_file_is_no_part_of_its_first_row() -> None:
     for blocks in ([MARK + b"a\nb\n"], [b"\xef", b"\xbb", b"\xbfa\nb", b"\n"]):
         assert list(lines_of(blocks, 100)) == [b"a", b"b"]
@@ -103,6 +109,12 @@ def test_integers_as_floats_are_exact_and_within_the_limits() -> None:
 # --- Markers of missing values
 
 
+@pytest.mark.guarantee(
+    "G840",
+    "A marker of a missing value (`missing`) affects only its own value, and so does a value of another type in a "
+    "field with `or_null`. All other fields of the record are read, and its neighbours don't matter.",
+    promise="a-record-is-read-in-the-same-way-everywhere",
+)
 def test_markers_of_missing_values_cost_only_their_value() -> None:
     """Columns of a historian: numbers, and words for no number."""
     schema = {"tag": "string", "v": OPTIONAL | {"missing": ["Bad", "I/O Timeout", -9999]}}
@@ -263,6 +275,7 @@ def test_event_time_by_a_pattern_is_log_time_at_the_desk(tmp_path: Path) -> None
 # --- One record at a time, and many
 
 
+@pytest.mark.guarantee("G840")
 def test_neighbours_change_nothing() -> None:
     chance = random.Random(7)
     schema = {

@@ -76,6 +76,7 @@ def test_a_claim_within_a_claim(provider: Provider) -> None:
     assert issuer.principal(provider.token(realm_access=["farm-readers"]))[0].role is None
 
 
+@pytest.mark.guarantee("G326")
 @pytest.mark.parametrize(
     "claims",
     [
@@ -112,6 +113,13 @@ def _signed(provider: Provider, alg: str, secret: bytes | None = None) -> bytes:
     return b".".join([head, payload, base64.urlsafe_b64encode(signature).rstrip(b"=")])
 
 
+@pytest.mark.guarantee(
+    "G326",
+    "A token of an OIDC provider is valid only if a published key of the provider signed it, for this issuer, "
+    "audience, and time. `alg: none` and shared secrets are refused. Unknown keys cost the provider one query in 30 "
+    "s.",
+    promise="each-operation-requires-its-right",
+)
 @pytest.mark.filterwarnings("ignore:Key size")
 def test_a_token_that_the_provider_did_not_sign_is_refused(provider: Provider, issuer: OidcIssuer) -> None:
     theirs, right = RSAKey.generate_key(2048), provider.token()
@@ -150,6 +158,7 @@ def test_the_algorithms_that_providers_use(alg: str, provider: Provider, issuer:
     assert issuer.principal(provider.token(name, alg))[0].name == "oidc:jo"
 
 
+@pytest.mark.guarantee("G326")
 def test_a_new_key_is_found_and_unknown_ones_cost_the_provider_little(
     provider: Provider, issuer: OidcIssuer, clock: Clock
 ) -> None:
@@ -289,6 +298,12 @@ class Withdrawal:
         await wait_until_async(lambda: self.door.known(self.header) is None, "forgotten")
 
 
+@pytest.mark.guarantee(
+    "G787",
+    "A token of an OIDC provider is refused after its signing key was withdrawn, within the refresh interval of the "
+    "keys. While the provider doesn't respond, its keys stay valid for a bounded time.",
+    promise="each-operation-requires-its-right",
+)
 @pytest.mark.parametrize("change", ["withdrawn", "all withdrawn", "replaced under its name"])
 def test_a_token_is_refused_when_its_signing_key_is_withdrawn(
     change: str, provider: Provider, issuer: OidcIssuer, clock: Clock
@@ -310,6 +325,7 @@ def test_a_token_is_refused_when_its_signing_key_is_withdrawn(
     asyncio.run(run())
 
 
+@pytest.mark.guarantee("G787")
 def test_an_outage_of_the_provider_logs_nobody_out_until_its_keys_are_too_old(
     provider: Provider, issuer: OidcIssuer, clock: Clock
 ) -> None:

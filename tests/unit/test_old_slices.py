@@ -78,6 +78,13 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     ledger.close()
 
 
+@pytest.mark.guarantee(
+    "G29",
+    "Slices that no rewind and no reader of a stream of results needs are removed from the ledger with their records, "
+    "or after a number of days. So the ledger is bounded by the retention of the streams. Runs without slices are "
+    "removed, except the newest and informative ones. Requests that need removed slices are refused.",
+    promise="stored-data-is-bounded",
+)
 def test_slices_go_with_their_records(lab: Lab) -> None:
     assert lab.floor(0, 31) == 0
     lab.starts = {0: 95, 1: 200}  # in the midst of slice 10 of one partition, at the beginning of slice 11 of the other
@@ -92,12 +99,14 @@ def test_slices_stay_at_least_and_at_most_so_many_days(lab: Lab) -> None:
     assert lab.floor(1, 31) == 15, "although the log holds none"
 
 
+@pytest.mark.guarantee("G29")
 def test_what_a_rewind_needs_stays_however_old_it_is(lab: Lab) -> None:
     lab.starts = NONE
     assert lab.api.apply(BOTH + HOUR).status_code == 200  # its first window has not ended, so it holds all records
     assert lab.floor(0, 1) == 0
 
 
+@pytest.mark.guarantee("G29")
 def test_what_a_reader_of_a_stream_of_results_is_cut_at_stays_however_old_it_is(lab: Lab) -> None:
     """Else it would take all that it has not read yet, up to the oldest checkpoint, as one slice."""
     streamed = BOTH.replace("turbine-minute}]", "turbine-minute}, {stream: turbine-minute}]")
@@ -109,6 +118,7 @@ def test_what_a_reader_of_a_stream_of_results_is_cut_at_stays_however_old_it_is(
     assert lab.floor(0, 1) == 15, "audits need no more than so many days"
 
 
+@pytest.mark.guarantee("G771")
 def test_what_a_lagging_reader_of_a_former_emitter_is_cut_at_stays_however_old_it_is(lab: Lab) -> None:
     """The emitter's present version leaves the stream out; the reader has read up to the end of emission 5."""
     streamed = BOTH.replace("turbine-minute}]", "turbine-minute}, {stream: turbine-minute}]")
@@ -138,6 +148,7 @@ def test_clearing_leaves_the_job_as_it_was(lab: Lab, monkeypatch: pytest.MonkeyP
     lab.commit(SLICES + 1, SLICES * MINUTE_MS)
 
 
+@pytest.mark.guarantee("G29")
 def test_a_version_that_reaches_further_back_keeps_its_slices_from_when_it_is_applied(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +179,7 @@ def test_a_version_that_reaches_further_back_keeps_its_slices_from_when_it_is_ap
         require_ledger_holds(lab.ledger, "power", plan)
 
 
+@pytest.mark.guarantee("G29")
 def test_runs_of_an_outage_go_with_their_events(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka is away: a run in ten seconds, each with two events, and none comes so far that it could write."""
     monkeypatch.setattr(old_runs, "RUNS_KEPT", 3)
@@ -202,6 +214,7 @@ def test_runs_of_an_outage_go_with_their_events(lab: Lab, monkeypatch: pytest.Mo
     )
 
 
+@pytest.mark.guarantee("G29")
 def test_of_a_version_the_newest_run_stays(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says by which documents of its streams the version is compiled; one that did not come so far says nothing."""
     monkeypatch.setattr(old_runs, "RUNS_KEPT", 3)
@@ -261,6 +274,7 @@ def test_one_job_that_cannot_be_looked_at_stops_nothing(lab: Lab) -> None:
     assert lab.old_slices().clear() > 0
 
 
+@pytest.mark.guarantee("G29")
 def test_a_version_that_reaches_back_behind_the_floor_is_refused(lab: Lab) -> None:
     lab.old_slices().clear()
     plan = plan_of_job(lab.ledger, load_pipeline(lab.ledger, "power", 1))

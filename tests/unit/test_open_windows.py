@@ -83,6 +83,12 @@ def results(outcomes: Iterator[Any]) -> dict[tuple[Any, ...], Any]:
     return found
 
 
+@pytest.mark.guarantee(
+    "G530",
+    "Open windows are shown with the values that would be emitted if no more records arrived, in any slices and "
+    "buckets. They don't change the results.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @pytest.mark.parametrize(
     "window",
     [
@@ -181,6 +187,12 @@ def rows(*counts: tuple[str, int]) -> Callable[[], pa.RecordBatch]:
     return lambda: batch.append_column("@problem", pa.nulls(batch.num_rows, pa.string()))
 
 
+@pytest.mark.guarantee(
+    "G532",
+    "The index of open windows doesn't grow forever: documents of closed windows are deleted, and the number of shown "
+    "windows is bounded. An index of another owner is never used.",
+    promise="stored-data-is-bounded",
+)
 def test_only_what_has_changed_is_written_and_what_is_gone_deleted(store: Store) -> None:
     made = MadeInMemory()
     shown, one = OpenWindows(), emission(made)
@@ -224,6 +236,7 @@ def test_the_id_of_a_window_whose_end_moves_follows_from_its_start() -> None:
     assert SessionShape(60_000, 1_000).ends_move
 
 
+@pytest.mark.guarantee("G531")
 def test_what_a_store_does_not_take_is_dropped_counted_and_shown_by_the_next_update(store: Store) -> None:
     shown, one = OpenWindows(), emission()
     place = shown_by._Place(one)
@@ -239,6 +252,7 @@ def test_what_a_store_does_not_take_is_dropped_counted_and_shown_by_the_next_upd
     assert (broken.dropped, broken.why) == (1, "ZeroDivisionError: division by zero")
 
 
+@pytest.mark.guarantee("G531")
 def test_what_a_store_may_have_lost_is_written_anew_and_what_is_gone_still_deleted(store: Store) -> None:
     """Somebody deletes the index while a job runs: windows of quiet devices are shown again, too."""
     shown, one = OpenWindows(), emission()
@@ -274,6 +288,12 @@ def test_what_failed_is_tried_again_although_no_slice_follows(store: Store) -> N
     wait_until(lambda: len(store.documents) == 1)
 
 
+@pytest.mark.guarantee(
+    "G622",
+    "Documents of open windows that a job no longer shows, because a version has no `updates` or no such emission, "
+    "are deleted when windows of that version close. Documents of other jobs stay.",
+    promise="stored-data-is-bounded",
+)
 def test_what_an_emission_without_updates_has_left_goes_with_the_first_window_that_closes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -297,6 +317,7 @@ def test_what_an_emission_without_updates_has_left_goes_with_the_first_window_th
     assert set(asked) == {("old.open", None)} and left["old.open"] == 0
 
 
+@pytest.mark.guarantee("G622")
 def test_a_sweep_of_all_asks_for_the_job_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     bodies: list[Any] = []
 
@@ -329,6 +350,7 @@ def test_a_store_that_takes_no_deletes_is_asked_once_a_look(monkeypatch: pytest.
     assert len(rounds) == 1
 
 
+@pytest.mark.guarantee("G532")
 def test_more_open_windows_than_are_shown_are_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown_by, "OPEN_WINDOWS_MAX", 2)
     one = emission()
@@ -336,6 +358,12 @@ def test_more_open_windows_than_are_shown_are_counted(store: Store, monkeypatch:
     assert (counts.written, counts.dropped) == (2, 1)
 
 
+@pytest.mark.guarantee(
+    "G531",
+    "A job never waits for the index of open windows, and doesn't fail because of it. Refused updates are dropped and "
+    "counted. The next update shows their windows, and everything that a deleted index contained.",
+    promise="a-failing-store-costs-no-result",
+)
 def test_a_job_never_waits_and_what_is_overtaken_is_not_written(store: Store) -> None:
     """The store hangs while slices come; when it goes on, the last of them is written, but no sooner than the emission says."""
     now_s = [100.0]
@@ -379,6 +407,7 @@ steps:
     )
 
 
+@pytest.mark.guarantee("G530")
 def test_what_is_shown_is_the_same_in_any_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some slices, each of which leaves what is open then."""
     left: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -462,6 +491,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 OPEN_SHAPE = OpenShape.of(SHAPE, ends_move=False)
 
 
+@pytest.mark.guarantee("G532")
 def test_an_index_is_made_once_and_what_is_somebody_elses_left_alone(asked: dict[str, Any]) -> None:
     index = OpenIndex("http://nowhere", "load")
     index.make_sure(OPEN_SHAPE, IndexSettings(lifecycle="yearly"))

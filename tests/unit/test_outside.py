@@ -123,6 +123,7 @@ def test_a_kafka_that_can_not_be_asked_does_not_answer(monkeypatch: pytest.Monke
     assert not answers(monkeypatch, client)
 
 
+@pytest.mark.guarantee("G281")
 def test_a_schema_registry_that_is_away_is_an_outage_and_one_that_refuses_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -96,6 +96,12 @@ def test_stack_json_remembers_and_the_stacks_processes_are_given_what_it_says(
     assert "planted" not in environment.values() and "planted" not in (tmp_path / "stack.json").read_text()
 
 
+@pytest.mark.guarantee(
+    "G346",
+    "An embedded stack checks external servers before it starts anything, remembers them, and never starts, watches, "
+    "or stops them. It uses their logins, and refuses logins for its own servers.",
+    promise="a-stack-keeps-its-data",
+)
 def test_what_is_outside_is_no_part_to_start_watch_or_stop(tmp_path: Path) -> None:
     own = set(Stack(Settings(), tmp_path, 0, Console(quiet=True)).parts)
     given = {"kafka": "farm:9092", "elasticsearch": "http://farm:9200"}
@@ -103,6 +109,7 @@ def test_what_is_outside_is_no_part_to_start_watch_or_stop(tmp_path: Path) -> No
     assert own - set(stack.parts) == {"kafka", "elasticsearch"}
 
 
+@pytest.mark.guarantee("G346")
 def test_a_running_stack_keeps_its_servers(tmp_path: Path) -> None:
     import os
 

@@ -58,6 +58,12 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
+@pytest.mark.guarantee(
+    "G793",
+    "A stack that root starts writes through no link and changes the owner of no file outside the directory of its "
+    "Elasticsearch. A pid that the user of this directory writes makes root stop no other process.",
+    promise="a-stack-keeps-its-data",
+)
 @pytest.mark.parametrize("name", CONFIGURATION)
 def test_a_start_overwrites_no_file_behind_a_link_in_the_configuration(place: Place, name: str) -> None:
     file = place.config / name
@@ -68,6 +74,7 @@ def test_a_start_overwrites_no_file_behind_a_link_in_the_configuration(place: Pl
     assert file.is_file() and not file.is_symlink()
 
 
+@pytest.mark.guarantee("G793")
 @pytest.mark.parametrize("name", ["config", "config/jvm.options.d", "config/transport", "tmp"])
 def test_a_start_writes_and_deletes_nothing_in_a_directory_behind_a_link(place: Place, name: str) -> None:
     for victim in (*CONFIGURATION, "ca.pem", "ca-key.pem", "server.pem", "server-key.pem"):
@@ -82,6 +89,7 @@ def test_a_start_writes_and_deletes_nothing_in_a_directory_behind_a_link(place: 
     assert not directory.is_symlink()
 
 
+@pytest.mark.guarantee("G793")
 @pytest.mark.parametrize("name", ["data", "logs"])
 def test_a_start_refuses_a_link_in_place_of_data_or_logs(place: Place, name: str) -> None:
     (place.data_dir / name).rmdir()
@@ -103,6 +111,7 @@ def test_the_user_of_the_server_can_replace_no_directory_of_it(place: Place) -> 
     assert place.data_dir.stat().st_uid == 0
 
 
+@pytest.mark.guarantee("G793")
 @only_root
 def test_no_file_outside_gets_another_owner(place: Place) -> None:
     """Neither behind a link nor under a second name."""
@@ -120,6 +129,7 @@ def test_no_file_outside_gets_another_owner(place: Place) -> None:
     place.require_untouched()
 
 
+@pytest.mark.guarantee("G793")
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("kind", ["link", "pipe", "number of another process", "text"])
 def test_the_pid_file_makes_root_stop_no_other_process(place: Place, kind: str) -> None:

@@ -131,6 +131,12 @@ def test_its_package_is_a_part_of_what_results_depend_on() -> None:
     assert "format" not in read_pipeline(plain.encode(), "frames.yaml").inputs[0].identity(["value"])
 
 
+@pytest.mark.guarantee(
+    "G876",
+    "If the package of a format isn't installed, stored streams stay readable, and gateways store no request that "
+    "they can't split into records.",
+    promise="a-record-is-read-in-the-same-way-everywhere",
+)
 def test_a_stored_stream_stays_readable_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = StreamSpec.from_document(DOCUMENT).as_document()
     (body,) = frames(1)

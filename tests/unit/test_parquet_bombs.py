@@ -27,6 +27,11 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.guarantee(
+    "G782",
+    "A small file of Parquet with many long strings is read a few rows at a time, and a sample of it ends at 64 MiB.",
+    promise="no-client-can-exhaust-a-service",
+)
 def test_a_small_file_is_read_in_small_steps(path: Path) -> None:
     tracemalloc.start()
     assert sum(len(piece) for piece in read_records(path, RecordFormat("json", (), {}))) == ROWS
@@ -34,6 +39,7 @@ def test_a_small_file_is_read_in_small_steps(path: Path) -> None:
     tracemalloc.stop()
 
 
+@pytest.mark.guarantee("G782")
 def test_a_sample_ends_at_a_number_of_bytes(path: Path) -> None:
     tracemalloc.start()
     rows, _ = read_parquet(path.read_bytes(), ROWS)

@@ -117,6 +117,12 @@ def run(registry: Registry, files: list[Path], *more: str) -> int:
     return code
 
 
+@pytest.mark.guarantee(
+    "G795",
+    "`make pin-images` writes the digest that the registry has for each tag into Dockerfile and compose files, "
+    "checked against the content. If one tag can't be resolved, no file is changed.",
+    promise="a-stack-keeps-its-data",
+)
 def test_every_image_of_the_repository_gets_the_digest_of_its_tag(registry: Registry, files: list[Path]) -> None:
     names = images(files)
     assert {name for name, _ in names} == {
@@ -139,6 +145,7 @@ def test_every_image_of_the_repository_gets_the_digest_of_its_tag(registry: Regi
     assert set(registry.scopes) == {f"repository:{repository(name)}:pull" for name, _ in names}
 
 
+@pytest.mark.guarantee("G795")
 def test_a_second_run_follows_a_tag_that_moved_and_the_check_finds_it(
     registry: Registry, files: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,6 +171,7 @@ def test_a_registry_without_tokens_is_read_too(registry: Registry, files: list[P
     assert run(registry, files) == 0 and registry.scopes == []
 
 
+@pytest.mark.guarantee("G795")
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
@@ -208,6 +216,12 @@ def test_a_short_name_is_one_of_dockers_registry(name: str, place: tuple[str, st
     assert pin_images.references(f"FROM --platform=linux/amd64 {name}:1.2 AS a\n") == [(name, "1.2", None)]
 
 
+@pytest.mark.guarantee(
+    "G796",
+    "Each package that the image or `make` installs is checked against its hash, also setuptools, which builds the "
+    "package.",
+    promise="a-stack-keeps-its-data",
+)
 def test_setuptools_is_installed_by_its_hash_and_not_by_build_isolation() -> None:
     """Build isolation fetches what pyproject.toml names under `requires` without a hash."""
     lock = (ROOT / "requirements-build.lock").read_text()

@@ -705,6 +705,12 @@ def test_types_follow_spark(text: str, expected: str) -> None:
     assert type_of(text) == expected
 
 
+@pytest.mark.guarantee(
+    "G413",
+    "A regular expression needs time in proportion to the text. A pattern that RE2 doesn't support, or that is too "
+    "long, is refused when the document is applied.",
+    promise="no-client-can-exhaust-a-service",
+)
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -133,6 +133,12 @@ def registered(api: Api) -> list[tuple[str, int]]:
     return [(row.name, row.version) for row in [*ledger.streams(), *ledger.lookups(), *ledger.jobs()]]
 
 
+@pytest.mark.guarantee(
+    "G700",
+    "A plan forbids exactly the documents that apply refuses before a change, with the same message, and has the same "
+    "notes. If one document is refused, none is applied.",
+    promise="unusable-documents-are-refused",
+)
 @pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
 def test_a_plan_forbids_what_an_apply_refuses_and_says_the_same(
     api: Api, case: tuple[str, Callable[[Api], None], str]
@@ -151,6 +157,7 @@ def test_a_plan_forbids_what_an_apply_refuses_and_says_the_same(
     assert registered(api) == there
 
 
+@pytest.mark.guarantee("G700")
 @pytest.mark.parametrize(
     ("before", "text"),
     [
@@ -178,6 +185,13 @@ def test_a_plan_says_that_a_topic_goes_by_its_senders_times(api: Api) -> None:
     assert "message.timestamp.type=CreateTime" in stream["notes"][0]
 
 
+@pytest.mark.guarantee(
+    "G769",
+    "A topic whose settings can lose confirmed records is named with the setting and the remedy: by `apply` if the "
+    "topic existed before, and by the doctor at any time. `apply` notes a single replica, and the doctor warns of it "
+    "if there are several brokers.",
+    promise="failures-are-reported-with-their-remedy",
+)
 def test_a_topic_that_can_lose_confirmed_records_is_noted(api: Api) -> None:
     api.topics.hazards = (
         Hazard(HazardKind.UNCLEAN_LEADER, "topic turbines has unclean.leader.election.enable=true", "change it"),
@@ -204,6 +218,7 @@ def test_every_refusal_of_a_text_is_in_its_plan(api: Api) -> None:
     assert "because stage per_minute of power does" in job["changes"][0]["reason"]
 
 
+@pytest.mark.guarantee("G700")
 def test_a_stream_is_refused_before_anything_is_changed(api: Api) -> None:
     """That the topic of one was made anew was found when others were registered already."""
     api.apply(STREAM)

@@ -190,6 +190,11 @@ def test_an_empty_log_has_no_slice(job):
     assert job.next(10) is None
 
 
+@pytest.mark.guarantee(
+    "G10",
+    "A slice is recorded in the ledger before it is processed, and its ranges never change.",
+    promise="results-depend-only-on-the-log",
+)
 def test_a_slice_is_in_the_ledger_before_it_is_returned_and_is_not_cut_again(job):
     job.log.add(0, 100, 50)
     row = job.next(200)
@@ -234,6 +239,7 @@ def test_a_partition_that_is_behind_holds_the_others_back_until_it_is_idle(job):
     assert job.closed_ms == 57_000 - 1_000
 
 
+@pytest.mark.guarantee("G24")
 def test_behind_an_open_transaction_there_is_no_silence(job):
     for partition in (0, 1):
         job.log.add(partition, 100, 9_000)
@@ -261,6 +267,7 @@ def test_what_was_counted_is_recorded_with_the_slice_and_a_new_run_begins_anew(j
     assert job.next(8_300).silence_ms == {"s": {0: 3_100, 1: 3_100}}, "from its own first look on"
 
 
+@pytest.mark.guarantee("G24")
 @pytest.mark.parametrize("wall_ms", [lambda now_ms: now_ms + 45_000, lambda now_ms: now_ms + now_ms % 3 * 86_400_000])
 def test_a_wall_clock_that_is_ahead_or_steps_by_days_makes_no_record_late(job, wall_ms):
     """Two partitions get a record a second, logged as they happen; one of them pauses for 4 of the 5 seconds again and again."""
@@ -281,6 +288,7 @@ def test_a_wall_clock_that_is_ahead_or_steps_by_days_makes_no_record_late(job, w
     assert rows[-1].watermark_ms == 55_000 - 1_000
 
 
+@pytest.mark.guarantee("G24")
 @pytest.mark.parametrize("begins_a_new_run", [False, True])
 def test_what_was_held_up_by_an_outage_is_not_late(job, begins_a_new_run):
     """Two feeds; the brokers go away when one of them has been silent for 4 of the 5 seconds. Both senders deliver what they
@@ -341,6 +349,7 @@ def waiting(job):
     return job
 
 
+@pytest.mark.guarantee("G23")
 def test_the_first_slice_waits_for_all_partitions_of_a_stream_that_begins_to_fill(job):
     """Fast: 30 s of event time in 100 ms, and the partition that comes second begins with the oldest."""
     waiting(job)
@@ -420,6 +429,12 @@ def row_counts(rows):
     return [sum(row.offsets["s"].values()) - sum(row.offsets_first["s"].values()) for row in rows]
 
 
+@pytest.mark.guarantee(
+    "G36",
+    "Running jobs notice an added partition within 10 s and read it from its first record. No record is late because "
+    "its partition was added, with the limits of decision 24.",
+    promise="no-record-is-late-without-cause",
+)
 @pytest.mark.parametrize("late_first", [0, 1, 3], ids=lambda n: f"{n} that are late come first")
 def test_far_behind_no_record_of_an_added_partition_is_late_because_the_brokers_clock_jumped(tmp_path, late_first):
     """The clock is set back while the job is far behind: by log time, all of the old partition comes before the new one."""
@@ -510,6 +525,13 @@ def late_records(job, row):
     ]
 
 
+@pytest.mark.guarantee(
+    "G755",
+    "A clock that is ahead makes no record of another sender late if that record reaches Kafka within `delay` after "
+    "its event time. A record moves event time at most to its log time, also with `watermark: newest` and after a "
+    "silence of all partitions.",
+    promise="no-record-is-late-without-cause",
+)
 def test_a_clock_that_is_ahead_makes_no_record_of_others_late(bounded):
     """Two senders write to each partition. One of them, in partition 0, is three minutes ahead."""
     job, late = bounded, []
@@ -525,6 +547,7 @@ def test_a_clock_that_is_ahead_makes_no_record_of_others_late(bounded):
     assert 27_000 <= job.closed_ms <= 30_000
 
 
+@pytest.mark.guarantee("G755")
 def test_after_a_silence_of_all_partitions_a_clock_that_is_ahead_makes_no_record_of_others_late(bounded):
     job, late = bounded, []
     for second in [*range(1, 11), *range(80, 90)]:
@@ -538,6 +561,12 @@ def test_after_a_silence_of_all_partitions_a_clock_that_is_ahead_makes_no_record
     assert late == []
 
 
+@pytest.mark.guarantee(
+    "G756",
+    "A partition whose records are all rejected becomes idle after `idle_timeout`, and then holds no window open. "
+    "Records that aren't read yet don't count as rejected.",
+    promise="no-record-is-late-without-cause",
+)
 def test_a_partition_whose_records_are_all_rejected_becomes_idle(bounded):
     """The clock of its only sender was reset. Its records come as often as those of the other partition."""
     job, ended_ms = bounded, []
@@ -568,6 +597,7 @@ def test_a_record_that_is_accepted_again_ends_the_idle_time_of_its_partition(bou
     assert job.closed_ms == 19_000, "partition 1 holds the watermark back again"
 
 
+@pytest.mark.guarantee("G756")
 def test_records_of_a_partition_that_are_not_read_yet_do_not_count_as_none(tmp_path):
     """A slice takes only a part of what waits there: nobody knows whether the rest is accepted."""
     job = Job(tmp_path, rows_max=10)
@@ -590,6 +620,12 @@ def test_records_of_a_partition_that_are_not_read_yet_do_not_count_as_none(tmp_p
     job.ledger.close()
 
 
+@pytest.mark.guarantee(
+    "G757",
+    "While a partition has no leader or too few in-sync replicas, or while this isn't known, no time counts as its "
+    "silence.",
+    promise="no-record-is-late-without-cause",
+)
 def test_while_a_partition_cannot_be_written_it_is_not_silent(job):
     for partition in (0, 1):
         job.log.add(partition, 100, 9_000)
@@ -607,6 +643,12 @@ def test_while_a_partition_cannot_be_written_it_is_not_silent(job):
     assert job.closed_ms == 21_000, "partition 0 is idle now"
 
 
+@pytest.mark.guarantee(
+    "G760",
+    "If producers set the log times of a topic, a record moves event time at most to the time at which its slice was "
+    "planned. This bound is recorded with the slice, and the audit computes it, too.",
+    promise="no-record-is-late-without-cause",
+)
 def test_if_producers_write_the_log_times_the_planners_clock_bounds_event_time(tmp_path):
     job = Job(tmp_path)
     settings = PlannerSettings("j", 1, job.run.epoch, (InputStream("s", has_senders_times=True),), 100, RULE, WINDOWS)
@@ -641,6 +683,12 @@ TIMES = {
 }
 
 
+@pytest.mark.guarantee(
+    "G264",
+    "The producers of a topic can set its log times in any order, and one of them years ahead. A job that lags in "
+    "this topic still proceeds in slices of a bounded size.",
+    promise="no-client-can-exhaust-a-service",
+)
 @pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
 @pytest.mark.parametrize("is_first_far", [False, True])
 def test_a_job_far_behind_gets_on_whatever_times_producers_say(tmp_path, times, is_first_far):
@@ -713,6 +761,7 @@ def test_a_partition_that_was_added_joins_the_next_slice_at_its_beginning(job):
     assert row.offsets == {"s": {0: 1, 1: 0, 2: 1}}
 
 
+@pytest.mark.guarantee("G36")
 @pytest.mark.parametrize("idle_timeout_ms", [None, 5_000])
 def test_no_record_of_an_added_partition_is_late_because_it_was_seen_late(tmp_path, idle_timeout_ms):
     """The planner knows of it a moment after it asked for the ends. It holds a record by then, and the others later ones."""
@@ -810,6 +859,12 @@ class Reader(Job):
         )
 
 
+@pytest.mark.guarantee(
+    "G73",
+    "A job that reads another job's results reads each emission completely or not at all. None of these results is "
+    "late, with no delay.",
+    promise="each-sink-contains-each-result-once",
+)
 def test_a_stream_of_results_is_read_up_to_the_last_committed_emission_only(tmp_path):
     job = Reader(tmp_path)
     job.write(1, 0)
@@ -826,6 +881,7 @@ def test_a_stream_of_results_is_read_up_to_the_last_committed_emission_only(tmp_
     job.ledger.close()
 
 
+@pytest.mark.guarantee("G73")
 @pytest.mark.parametrize(
     ("rows_max", "cuts"), [(20, [10, 15]), (10, [5, 10, 15]), (9, [5, 10, 15]), (1, [5, 10, 15]), (30, [15])]
 )
@@ -893,6 +949,11 @@ def latest(job):
     return job.planner_of(PlannerSettings("j", 1, job.run.epoch, (InputStream("s", "latest"),), 100, RULE, WINDOWS))
 
 
+@pytest.mark.guarantee(
+    "G27",
+    "A job with `start: latest` reads from the end of the log at its first run, whatever happens to that run.",
+    promise="results-depend-only-on-the-log",
+)
 def test_a_run_that_dies_before_its_first_slice_has_recorded_where_it_begins(job):
     """The next one begins there too, whatever has come since."""
     job.log.add(0, 100, 50)
@@ -916,6 +977,12 @@ def test_an_origin_is_recorded_once_and_only_where_a_job_begins_at_the_latest_re
     assert job.ledger.slice_count("j") == 1
 
 
+@pytest.mark.guarantee(
+    "G762",
+    "If the ledger loses slices that a running job has committed, the run plans and commits nothing more: the job "
+    "fails, and its message says so.",
+    promise="a-damaged-log-or-ledger-stops-the-job",
+)
 @pytest.mark.parametrize("lost", ["the plan of slice 2", "the commit of slice 2", "both slices"])
 def test_a_ledger_that_lost_slices_of_the_run_ends_the_run(tmp_path, lost):
     """The copy of the ledger is from before the last commit, as a replica without synchronous commits has it. Planning goes on
@@ -940,6 +1007,7 @@ def test_a_ledger_that_lost_slices_of_the_run_ends_the_run(tmp_path, lost):
     assert job.ledger.last_slice("j") == before
 
 
+@pytest.mark.guarantee("G762")
 def test_a_slice_that_the_ledger_lost_is_not_committed_and_none_is_planned_behind_it(tmp_path):
     job = Job(tmp_path)
     shutil.copy(tmp_path / "ledger.sqlite", tmp_path / "before.sqlite")

@@ -153,6 +153,13 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
+@pytest.mark.guarantee(
+    "G453",
+    "The effective watermark is the minimum over the streams, each with its own rule. A completely idle stream delays "
+    "no other. The slice with the first records of a stream doesn't advance the watermark. A job that lags cuts its "
+    "slices over all streams at one log time.",
+    promise="no-record-is-late-without-cause",
+)
 def test_the_watermark_is_the_least_over_the_streams_by_their_own_rules(job: Job) -> None:
     for at_ms in (100_000, 101_000):
         job.log.add("a", 0, at_ms)
@@ -196,6 +203,7 @@ def test_first_records_of_a_stream_hold_all_and_when_all_are_idle_event_time_run
     assert row.watermark_ms == min(200_000 - 1_000, 150_000 - 10_000) + beyond_ms
 
 
+@pytest.mark.guarantee("G453")
 def test_far_behind_all_streams_are_cut_at_one_log_time(tmp_path: Path) -> None:
     job = Job(tmp_path, rows_max=40)
     for second in range(1, 101):

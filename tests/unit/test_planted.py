@@ -12,6 +12,13 @@ from tests.support.planted import files_below, leaks, new_secret
 SECRET = new_secret("a")
 
 
+@pytest.mark.guarantee(
+    "G422",
+    "A secret of any setting, a token, or a key is in no log, message, status, metric, answer, process argument, "
+    "ledger value, or record, even if it is wrong. The doctor accepts servers with TLS and login, and a stack starts "
+    "with them.",
+    promise="secrets-and-connections-are-protected",
+)
 @pytest.mark.parametrize(
     "leaked",
     [

@@ -59,6 +59,12 @@ def test_a_pause_grows_and_has_its_bounds(failures: int, every_s: float, chance:
     assert pause_s(1, every_s, 1.0) <= pause_s(failures, every_s, 1.0)
 
 
+@pytest.mark.guarantee(
+    "G304",
+    "The polling gateway connects only to addresses that its settings allow, whatever a document contains, a name "
+    "resolves to, or a redirect leads to. No secret is in a document, a log line, or a record.",
+    promise="each-operation-requires-its-right",
+)
 @pytest.mark.parametrize(
     ("entries", "host", "addresses", "found"),
     [
@@ -124,6 +130,12 @@ SPECIAL = [
 ]
 
 
+@pytest.mark.guarantee(
+    "G785",
+    "A name in the list of polled hosts leads to no metadata service of a cloud and to no other special address, "
+    "listed exactly or by a wildcard. The gateway connects to the address that it checked.",
+    promise="each-operation-requires-its-right",
+)
 @pytest.mark.parametrize("address", SPECIAL)
 @pytest.mark.parametrize("entry", ["x.plant.example", "*.plant.example"])
 def test_a_name_leads_to_no_metadata_service_and_no_embedded_address(entry: str, address: str) -> None:
@@ -144,6 +156,7 @@ def test_localhost_leads_to_this_machine_only() -> None:
         AllowedHosts(["localhost"]).address_for("localhost", ["169.254.169.254"])
 
 
+@pytest.mark.guarantee("G785")
 def test_the_address_that_was_checked_is_the_one_that_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """The name leads to another address at each look-up, as with DNS rebinding."""
     answers = [["192.0.2.1"], ["127.0.0.1"]]
@@ -224,6 +237,7 @@ def test_a_document_is_read_back_as_it_was() -> None:
     assert (spec.poll[0].every, spec.poll[0].timeout) == (90_000, 10_000)
 
 
+@pytest.mark.guarantee("G304")
 def test_secrets_are_read_from_files_or_settings_and_never_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +261,12 @@ def test_secrets_are_read_from_files_or_settings_and_never_shown(
     assert Secrets(PollSettings.read()).value("C") == "four"
 
 
+@pytest.mark.guarantee(
+    "G786",
+    "A poll secret is sent only to the hosts that the operator has bound it to. It is never sent by plain HTTP, "
+    "except to the gateway's own machine.",
+    promise="secrets-and-connections-are-protected",
+)
 @pytest.mark.parametrize(
     ("hosts", "url", "is_sent"),
     [
@@ -282,6 +302,7 @@ def test_a_secret_is_sent_to_its_hosts_only_and_not_by_plain_http(
     assert ("STRANDLINE_POLL_SECRET_HOSTS" in str(caught.value)) is url.startswith("https")
 
 
+@pytest.mark.guarantee("G786")
 def test_the_gateway_sends_no_secret_to_another_host(tmp_path: Path) -> None:
     """Whoever may register a stream chooses the URL and the name of the secret."""
     settings = PollSettings(
@@ -423,6 +444,12 @@ def test_an_interim_answer_is_not_the_answer(interim: bytes, is_one_piece: bool)
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
+@pytest.mark.guarantee(
+    "G784",
+    "Each response of a polled device, a schema registry, an OIDC or OAuth provider, or Kibana has limits of memory "
+    "and time. The limits include its head, its trailers, and the extensions of its chunks.",
+    promise="no-client-can-exhaust-a-service",
+)
 @pytest.mark.parametrize(
     ("first", "piece"),
     [
@@ -450,6 +477,7 @@ def test_an_endless_head_or_trailer_ends_the_request_before_it_takes_memory(firs
     assert device.count < 25
 
 
+@pytest.mark.guarantee("G784")
 def test_trailers_are_no_headers_and_the_number_of_headers_is_bounded() -> None:
     (reply, code), _ = asyncio.run(
         ask(
@@ -607,6 +635,7 @@ def test_an_answer_is_a_record_with_its_bytes_and_only_once_while_it_stays_the_s
     assert "canary" not in repr(about)
 
 
+@pytest.mark.guarantee("G303")
 @pytest.mark.parametrize(
     "other",
     [
@@ -624,6 +653,7 @@ def test_who_asks_the_same_url_for_another_stream_or_otherwise_is_sent_its_state
     assert asked == [None, None, '"1"', '"1"']
 
 
+@pytest.mark.guarantee("G786")
 def test_a_request_to_another_host_is_not_made_with_the_secret(tmp_path: Path) -> None:
     """Each secret is asked for with the URL of its own request."""
     settings = PollSettings(poll_secrets={"S": "Bearer canary"}, poll_secret_hosts={"S": ("meters.example",)})
@@ -703,6 +733,7 @@ def test_what_is_noted_while_etags_are_written_is_written_next(
     assert all(kept(tmp_path, name) for name in "abcd")
 
 
+@pytest.mark.guarantee("G303")
 def test_what_was_not_persisted_is_asked_for_again(tmp_path: Path) -> None:
     answer = Reply(200, {"etag": '"1"'}, b'{"kwh": 1}')
     outcomes, asker, _, _, failures = poll(tmp_path, [answer, answer], [SpoolFull("full"), Accepted.SPOOL])
@@ -710,6 +741,7 @@ def test_what_was_not_persisted_is_asked_for_again(tmp_path: Path) -> None:
     assert [headers.get("If-None-Match") for headers in asker.asked] == [None, None]
 
 
+@pytest.mark.guarantee("G304")
 def test_what_is_no_good_answer_is_counted_and_not_a_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     replies = [
         Reply(302, {"location": "http://169.254.169.254/"}, b"moved"),

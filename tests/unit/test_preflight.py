@@ -50,6 +50,7 @@ def test_logins_and_certificates_are_refused_that_the_stacks_own_servers_have_no
     assert "planted" not in str(refused.value)
 
 
+@pytest.mark.guarantee("G346")
 @pytest.mark.parametrize(
     ("name", "outside"),
     [

@@ -92,6 +92,7 @@ def put_back_so_far(topic: Topic) -> Counter[str]:
     return Counter(one for one in topic.records if one != "other")
 
 
+@pytest.mark.guarantee("G224")
 @pytest.mark.parametrize("first", REPLAY_FAILPOINTS)
 @pytest.mark.parametrize("second", REPLAY_FAILPOINTS)
 def test_two_kills_put_nothing_back_twice(ledger: Ledger, topic: Topic, first: str, second: str) -> None:
@@ -118,6 +119,7 @@ def test_what_is_in_doubt_where_the_stream_is_gone_is_left_out(ledger: Ledger, t
     assert put(ledger, topic).before == set(IDENTITIES)
 
 
+@pytest.mark.guarantee("G224")
 @pytest.mark.parametrize("killed_at", ["replay.intended", "replay.committed"])
 def test_what_nobody_asks_for_again_is_decided_by_the_next_replay(ledger: Ledger, topic: Topic, killed_at: str) -> None:
     """It stayed in doubt for ever. So each replay read the stream from there; and once retention had removed that place, letters

@@ -138,6 +138,12 @@ def test_each_method_gives_a_new_object_and_changes_none():
     assert window.emit(stream="a") != window and "emit" not in window._steps[-1].document
 
 
+@pytest.mark.guarantee(
+    "G433",
+    "An error in a Python pipeline names the file and line of the call that caused it, also if a control service "
+    "finds the error.",
+    promise="all-forms-of-a-pipeline-agree",
+)
 def test_a_mistake_in_the_text_names_the_call_that_made_it():
     line = sys._getframe().f_lineno + 3
     wrong = (
@@ -153,6 +159,7 @@ def test_a_mistake_in_the_text_names_the_call_that_made_it():
     assert "'1 minute' is not a duration" in size.message
 
 
+@pytest.mark.guarantee("G433")
 def test_a_mistake_against_the_stream_names_the_call_that_made_it():
     line = sys._getframe().f_lineno + 2
     wrong = TURBINES.event_time("ts", delay="10s").derive(load="power / rated_power")
@@ -197,6 +204,7 @@ def test_event_time_may_be_the_time_of_arrival():
 INVERTERS = stream("inverters", schema={"inverter": "string", "time": "timestamp", "watts": "long"}, key="inverter")
 
 
+@pytest.mark.guarantee("G540")
 def test_flows_are_joined_and_united():
     """Steps stand in the order in which they were said, and what is taken from gets a name."""
     power, watts = TURBINES.event_time("ts", delay="10s"), INVERTERS.event_time("time", delay="1m", start="latest")

@@ -62,6 +62,13 @@ class Played:
             return [value for chunk in self.reader.read([wanted]) for value in chunk.values]
 
 
+@pytest.mark.guarantee(
+    "G750",
+    "A range of the log is completely read only when the batch with its last offset has arrived; a transaction marker "
+    "or an aborted batch there counts, too. Empty responses are fetched again, and without progress reading ends with "
+    "`log_unavailable`. The recorded checksums of slices in the range are compared.",
+    promise="a-damaged-log-or-ledger-stops-the-job",
+)
 @pytest.mark.parametrize("stable_offset", [110, -1], ids=["settled", "unknown"])
 def test_an_empty_answer_proves_nothing_and_the_range_is_fetched_again(monkeypatch, stable_offset: int):
     """A broker answers so if its tiered storage takes longer than remote.fetch.max.wait.ms."""
@@ -70,6 +77,7 @@ def test_an_empty_answer_proves_nothing_and_the_range_is_fetched_again(monkeypat
     assert played.read(OffsetRange("s", 0, 0, 110)) == [b"a"] * 10 + [b"b"] * 100
 
 
+@pytest.mark.guarantee("G750")
 def test_a_range_whose_answers_stay_empty_is_unavailable(monkeypatch):
     played = Played(monkeypatch, answer(full(0, 4)), answer(stable_offset=10))
     with pytest.raises(
@@ -88,6 +96,12 @@ def test_a_transaction_that_stays_open_is_told_from_empty_answers(monkeypatch):
         Played(monkeypatch, answer(stable_offset=0)).read(OffsetRange("s", 0, 0, 10))
 
 
+@pytest.mark.guarantee(
+    "G751",
+    "A job whose stream lacks records at offsets that it needs computes nothing without them: it fails, and the error "
+    "names the offsets and the remedy. A hole that heals within 30 s has no effect.",
+    promise="a-damaged-log-or-ledger-stops-the-job",
+)
 def test_a_hole_is_no_end_of_a_range(monkeypatch):
     """Offsets 10 to 99 are missing, and the broker answers a fetch at offset 10 with the batch at offset 100."""
     played = Played(monkeypatch, answer(full(0, 10) + full(100, 110)), answer(full(100, 110)))
@@ -100,6 +114,7 @@ def test_a_hole_is_no_end_of_a_range(monkeypatch):
     assert 30 < played.now_s < 31, "it may heal, as when another replica leads"
 
 
+@pytest.mark.guarantee("G751")
 @pytest.mark.parametrize("end", [50, 100, 110])
 def test_a_hole_that_heals_costs_no_record(monkeypatch, end: int):
     holed, whole = answer(full(0, 10) + full(100, 110)), answer(full(10, 100) + full(100, 110))
@@ -114,6 +129,7 @@ def test_a_topic_that_may_be_compacted_is_read_over_its_holes(monkeypatch):
     assert [offset for chunk in chunks for offset in chunk.offsets] == [*range(3, 10), *range(100, 110)]
 
 
+@pytest.mark.guarantee("G750")
 @pytest.mark.parametrize(
     "last", [marker(9, COMMIT), batch(5, *[b"x"] * 5, transactional=True)], ids=["marker", "aborted"]
 )
@@ -155,6 +171,7 @@ def test_bytes_that_broke_in_a_later_range_cost_no_record_of_those_before_it(bro
             reader._take(left[1:], [answer(broken)])
 
 
+@pytest.mark.guarantee("G35")
 @pytest.mark.parametrize(
     "last",
     [batch(8, b"b", b"c"), batch(8, b"b", b"c", b"beyond the end"), full(8, 9) + marker(9, COMMIT)],
@@ -181,6 +198,7 @@ def test_a_range_whose_last_batch_is_not_the_recorded_one_is_refused(last: bytes
             take(recorded, *records)
 
 
+@pytest.mark.guarantee("G750")
 def test_each_recorded_checksum_inside_a_range_is_compared():
     """A replay reads several slices at once; each has the checksum of its own end."""
     batches = [full(0, 3), full(3, 5), marker(5, ABORT), full(6, 10)]

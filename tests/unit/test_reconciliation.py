@@ -48,6 +48,7 @@ def compare(*rows: Row) -> Finding:
     return finding
 
 
+@pytest.mark.guarantee("G60")
 @pytest.mark.parametrize(
     ("rows", "kind"),
     [
@@ -89,6 +90,7 @@ def test_before_anything_is_closed_every_document_is_extra() -> None:
     assert finding.kind is Kind.EXTRA
 
 
+@pytest.mark.guarantee("G60")
 @pytest.mark.parametrize(
     ("rows", "kind"),
     [
@@ -174,6 +176,11 @@ def of_result(end_ms: int | None = 120_000, index: str = INDEX, emission: int = 
     return Row("letters:minute", "minutes-2026.11/a", side, index, end_ms, emission, b"expression")
 
 
+@pytest.mark.guarantee(
+    "G143",
+    "An audit requires the dead letter of each result without a value, and finds dead letters that no result explains.",
+    promise="the-audit-finds-every-difference",
+)
 @pytest.mark.parametrize(
     ("rows", "kind"),
     [

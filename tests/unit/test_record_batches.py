@@ -125,6 +125,7 @@ def test_a_marker_that_compaction_emptied_is_passed_over():
     assert values(empty + batch(2, b"b"), first=1) == ([b"b"], 3)
 
 
+@pytest.mark.guarantee("G751")
 @pytest.mark.parametrize("kept", [0, 1])
 def test_a_batch_from_which_records_were_removed_is_a_hole(kept: int):
     """Its offsets follow those of the batch before, and only the number of its records shows that some are missing."""

@@ -94,6 +94,13 @@ def batch_of(times_us: list[int], elements: list[int | None] | None = None, **co
     )
 
 
+@pytest.mark.guarantee(
+    "G241",
+    "An `emit` without a window gives each record that reaches it one document, in an index and in a stream. Its id "
+    "depends on its log position, and its index on its event time. No kill or restart adds, loses, or changes one, "
+    "and the audit finds a missing one.",
+    promise="each-sink-contains-each-result-once",
+)
 def test_a_document_is_a_function_of_the_record() -> None:
     """Its index is of the month of its event time, its id of where the record stands."""
     march, april = 1_711_929_599_999_000, 1_711_929_600_000_500
@@ -262,6 +269,7 @@ def test_texts_of_more_than_an_array_has_room_for_are_several_batches(monkeypatc
     assert [one.num_rows for one in found["inverse"]] == [1, 1, 1]
 
 
+@pytest.mark.guarantee("G241")
 def test_a_replayed_slice_does_not_even_build_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(PIPELINE, 2, monkeypatch)
     kinds = {one[1] for one in engine.rows(0, [1.0, 2.0], is_new=False)}
@@ -295,6 +303,12 @@ def test_what_an_upgrade_means_for_emissions_of_records() -> None:
     assert Effect.FORBIDDEN in {one.effect for one in changes_between(fewer, moved)}
 
 
+@pytest.mark.guarantee(
+    "G242",
+    "Steps between a window and its `emit` change only its results. A result without a value there is a dead letter "
+    "and isn't stored, and the audit computes the same.",
+    promise="operators-compute-what-the-reference-describes",
+)
 def test_steps_behind_a_window_change_its_results() -> None:
     """A result that a `where` leaves out is no result; one without a value is a dead letter, with null for what is not known; and
     a further window takes up what is left."""

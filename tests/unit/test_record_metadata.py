@@ -74,6 +74,7 @@ def test_each_kind_of_metadata_is_a_text(what: str, headers: dict[str, bytes], v
     assert (accepted, rejected) == ([{"v": 1, "m": value}], [])
 
 
+@pytest.mark.guarantee("G843")
 def test_metadata_hold_for_each_row_of_a_record_and_for_bare_values() -> None:
     source = packed({HEADER_SOURCE: b"file:f"}, b"k")
     rows, _ = read({"k": "string", "v": "long"}, (b'[{"v":1},{"v":2}]', source), explode="$", metadata={"k": "key"})
@@ -83,6 +84,12 @@ def test_metadata_hold_for_each_row_of_a_record_and_for_bare_values() -> None:
     ]
 
 
+@pytest.mark.guarantee(
+    "G843",
+    "Fields with metadata of a record (`metadata`) have the same values from the log in every read, for each row of a "
+    "record.",
+    promise="a-record-is-read-in-the-same-way-everywhere",
+)
 def test_the_log_hands_on_key_and_timestamp_where_a_stream_wants_them() -> None:
     builder = DefaultRecordBatchBuilder(
         magic=2, compression_type=0, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1,

@@ -139,6 +139,12 @@ TOO_LARGE = f"its elements, each with what stands beside them, have more than {E
 READINGS = {"device": "string", "t": {"type": "double", "from": "$.temp"}}
 
 
+@pytest.mark.guarantee(
+    "G206",
+    "In every format, the rows of a record depend only on its own bytes, its source, and its log time. An unreadable "
+    "part affects no other record, and no other element of its record.",
+    promise="a-record-is-read-in-the-same-way-everywhere",
+)
 def test_each_element_is_a_row_with_what_stands_beside_the_array() -> None:
     accepted, rejected = read(
         READINGS,

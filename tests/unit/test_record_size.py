@@ -62,6 +62,7 @@ def headers_by_protocol() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
     yield "mqtt, many short properties", mqtt_headers("")
 
 
+@pytest.mark.guarantee("G111")
 @pytest.mark.parametrize("headers", [pytest.param(headers, id=protocol) for protocol, headers in headers_by_protocol()])
 def test_the_largest_record_of_each_protocol_fits_into_a_batch(headers: list[tuple[str, bytes]]) -> None:
     value = largest_record()

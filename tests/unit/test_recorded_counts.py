@@ -89,6 +89,13 @@ def test_a_first_batch_without_slices_ends_no_run(ledger: Ledger, plan: RewindPl
     assert ledger.last_checkpoint(JOB) == before
 
 
+@pytest.mark.guarantee(
+    "G140",
+    "Recorded slices that are read again must contain as many records, and as many rejected for each reason, as their "
+    "checkpoints counted. Otherwise the run or the backfill ends before it emits anything that follows from them, and "
+    "the job fails with the cause.",
+    promise="a-damaged-log-or-ledger-stops-the-job",
+)
 @pytest.mark.parametrize(
     ("facts", "found"),
     [
@@ -117,6 +124,7 @@ def test_a_replay_that_reads_the_same_goes_on_to_the_next_batch(ledger: Ledger) 
     batches.run(4, SourceFacts(30, REJECTED))
 
 
+@pytest.mark.guarantee("G473")
 def test_a_replay_does_not_compare_duplicates(ledger: Ledger) -> None:
     """What came before the first slice that is read again decides about them, too; they are counted where they are committed."""
     row = ledger.begin_run(JOB, 1)
@@ -133,6 +141,12 @@ def test_a_replay_does_not_compare_duplicates(ledger: Ledger) -> None:
         Batches(ledger, RewindPlan(5, 5), 2).run(5, SourceFacts(30, REJECTED | {"late": 2}))
 
 
+@pytest.mark.guarantee(
+    "G607",
+    "Results that a store refused are counted by stage in the checkpoint of their slice and in the totals of the job. "
+    "An audit compares these counts with their dead letters.",
+    promise="each-sink-contains-each-result-once",
+)
 def test_results_that_a_store_refused_are_counted_in_the_checkpoint(ledger: Ledger) -> None:
     row = ledger.begin_run(JOB, 1)
     ledger.plan_slice(a_slice(5, row.epoch, version=2))
@@ -148,6 +162,7 @@ def test_results_that_a_store_refused_are_counted_in_the_checkpoint(ledger: Ledg
     assert ledger.totals(JOB).refused == {"per_minute": 3}
 
 
+@pytest.mark.guarantee("G671")
 def test_a_checkpoint_says_where_the_slices_own_dead_letters_end(ledger: Ledger) -> None:
     """Kafka confirms their commit before the partition knows of it: then the end that may be read is not theirs yet."""
     row = ledger.begin_run(JOB, 1)
@@ -165,6 +180,7 @@ def test_a_run_from_a_snapshot_compares_what_it_reads_after_it(ledger: Ledger) -
         batches.run(3, SourceFacts(29, REJECTED))
 
 
+@pytest.mark.guarantee("G140")
 def test_only_what_an_expression_has_no_value_for_may_differ_in_another_version(ledger: Ledger) -> None:
     Batches(ledger, RewindPlan(1, SLICES), 2).run(3, SourceFacts(90, THREE | {"expression": 7}))
     with pytest.raises(ReplayMismatch, match="3 records rejected as late then, 2 now"):
@@ -191,6 +207,7 @@ def test_trying_again_cannot_help() -> None:
     assert issubclass(ReplayMismatch, PermanentError)
 
 
+@pytest.mark.guarantee("G140")
 @pytest.mark.parametrize("buckets", [1, 3])
 def test_a_backfill_that_reads_something_else_emits_nothing(buckets: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In no bucket, also where the records of the bucket are all there."""

@@ -69,6 +69,12 @@ def play(script: Callable[[Door], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.guarantee(
+    "G166",
+    "A request to the REST API has a deadline, its head has a maximum size, and the number of connections is limited. "
+    "Half of a body never counts as complete.",
+    promise="no-client-can-exhaust-a-service",
+)
 @pytest.mark.parametrize("start", [b"", b"GET", GET[:-2], POST, POST + b"half", CHUNKED, CHUNKED + b"0\r\n"])
 def test_a_request_that_is_not_whole_in_time_ends_its_connection(start: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_http, "REQUEST_TIMEOUT_S", 0.3)
@@ -104,6 +110,7 @@ def test_an_answer_may_take_longer_than_a_request(monkeypatch: pytest.MonkeyPatc
     play(script)
 
 
+@pytest.mark.guarantee("G166")
 @pytest.mark.parametrize(
     ("start", "more"),
     [
@@ -129,6 +136,7 @@ def test_what_never_ends_is_cut(start: bytes, more: bytes) -> None:
     play(script)
 
 
+@pytest.mark.guarantee("G166")
 def test_over_the_bound_the_connection_that_waited_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_http, "CONNECTIONS_MAX", 3)
 
@@ -151,6 +159,7 @@ def test_over_the_bound_the_connection_that_waited_longest_makes_room(monkeypatc
     play(script)
 
 
+@pytest.mark.guarantee("G166")
 def test_half_a_body_is_never_taken_for_a_whole_one() -> None:
     async def script(door: Door) -> None:
         _, writer = await door.connect()

@@ -35,6 +35,11 @@ def decoded(
     return found.arrays["rest"].to_pylist(), [one.reason for one in found.rejects]
 
 
+@pytest.mark.guarantee(
+    "G265",
+    "A field of type `json` keeps every undeclared member of a record, as it was sent.",
+    promise="a-record-is-read-in-the-same-way-everywhere",
+)
 def test_the_members_that_no_field_takes_are_kept_as_they_were_sent() -> None:
     values = [
         b'{"t": 1, "b": 1.50, "u": "\\u00e9", "n": {"deep": [1, null]}}',

@@ -67,6 +67,13 @@ def test_the_tests_of_the_examples_pass() -> None:
         assert report.passed, report
 
 
+@pytest.mark.guarantee(
+    "G596",
+    "An unsupported join of results or of `latest` is refused with a remedy: windows that differ or overlap, records "
+    "without a window, a latest row without a bound. The reach is that of the longer path plus the join, and each "
+    "stream's retention must cover it.",
+    promise="unusable-documents-are-refused",
+)
 def test_what_can_not_be_joined_is_refused_with_what_to_do() -> None:
     refused: list[tuple[list[dict[str, Any]], str]] = [
         (
@@ -97,6 +104,7 @@ def test_what_can_not_be_joined_is_refused_with_what_to_do() -> None:
             pipeline(*steps)
 
 
+@pytest.mark.guarantee("G596")
 def test_reach_is_that_of_the_longer_way_and_the_join() -> None:
     slower = window("b", ["machine"], HOUR, "a")
     assert pipeline(*BOTH, join(same_window=True)).reach_ms == 60_000 + 1
@@ -114,6 +122,7 @@ def test_one_bucket_holds_both_sides_by_the_fields_that_all_share() -> None:
     assert (met["from"], met["join"]["left_streams"], met["windows"]) == ("a, b", [], "joined in the same window, 1m")
 
 
+@pytest.mark.guarantee("G592")
 def test_sliding_windows_and_days_of_a_zone_meet_in_their_own_windows() -> None:
     """Each joined row has the window of both."""
     for shape in (
@@ -157,6 +166,7 @@ def results(checked: CheckedPipeline, rows: list[tuple[str, int, float]]) -> dic
     return found
 
 
+@pytest.mark.guarantee("G595")
 def test_a_row_meets_the_latest_that_is_not_later_and_of_equal_ones_the_last_of_the_log() -> None:
     steps = (
         {"where": "site = 's' and power < 10", "name": "a"},
@@ -201,6 +211,12 @@ create job job with (delay = '1s') as insert into elasticsearch 'met' select * f
 """
 
 
+@pytest.mark.guarantee(
+    "G597",
+    "Joins of results and `latest` can be written in SQL and Python and become the same document. SQL's `for "
+    "system_time as of`, which has no bound, is refused with the bounded form.",
+    promise="all-forms-of-a-pipeline-agree",
+)
 @pytest.mark.parametrize(
     ("kind", "near", "said"),
     [
@@ -240,12 +256,14 @@ def test_what_sql_can_not_say_of_it_is_refused(kind: str, near: str, sentence: s
         translate(SQL.format(join=kind, near=near), "x.sql")
 
 
+@pytest.mark.guarantee("G597")
 def test_flinks_temporal_join_is_refused_with_the_form_that_bounds_it() -> None:
     text = SQL.format(join="join", near="true").replace("b as r on", "b for system_time as of l.window_time as r on")
     with pytest.raises(InvalidDocument, match="write 'asof join', and in 'on' a bound"):
         translate(text, "x.sql")
 
 
+@pytest.mark.guarantee("G597")
 def test_python_says_it_by_calls() -> None:
     plant = stream("plant", schema={"machine": "string", "ts": "timestamp", "power": "double"})
     rows = plant.event_time("ts", delay="1s")

@@ -88,6 +88,7 @@ def test_from_the_first_slice_that_reached_the_window_to_the_one_that_closed_it(
     }
 
 
+@pytest.mark.guarantee("G198")
 def test_a_later_stage_takes_results_of_windows_that_began_before_its_own(lab: Lab) -> None:
     """A window of ten minutes holds the results that end in it; the first of them began 30 s before it. The version that made the
     result counts."""
@@ -102,6 +103,7 @@ def test_a_later_stage_takes_results_of_windows_that_began_before_its_own(lab: L
     assert (answer["from_ms"], answer["slice_first"], answer["slice_last"]) == (10 * MINUTE_MS - 30_000, 10, 20)
 
 
+@pytest.mark.guarantee("G198")
 def test_slices_that_were_removed_are_said_to_be(lab: Lab) -> None:
     assert lab.ledger.raise_floor("power", 1, 6, 100) > 0
     lab.show(4 * MINUTE_MS, 5 * MINUTE_MS, emission=7)

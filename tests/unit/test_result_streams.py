@@ -145,6 +145,12 @@ def test_a_stream_has_one_owner(api: Api) -> None:
     assert "can't emit to stream turbine-minute, because stage per_minute of minutes does" in problem["detail"]
 
 
+@pytest.mark.guarantee(
+    "G621",
+    "The index of an emission's open windows has one owner. No other emission uses its name, whichever is applied "
+    "first.",
+    promise="unusable-documents-are-refused",
+)
 @pytest.mark.parametrize("is_turned", [False, True])
 def test_the_index_of_open_windows_has_one_owner(api: Api, is_turned: bool) -> None:
     """A second job's documents there would be deleted with the windows that close, or the first job's would not be taken."""
@@ -158,6 +164,7 @@ def test_the_index_of_open_windows_has_one_owner(api: Api, is_turned: bool) -> N
     assert "NAME.open shows what is open of NAME" in problem["detail"]
 
 
+@pytest.mark.guarantee("G26")
 def test_an_application_that_looked_too_early_is_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other job is submitted after this one's documents were checked."""
     other = MINUTES.replace("pipeline: minutes", "pipeline: others")
@@ -175,6 +182,7 @@ def test_an_application_that_looked_too_early_is_refused(api: Api, monkeypatch: 
     assert [job.name for job in api.ledger.jobs()] == ["others"]
 
 
+@pytest.mark.guarantee("G710")
 def test_a_pipeline_whose_stream_is_deleted_while_it_is_applied_is_refused(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +201,7 @@ def test_a_pipeline_whose_stream_is_deleted_while_it_is_applied_is_refused(
     assert api.apply(documents).status_code == 200
 
 
+@pytest.mark.guarantee("G710")
 def test_an_entrance_that_another_stream_got_meanwhile_is_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     document = "stream: {}\nschema: {{n: long}}\nudp: {{port: {}}}\n"
     ensure = api.topics.ensure_stream_topic
@@ -214,6 +223,7 @@ def test_streams_that_are_applied_together_may_swap_their_entrances(api: Api) ->
     assert api.outcomes("---\n".join((document.format("one", 2), document.format("two", 1)))) == ["changed"] * 2
 
 
+@pytest.mark.guarantee("G710")
 def test_a_job_whose_stream_is_gone_hides_no_other(api: Api) -> None:
     """The API deletes no stream that a job reads, but the database is open to other programs."""
     api.apply("---\n".join((STREAM, STREAM.replace("turbines", "others"))))
@@ -253,6 +263,12 @@ steps:
 """
 
 
+@pytest.mark.guarantee(
+    "G611",
+    "While a job reads results together with streams, the job that emits them can't change their windows or end them. "
+    "No job begins to emit to a stream that such a job reads as a stream of senders.",
+    promise="unusable-documents-are-refused",
+)
 def test_a_job_that_reads_results_beside_streams_is_thought_of_when_their_emitter_changes(api: Api) -> None:
     """What it goes by are the windows that come next; and as what senders send it would lose results."""
     own = f"stream: turbine-minute\nschema: {SCHEMA}\n"

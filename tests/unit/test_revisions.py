@@ -53,6 +53,7 @@ def problem_of(*changes: tuple[str, str]) -> str:
     return str(caught.value)
 
 
+@pytest.mark.guarantee("G585")
 def test_the_example_of_the_page_gives_what_the_page_shows() -> None:
     page = (ROOT / "docs" / "emissions.md").read_text().partition("### Results that late records revise")[2]
     records, shown = re.findall(r"```json\n(.*?)```", page, re.DOTALL)[:2]
@@ -70,6 +71,12 @@ def test_the_example_of_the_page_gives_what_the_page_shows() -> None:
     assert ids[0] == ids[1] and len(set(ids)) == 3
 
 
+@pytest.mark.guarantee(
+    "G590",
+    "A document is refused with a remedy if it requests revisions where late records can't revise results. Retention, "
+    "reach, and `explain` include the revision time.",
+    promise="late-records-revise-one-document",
+)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -94,6 +101,11 @@ def test_what_can_not_be_revised_is_refused_with_what_to_do(changes: list[tuple[
     assert said in problem_of(*changes)
 
 
+@pytest.mark.guarantee(
+    "G591",
+    "Documents without revisions keep their form, digest, results, and rule in the ledger.",
+    promise="late-records-revise-one-document",
+)
 def test_a_document_without_it_is_compiled_as_ever() -> None:
     plain = checked(TEXT.replace("late: {revise: 30m}\n", ""))
     assert "revision" not in plain.stages[0].field_types and plain.stages[0].revise_ms == 0
@@ -126,6 +138,7 @@ def test_sql_and_python_say_the_same() -> None:
     assert pipeline.spec == wanted
 
 
+@pytest.mark.guarantee("G590")
 def test_it_counts_in_what_is_kept_and_read_again() -> None:
     pipeline = checked()
     assert pipeline.reach_ms == 31 * MINUTE_MS
@@ -142,6 +155,12 @@ def test_an_upgrade_tells_what_is_not_revised_any_more() -> None:
     assert "not revised any more" in change.reason
 
 
+@pytest.mark.guarantee(
+    "G587",
+    "The slice records which records are late, so a replay by any version drops the same records. No version revises "
+    "windows that another version closed.",
+    promise="late-records-revise-one-document",
+)
 def test_a_slice_says_what_is_late_and_no_version_revises_what_another_has_closed() -> None:
     rule = EventTimeRule(0, None, revise_ms=1_000, revises="a")
     assert rule_after(rule, None, None).revises_after_ms is None
@@ -185,6 +204,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     opened.close()
 
 
+@pytest.mark.guarantee("G587")
 def test_the_ledger_keeps_the_rule_and_knows_when_results_are_final(ledger: Ledger) -> None:
     job = "meter-minutes"
     assert ledger.slices(job, 3, 3)[0].rule == checked().event_time_rule
@@ -194,6 +214,11 @@ def test_the_ledger_keeps_the_rule_and_knows_when_results_are_final(ledger: Ledg
     assert ledger.first_slice_final(job, 70 * MINUTE_MS + 1) is None
 
 
+@pytest.mark.guarantee(
+    "G589",
+    "A backfill gives windows that can no longer be revised their last revision, and leaves the others to the job.",
+    promise="late-records-revise-one-document",
+)
 def test_a_backfill_takes_what_is_final_with_all_its_late_records(ledger: Ledger) -> None:
     pipeline, starts = checked(), lambda stream: {0: 0, 1: 0}
     plan = plan_backfill(ledger, "meter-minutes", lambda *_: pipeline, starts, 0, None)
@@ -205,6 +230,7 @@ def test_a_backfill_takes_what_is_final_with_all_its_late_records(ledger: Ledger
         plan_backfill(ledger, "meter-minutes", lambda *_: pipeline, starts, 80 * MINUTE_MS, None)
 
 
+@pytest.mark.guarantee("G588")
 def test_the_audit_leaves_to_later_slices_what_they_have_revised() -> None:
     scope = StoreScope("per_minute", None, 100, slice_committed=5, slice_planned=7, is_revised=True)
 

@@ -112,6 +112,13 @@ def plan_at(shapes, closes_ms, latest_ms=7_234_567):
     return plan_rewind(checkpoint, lambda event_ms: 5 if event_ms <= latest_ms else None, stages)
 
 
+@pytest.mark.guarantee(
+    "G669",
+    "A job whose windows are all closed starts and takes an upgrade even if retention has removed records. It reads "
+    "nothing again if no record can still count. If a `dedupe` or a revision needs records, it reads no more than "
+    "before.",
+    promise="kills-and-restarts-change-no-result",
+)
 @pytest.mark.parametrize("shapes", KEPT.values(), ids=KEPT)
 def test_where_all_windows_are_closed_no_start_reads_anything_again(shapes):
     """As after a drain, and after silence: however far windows reach back, and whatever the log holds by then."""
@@ -141,6 +148,11 @@ def test_a_job_of_which_no_record_was_accepted_has_nothing_to_read_again():
     assert plan_rewind(row, never, STAGES) == RewindPlan(91, 90, {}, None)
 
 
+@pytest.mark.guarantee(
+    "G12",
+    "A job never starts over a hole in the log.",
+    promise="a-damaged-log-or-ledger-stops-the-job",
+)
 def test_a_log_with_a_hole_stops_the_job():
     require_log_holds("j", {"s": {0: 10}}, {"s": {0: 10}})
     with pytest.raises(

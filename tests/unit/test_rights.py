@@ -73,6 +73,7 @@ def described_operations() -> set[str]:
     return {f"{method.upper()} {path}" for path, operations in paths.items() for method in operations}
 
 
+@pytest.mark.guarantee("G321")
 def test_the_table_holds_every_operation_of_the_description_and_no_other() -> None:
     assert set(REST_OPERATIONS) == described_operations() | {"GET /openapi.json"}
 
@@ -83,6 +84,13 @@ def test_what_the_description_says_of_each_operation_is_what_the_table_says() ->
             assert operation["x-strandline-needs"] == REST_OPERATIONS[f"{method.upper()} {path}"]
 
 
+@pytest.mark.guarantee(
+    "G321",
+    "If `STRANDLINE_AUTH` isn't `none`, each operation of the REST API and the HTTP gateway is refused before it "
+    "starts: with 401 without a valid token, with 403 without the right. Only `/healthz` and `/readyz` are open.",
+    promise="each-operation-requires-its-right",
+)
+@pytest.mark.guarantee("G778")
 def test_every_cell_of_the_rest_api_is_as_declared(ledger: Ledger, doorkeeper: Doorkeeper) -> None:
     """No cell leaks: who has no valid token gets 401 everywhere but at the open doors, who lacks the role gets 403."""
     api = Api(ledger, doorkeeper=doorkeeper)
@@ -107,6 +115,7 @@ def test_every_cell_of_the_rest_api_is_as_declared(ledger: Ledger, doorkeeper: D
                 assert need.value in answer.json()["detail"], cell
 
 
+@pytest.mark.guarantee("G778")
 def test_a_token_of_the_role_metrics_reads_metrics_and_nothing_else(ledger: Ledger, doorkeeper: Doorkeeper) -> None:
     """The tables of rights aren't used here, so a change of a table alone fails."""
     api = Api(ledger, doorkeeper=doorkeeper)
@@ -139,6 +148,11 @@ def test_what_is_wrong_is_told_to_viewers_and_only_that_something_is_to_others(
         assert (answer.status_code, answer.json()["checks"]) == (200, expected), kind
 
 
+@pytest.mark.guarantee(
+    "G778",
+    "A viewer reads only records of registered streams. A token of the role `metrics` reads only metrics.",
+    promise="each-operation-requires-its-right",
+)
 def test_a_viewer_reads_records_of_registered_streams_only(ledger: Ledger, doorkeeper: Doorkeeper) -> None:
     """A Kafka cluster can hold topics of other applications."""
     api = Api(ledger, doorkeeper=doorkeeper)
@@ -167,6 +181,7 @@ def test_a_viewer_reads_records_of_registered_streams_only(ledger: Ledger, doork
         assert ask(role, "GET", "/v1/topics/payroll/proposal") == of_other_topic
 
 
+@pytest.mark.guarantee("G321")
 @pytest.mark.parametrize(
     "path", ["/console", "/v1", "/v1/nothing", "/v1/jobs/", "/V1/jobs", "//v1/jobs", "/v1/jobs/x/start/", "/docs"]
 )
@@ -225,6 +240,7 @@ URL_OF_ACTION = {
 }
 
 
+@pytest.mark.guarantee("G321")
 def test_every_cell_of_the_http_gateway_is_as_declared(ledger: Ledger, doorkeeper: Doorkeeper) -> None:
     tokens = tokens_of_each_kind(ledger, STREAM)
     assert set(GATEWAY_ACTIONS) == {*URL_OF_ACTION, "GET /readyz", "MQTT PUBLISH", "UDP DATAGRAM"}
@@ -332,6 +348,11 @@ def test_a_token_is_made_shown_once_and_revoked_over_the_api(ledger: Ledger, doo
         assert api.ask("POST", "/v1/tokens", json=body, headers=admin).status_code == 422, wrong
 
 
+@pytest.mark.guarantee(
+    "G324",
+    "The ledger's events and the audit log name the user of each change, and contain no token.",
+    promise="each-operation-requires-its-right",
+)
 def test_who_ordered_what_is_in_the_events_and_in_the_audit_log(
     ledger: Ledger, doorkeeper: Doorkeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -357,6 +378,7 @@ def test_who_ordered_what_is_in_the_events_and_in_the_audit_log(
     assert json.dumps(shown).count("sl_") == 0
 
 
+@pytest.mark.guarantee("G324")
 def test_what_destroys_or_puts_back_names_who_ordered_it(
     ledger: Ledger, doorkeeper: Doorkeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:

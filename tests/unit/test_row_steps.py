@@ -24,6 +24,13 @@ def stepped(*steps: Derive | Where) -> tuple[list[int], list[tuple[int, str]]]:
     return found.rows.tolist(), [(one.row, one.step) for one in found.problems]
 
 
+@pytest.mark.guarantee(
+    "G142",
+    "A result for which a `derive` or `where` before the next window has no value, although all its inputs exist, has "
+    "one dead letter and is in no later window. This holds in every stage and through kills. A backfill writes such "
+    "dead letters only for stages that emit to Elasticsearch.",
+    promise="each-rejected-record-is-one-dead-letter",
+)
 @pytest.mark.parametrize(
     ("condition", "left", "problems"),
     [

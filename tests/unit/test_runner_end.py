@@ -68,6 +68,12 @@ def running_job(directory: Path) -> tuple[Runner, Ledger]:
     return Runner(Settings(data_dir=directory, ledger_url=url), JOB), ledger
 
 
+@pytest.mark.guarantee(
+    "G636",
+    "A stop that is requested while a drain or a batch ends, or between the runs of two versions, stops the job. It "
+    "isn't a failure.",
+    promise="kills-and-restarts-change-no-result",
+)
 def test_a_stop_between_the_runs_of_two_versions_ends_the_job_as_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +91,7 @@ def test_a_stop_between_the_runs_of_two_versions_ends_the_job_as_stopped(
     assert [run.outcome for run in ledger.runs(JOB)] == ["replaced", "stopped"]
 
 
+@pytest.mark.guarantee("G636")
 @pytest.mark.parametrize("at", [JobState.DRAINING, JobState.DRAINED])
 def test_a_stop_while_a_drain_ends_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: JobState) -> None:
     """All was read and emitted: its run says so. The job is stopped, as was asked last."""
@@ -106,6 +113,12 @@ def test_a_stop_while_a_drain_ends_is_no_failure(tmp_path: Path, monkeypatch: py
 MISFIT = InvalidSettings("the key and the certificate don't match")
 
 
+@pytest.mark.guarantee(
+    "G637",
+    "A running job that has committed a slice doesn't fail while a secret or certificate is being replaced: the run "
+    "is repeated in the same version. An unusable login for Elasticsearch leaves the previous one effective.",
+    promise="kills-and-restarts-change-no-result",
+)
 @pytest.mark.parametrize(
     ("has_committed", "has_begun", "code"),
     [(True, True, EXIT_TRY_AGAIN), (False, True, EXIT_FAILED), (True, False, EXIT_FAILED)],
@@ -127,6 +140,7 @@ def test_settings_with_which_a_job_ran_are_tried_again(
     assert (ledger.runs(JOB)[-1].outcome, ledger.runs(JOB)[-1].message) == ("failed", str(MISFIT))
 
 
+@pytest.mark.guarantee("G637")
 def test_a_slice_is_not_handed_on_because_a_certificate_is_just_being_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,6 +73,7 @@ def test_a_wider_type_holds_each_value_exactly(old: str, new: str, value: Any) -
     assert pa.array([value], arrow_type(old)).cast(arrow_type(new))[0].as_py() == value
 
 
+@pytest.mark.guarantee("G262")
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -108,6 +109,12 @@ def test_what_can_be_applied_while_jobs_read(new: StreamSpec) -> None:
     assert refused_changes([stream()], new) == []
 
 
+@pytest.mark.guarantee(
+    "G262",
+    "A change of a stream that a job couldn't process is refused before anything changes, with the reason and an "
+    "alternative: narrower types, used fields, keys, formats.",
+    promise="unusable-documents-are-refused",
+)
 @pytest.mark.parametrize(
     ("new", "why"),
     [
@@ -202,6 +209,7 @@ def test_a_change_counts_from_the_next_slice_on_unless_the_pipeline_computes_oth
     assert SchemaInForce(ledger, "j", 1, {"s": 2}).versions() == {"s": 2}
 
 
+@pytest.mark.guarantee("G262")
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
@@ -224,6 +232,11 @@ def test_a_field_may_go_together_with_the_pipeline_that_used_it(ledger: Ledger) 
     assert load_pipeline(ledger, "j", 2).inputs[0].columns_needed == ("device", "ts", "power")
 
 
+@pytest.mark.guarantee(
+    "G263",
+    "If several clients apply a stream's document concurrently, one of them gets the next version.",
+    promise="unusable-documents-are-refused",
+)
 def test_of_two_applications_at_once_one_becomes_the_next_version(ledger: Ledger) -> None:
     """Both were checked against version 1."""
     documents = [stream({name: "double?"}).as_document() for name in ("a", "b", "c", "d")]
@@ -248,6 +261,7 @@ def test_of_two_applications_at_once_one_becomes_the_next_version(ledger: Ledger
     )
 
 
+@pytest.mark.guarantee("G261")
 def test_a_run_is_compiled_by_the_version_of_the_slice_that_it_finishes(ledger: Ledger) -> None:
     run = ledger.begin_run("j", 1)
     assert streams_of_run(ledger, run) == {"s": 1}
@@ -270,6 +284,13 @@ def test_a_run_is_compiled_by_the_version_of_the_slice_that_it_finishes(ledger: 
     assert ledger.slices("j", 1, 2)[0].status is SliceStatus.COMMITTED
 
 
+@pytest.mark.guarantee(
+    "G261",
+    "A stream's document can change while jobs read it. Each record is decoded by the version that was effective when "
+    "its slice was planned, in every replay, audit, and backfill. Records that arrive after apply has answered use "
+    "the new version or a later one.",
+    promise="a-record-is-read-in-the-same-way-everywhere",
+)
 def test_a_slice_is_decoded_by_its_own_version_into_the_columns_of_the_run(ledger: Ledger) -> None:
     """The older version refuses what the newer takes, and its columns come as the newer ones."""
     apply(ledger, stream({"level": "decimal(12,1)", "wind": "double?"}))

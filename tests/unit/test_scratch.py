@@ -43,6 +43,7 @@ def test_it_ends_with_its_use(settings: Settings) -> None:
     assert not scratch.exists()
 
 
+@pytest.mark.guarantee("G112")
 def test_what_a_killed_process_left_is_swept_and_nothing_else(settings: Settings, tmp_path: Path) -> None:
     """The root is shared: another stack keeps what its own dead left, until it sweeps itself."""
     other = settings.model_copy(update={"data_dir": tmp_path / "other"})

@@ -61,6 +61,7 @@ def test_what_is_remembered_lies_in_files_and_is_found_by_another_process(
     assert step(state, tmp_path, 1, first_id=25)[1] == [True] * 25 + [False] * 25
 
 
+@pytest.mark.guarantee("G602")
 def test_a_state_is_taken_again_and_unused_files_go(tmp_path: Path) -> None:
     """A batch that is not committed is done again with the state before it: its segments are there yet, and get the same names.
     What nothing refers to any more is gone some steps later."""
@@ -75,6 +76,12 @@ def test_a_state_is_taken_again_and_unused_files_go(tmp_path: Path) -> None:
     assert len(known) < 20
 
 
+@pytest.mark.guarantee(
+    "G603",
+    "A run continues from a snapshot with everything that `dedupe` remembers. If one of these files is cut, changed, "
+    "or missing, the run ends before it decides anything, and the job rewinds.",
+    promise="kills-and-restarts-change-no-result",
+)
 def test_a_snapshot_has_what_its_run_removes_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     state, _ = step(Remembered(), old, 0)
@@ -100,6 +107,7 @@ def test_a_process_that_goes_on_in_another_checkpoint_holds_no_file_of_the_one_b
     assert list(segment_files._opened) == [new / "segments/2/0", new / "segments/1/0"]
 
 
+@pytest.mark.guarantee("G603")
 @pytest.mark.parametrize("damage", ["cut", "a bit", "gone", "empty"])
 def test_a_damaged_file_ends_the_run_before_anything_is_judged(
     damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -125,6 +125,13 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     opened.close()
 
 
+@pytest.mark.guarantee(
+    "G807",
+    "`strandline job explain`, the status, and the metrics name the keys that are more than 1 s ahead of their log "
+    "time, also if their records are rejected as `future_event`. A key is shown until 10 minutes of log time after "
+    "its last such record.",
+    promise="failures-are-reported-with-their-remedy",
+)
 def test_explain_status_and_metrics_name_the_key_that_is_ahead(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(ledger, BY_PUMP, monkeypatch)
     job.commit({0: FAST})
@@ -138,6 +145,12 @@ def test_explain_status_and_metrics_name_the_key_that_is_ahead(ledger: Ledger, m
     assert line in job.api.ask("GET", "/metrics").text.splitlines()
 
 
+@pytest.mark.guarantee(
+    "G806",
+    "`strandline job explain` and the status name a partition whose records are all rejected, the reasons, and the "
+    "device, until a record of the partition is accepted.",
+    promise="failures-are-reported-with-their-remedy",
+)
 def test_explain_names_the_partition_whose_records_are_all_rejected_the_reason_and_the_device(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +170,7 @@ def test_explain_names_the_partition_whose_records_are_all_rejected_the_reason_a
     assert job.ask()["notes"] == job.ask("/explanation")["notes"] == []
 
 
+@pytest.mark.guarantee("G807")
 @pytest.mark.parametrize("document", [BY_PUMP, BY_NOTHING], ids=["key is read", "key is not read"])
 def test_a_source_task_reports_keys_that_are_ahead(
     ledger: Ledger, document: str, monkeypatch: pytest.MonkeyPatch
@@ -182,6 +196,7 @@ def test_a_commit_that_is_repeated_changes_nothing() -> None:
     assert after.rejected_partitions[0].rejected == {"decode": 2}
 
 
+@pytest.mark.guarantee("G807")
 def test_a_key_is_forgotten_ten_minutes_after_its_last_record_that_was_ahead() -> None:
     before = a_checkpoint(1, sender_faults=SenderFaults([KeyAhead("s", 0, "a", 2_000, 1_000)]))
     assert faults_after(before, 2, {}, 601_000).keys_ahead == before.sender_faults.keys_ahead
@@ -190,6 +205,11 @@ def test_a_key_is_forgotten_ten_minutes_after_its_last_record_that_was_ahead() -
     assert faults_after(before, 2, newer, 601_001).keys_ahead == [KeyAhead("s", 0, "a", 1_500, 601_001)]
 
 
+@pytest.mark.guarantee(
+    "G808",
+    "The stored faults of senders have a bounded size: five keys, five partitions, and 100 characters of each name.",
+    promise="stored-data-is-bounded",
+)
 def test_faults_are_bounded() -> None:
     """Five keys, the furthest ahead, and five partitions, those with the most records; in a task and in a checkpoint."""
     ahead_ms = np.arange(1_001, 101_001, 100)
@@ -222,6 +242,7 @@ def test_faults_are_bounded() -> None:
     assert decode_facts(encode(merged)) == merged
 
 
+@pytest.mark.guarantee("G808")
 def test_the_name_of_a_sender_is_short_and_can_be_printed() -> None:
     assert sender_of(None, b"", b"mqtt:a/b") == "mqtt:a/b"
     assert sender_of(b"\x1b[31m\xff") == "\\x1b[31m\\xff"

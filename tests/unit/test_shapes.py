@@ -188,6 +188,7 @@ def test_members_whose_names_match_are_rows_and_the_others_hold_for_each() -> No
     assert read(schema, b'{"station":"s","at":0}', explode=explode) == ([], [])
 
 
+@pytest.mark.guarantee("G842")
 def test_the_letter_of_a_wide_row_has_its_member_alone() -> None:
     schema = {"station": "string", "tag": "string", "v": DOUBLE | {"from": "$"}}
     explode = {"members": "$", "match": "v_.+", "name": "tag"}
@@ -334,6 +335,12 @@ def _record(kind: str, chance: random.Random) -> bytes:
     return f'{{{outer}{wide}{"," if wide else ""}"z":0}}'.encode()
 
 
+@pytest.mark.guarantee(
+    "G842",
+    "Records of a shape (`explode`) have the same rows whether they are read as columns or one at a time, whatever "
+    "their neighbours are. The dead letter of a row is the record with this row only.",
+    promise="a-record-is-read-in-the-same-way-everywhere",
+)
 @pytest.mark.parametrize("kind", SHAPES)
 def test_records_read_together_have_the_rows_that_each_has_alone(kind: str) -> None:
     chance = random.Random(kind)

@@ -126,6 +126,13 @@ def play(directory: Path, script: Callable[[Gate], None], **settings: object) ->
     return gate
 
 
+@pytest.mark.guarantee(
+    "G420",
+    "A stream with `udp: {hmac: ...}` accepts a datagram only if the holder of a valid token with the right to write "
+    "signed it for this stream. It accepts each one once, through kills, so recordings can't be replayed. Refusals "
+    "are counted by reason and not answered, and senders use bounded memory.",
+    promise="each-operation-requires-its-right",
+)
 def test_each_reason_has_its_word_and_what_is_right_is_taken_under_its_principal(tmp_path: Path) -> None:
     def script(gate: Gate) -> None:
         unknown = sign(b"{}", stream=STREAM, token_id="f" * 16, key=KEY, counter=NOW_US)
@@ -183,6 +190,7 @@ def test_a_revoked_token_signs_nothing_after_the_next_look(tmp_path: Path) -> No
     gate.tokens.close()
 
 
+@pytest.mark.guarantee("G420")
 def test_datagrams_may_overtake_each_other_and_none_is_taken_twice(tmp_path: Path) -> None:
     def script(gate: Gate) -> None:
         late, rest = NOW_US + 1_000, [NOW_US + 7 * n for n in range(WINDOW_COUNTERS - 1)]
@@ -204,6 +212,7 @@ def test_without_an_age_counters_need_not_be_times(tmp_path: Path) -> None:
     play(tmp_path, script, max_age="forever")
 
 
+@pytest.mark.guarantee("G420")
 def test_what_was_saved_is_not_taken_again_by_a_process_that_comes_after_a_kill(tmp_path: Path) -> None:
     """The file is read as a kill at this moment leaves it: copied while the first process holds it open."""
     gate = Gate(tmp_path)
@@ -249,6 +258,7 @@ def test_a_save_holds_what_was_taken_before_it_was_asked_for(tmp_path: Path) -> 
     asyncio.run(run())
 
 
+@pytest.mark.guarantee("G420")
 def test_who_was_heard_longest_ago_is_forgotten_over_the_limit_on_disk_too(tmp_path: Path) -> None:
     async def run() -> None:
         counters = Counters(tmp_path, senders_max=2)

@@ -50,6 +50,7 @@ def test_an_accepted_record_ends_the_count(lab):
     assert [lab.look(), lab.look()] == [{0: 0, 1: 2_000}, {0: 1_000, 1: 3_000}]
 
 
+@pytest.mark.guarantee("G24")
 def test_an_open_transaction_is_no_silence(lab):
     lab.look()
     lab.look()
@@ -97,6 +98,7 @@ def test_a_partition_that_lost_records_begins_again(lab):
     assert [lab.look(), lab.look()] == [{0: 0, 1: 2_000}, {0: 1_000, 1: 3_000}]
 
 
+@pytest.mark.guarantee("G757")
 def test_a_partition_that_cannot_be_written_is_not_silent(lab):
     lab.look()
     lab.look()
@@ -118,6 +120,12 @@ def test_if_the_replicas_cannot_be_read_there_is_no_count(lab):
     assert [lab.look(), lab.look()] == [{0: 0, 1: 0}, {0: 1_000, 1: 1_000}]
 
 
+@pytest.mark.guarantee(
+    "G24",
+    "Outages of Kafka, records that are resent after them, open transactions, unread records, and pauses of the "
+    "runner don't count as silence. No wall clock moves event time.",
+    promise="no-record-is-late-without-cause",
+)
 def test_an_outage_is_no_silence_and_neither_is_the_time_until_what_was_held_up_is_sent_again(lab):
     lab.look()
     assert [lab.look() for _ in range(3)][-1] == {0: 3_000, 1: 3_000}

@@ -89,6 +89,12 @@ def test_a_row_is_read_from_a_form_as_from_json_with_texts() -> None:
     assert read(schema, record) == ([{"station": "00", "tempf": 47.8}], [])
 
 
+@pytest.mark.guarantee(
+    "G844",
+    "A form, a query, or a body without a content type is accepted only by a stream that names it. It becomes a "
+    "record with all its parameters, and the answer is 200 only when the record is confirmed.",
+    promise="records-are-stored-once-and-unchanged",
+)
 def test_parameters_lose_nothing() -> None:
     _, (record,), _ = send(b"a=1&b=&a=2&c=%C3%A4&d=%22&e", content_type=FORM, accept=["form"])
     assert json.loads(record) == {"a": ["1", "2"], "b": "", "c": "ä", "d": '"', "e": ""}
@@ -111,6 +117,7 @@ def test_json_may_come_as_a_form_or_without_a_content_type(
     assert (found.status, appended) == (200, records)
 
 
+@pytest.mark.guarantee("G844")
 def test_a_device_gets_the_answer_that_it_expects_only_when_the_record_is_in_the_log() -> None:
     found, _, _ = send(WUNDERGROUND, content_type=FORM, accept=["form"], answer="success")
     assert (found.status, found.body, found.content_type) == (200, b"success", b"text/plain; charset=utf-8")

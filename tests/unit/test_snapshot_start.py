@@ -135,6 +135,12 @@ def failing(*errors: Exception) -> Query:
     return run
 
 
+@pytest.mark.guarantee(
+    "G90",
+    "With `recovery: snapshot`, a job that was killed at any step of a slice continues from its snapshot. It reads "
+    "only the interrupted slice again, and emits no committed result again.",
+    promise="kills-and-restarts-change-no-result",
+)
 def test_a_fitting_snapshot_is_taken(stage: Stage) -> None:
     assert stage.start(failing()) is JobState.STOPPED
     assert stage.began == [(2, True)]

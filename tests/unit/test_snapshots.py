@@ -71,6 +71,12 @@ def test_the_one_with_the_least_to_replay_is_chosen(tmp_path: Path) -> None:
     assert chosen(tmp_path) == ((5, 49), [])
 
 
+@pytest.mark.guarantee(
+    "G91",
+    "A snapshot that is torn, lost, of another version, or unknown to the ledger is never used. The job rewinds in "
+    "the same process, its results are the same, and an event names the reason.",
+    promise="kills-and-restarts-change-no-result",
+)
 @pytest.mark.parametrize(
     ("committed", "pending", "why"),
     [
@@ -129,6 +135,7 @@ def test_a_snapshot_of_a_run_of_another_ledger_is_refused(tmp_path: Path) -> Non
     assert "it was made with run_started_ms 3000" in refused[0]
 
 
+@pytest.mark.guarantee("G92")
 def test_a_run_that_was_overtaken_leaves_newer_directories_alone(tmp_path: Path) -> None:
     made(tmp_path, 3)
     made(tmp_path, 5)
@@ -151,6 +158,7 @@ def spoil(checkpoint: Path, name: str, content: bytes | None) -> None:
         file.write_bytes(content)
 
 
+@pytest.mark.guarantee("G91")
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
@@ -179,6 +187,12 @@ def test_a_torn_snapshot_is_refused(tmp_path: Path, name: str, content: bytes | 
     assert any(one in refused[0] for one in why.split("|")), refused
 
 
+@pytest.mark.guarantee(
+    "G92",
+    "No two runs write into the same checkpoint directory, and a superseded run changes nothing in the directory of "
+    "the next one.",
+    promise="one-leader-and-one-run-write",
+)
 def test_a_run_writes_into_its_own_directory_only(tmp_path: Path) -> None:
     """As Spark does: a new file under a temporary name, which takes the place of the old one."""
     old = made(tmp_path, 3, 50, 51)

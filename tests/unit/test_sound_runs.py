@@ -85,6 +85,7 @@ def test_a_run_that_leaves_a_slice_undone_ends_no_row_of_deaths(deadly: Deadly) 
     assert states[-1] is JobState.FAILED
 
 
+@pytest.mark.guarantee("G77")
 @pytest.mark.parametrize(
     ("error", "last"),
     [

@@ -16,6 +16,11 @@ def fill_in(value, topic, levels=None, types=TYPES):
     return fields.fill_in([value], [topic])[0]
 
 
+@pytest.mark.guarantee(
+    "G34",
+    "A field from the MQTT topic changes no byte in the log, and the record's own field has priority.",
+    promise="records-are-stored-once-and-unchanged",
+)
 @pytest.mark.parametrize(
     ("value", "filled_in"),
     [

@@ -94,6 +94,13 @@ def test_an_executor_with_the_drivers_releases_and_directory_works(
     require_expected()
 
 
+@pytest.mark.guarantee(
+    "G79",
+    "On a Spark cluster, a killed executor costs no run and no result. A worker, or a master with a recovery "
+    "directory, may be killed and restarted. No password passes through Spark, and an executor that lacks releases, "
+    "directory, or secrets fails the job with a message.",
+    promise="kills-and-restarts-change-no-result",
+)
 @pytest.mark.parametrize("name", ["Strandline", "Python", "PySpark", "PyArrow"])
 def test_an_executor_with_another_release_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, Expected(versions_here() | {name: "9.8"}, {}).text())
@@ -101,6 +108,7 @@ def test_an_executor_with_another_release_is_refused(name: str, monkeypatch: pyt
         require_expected()
 
 
+@pytest.mark.guarantee("G79")
 @pytest.mark.parametrize("there", ["nothing", "another directory"])
 def test_an_executor_that_does_not_see_the_drivers_directory_is_refused(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str

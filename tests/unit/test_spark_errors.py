@@ -70,6 +70,12 @@ def test_an_executor_without_strandline_is_told_with_the_remedy(said: str) -> No
     assert "install it on each machine" in str(error)
 
 
+@pytest.mark.guarantee(
+    "G620",
+    "A machine that is too busy for Spark to reach its Python processes in time ends no job. The run is repeated with "
+    "pauses, as in an outage of an external service, and the job's status reports the reason.",
+    promise="kills-and-restarts-change-no-result",
+)
 @pytest.mark.parametrize(
     "said",
     [

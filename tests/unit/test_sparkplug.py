@@ -182,6 +182,13 @@ def test_a_data_set_and_a_template_are_json() -> None:
     assert json.loads(row["value_json"])["metrics"][0]["name"] == "x"
 
 
+@pytest.mark.guarantee(
+    "G373",
+    "A Sparkplug message without a birth before it, or out of sequence, is one dead letter. An undeclared metric is a "
+    "dead letter alone, and affects no other metric. Requeueing either one doesn't change how other messages are "
+    "read.",
+    promise="each-rejected-record-is-one-dead-letter",
+)
 def test_what_has_no_birth_before_it_or_does_not_follow_is_rejected_whole() -> None:
     data = payload(metric("Supply Voltage", 1.0, "Float"), seq=1)
     fresh = MessageReader(Sessions())
@@ -258,6 +265,13 @@ def test_only_a_topic_says_whose_message_it_is(source: bytes | None) -> None:
     assert isinstance(found, Rejection) and found.reason == "schema"
 
 
+@pytest.mark.guarantee(
+    "G372",
+    "A Sparkplug message is read with the births before it in its partition, wherever a replay, an audit, or a "
+    "backfill begins. Each slice records the declarations, and another birth adds little to them, however many births "
+    "there are.",
+    promise="a-record-is-read-in-the-same-way-everywhere",
+)
 def test_the_state_in_a_text_is_the_state() -> None:
     """Read on from any place, the rest of the messages gives the same rows and the same state."""
     chance = random.Random(3)
@@ -279,6 +293,7 @@ def test_the_state_in_a_text_is_the_state() -> None:
     assert len(texts) <= 2 * births + 1, "data changes no text"
 
 
+@pytest.mark.guarantee("G372")
 def test_births_one_after_the_other_keep_little_for_each() -> None:
     """Devices are commissioned over weeks, of one edge node and as nodes of their own: each is seen by a slice of its own."""
     kept, texts = Sessions(), dict[str, str]()
@@ -326,6 +341,7 @@ def some_messages(chance: random.Random, count: int) -> Any:
         yield kind, value, device, seq
 
 
+@pytest.mark.guarantee("G373")
 def test_what_is_put_back_neither_needs_a_place_nor_takes_one() -> None:
     reader = born()
     before = reader.sessions.packed()
@@ -384,6 +400,7 @@ STREAM = {
 }
 
 
+@pytest.mark.guarantee("G373")
 def test_each_row_has_a_dead_letter_of_its_own_that_repeats_no_other() -> None:
     stream = StreamSpec.from_document(STREAM)
     record = record_format(stream)

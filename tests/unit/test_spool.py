@@ -89,6 +89,7 @@ def test_an_attempt_outlives_the_process_until_it_is_over(tmp_path):
         assert numbers(spool) == list(range(6))
 
 
+@pytest.mark.guarantee("G44")
 def test_a_full_spool_refuses_and_keeps_what_it_has(tmp_path):
     with opened(tmp_path, bytes_max=5_000) as spool:
         spool.add([record(n) for n in range(10)])
@@ -98,6 +99,7 @@ def test_a_full_spool_refuses_and_keeps_what_it_has(tmp_path):
         spool.add([record(10)])
 
 
+@pytest.mark.guarantee("G44")
 def test_a_full_disk_refuses_and_keeps_what_it_has(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with opened(tmp_path) as spool:
@@ -137,6 +139,11 @@ def test_a_disk_without_a_byte_left_refuses_and_goes_on_when_there_is_room(tmp_p
         subprocess.run(["umount", disk], check=True)
 
 
+@pytest.mark.guarantee(
+    "G44",
+    "Spooled records survive `kill -9` and a full disk. A full spool refuses new records and reports it.",
+    promise="acknowledged-records-are-stored",
+)
 def test_what_was_added_outlives_kill_9(tmp_path):
     program = textwrap.dedent("""
         import sys, pathlib
@@ -173,6 +180,11 @@ def test_one_spool_has_one_user(tmp_path, monkeypatch):
             Spool(tmp_path, bytes_max=MB)
 
 
+@pytest.mark.guarantee(
+    "G423",
+    "A flood at one stream leaves room in the spool for the other streams.",
+    promise="no-client-can-exhaust-a-service",
+)
 def test_a_flooded_topic_leaves_room_for_the_others(tmp_path):
     with opened(tmp_path, bytes_max=MB) as spool:
         for _ in range(60):

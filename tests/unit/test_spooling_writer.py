@@ -181,6 +181,12 @@ def test_what_is_too_large_for_its_topic_waits_in_the_spool_and_the_log_says_wha
     assert "apply the stream's document again" in reason
 
 
+@pytest.mark.guarantee(
+    "G111",
+    "If a topic accepts smaller records than the gateway, the gateway spools only records of this stream. A message "
+    "whose topic or properties fit in no record is refused once and isn't redelivered forever.",
+    promise="acknowledged-records-are-stored",
+)
 def test_a_topic_that_takes_less_spools_its_own_records_and_no_others(tmp_path):
     """Kafka is there: the other streams go on into the log."""
 
@@ -306,6 +312,13 @@ def logged(log):
     return [record.value() for record in log.records]
 
 
+@pytest.mark.guarantee(
+    "G770",
+    "A spooled attempt whose outcome the log no longer shows, because retention deleted records of that time, is "
+    "never resent automatically. Its records stay on disk until an operator decides, and a metric, the log, and the "
+    "doctor report it. The same holds for `strandline ingest`.",
+    promise="records-are-stored-once-and-unchanged",
+)
 @pytest.mark.parametrize(
     ("decision", "sent"), [(Decision.RESEND, [b"1", b"2", b"3", b"4"]), (Decision.DROP, [b"3", b"4"])]
 )
@@ -352,6 +365,7 @@ def test_an_attempt_that_the_log_no_longer_shows_waits_for_the_operator_and_hold
     asyncio.run(asyncio.wait_for(wait_for_end(), stretched(DEADLINE_S)))
 
 
+@pytest.mark.guarantee("G770")
 def test_records_that_are_resent_and_lost_from_sight_again_are_asked_about_again(tmp_path, monkeypatch):
     """The process ended while it resent them, and came back after the retention."""
     said = []
@@ -542,6 +556,7 @@ async def writer_over_full_spool(tmp_path):
 LARGE = b"x" * 2_000_000
 
 
+@pytest.mark.guarantee("G32")
 def test_a_batch_without_room_in_the_spool_is_overtaken_by_none_of_its_topic(tmp_path):
     """Neither by one that waited with it, nor by one that came while it was on its way to the disk. Other topics go on."""
 

@@ -417,6 +417,13 @@ def test_event_time_of_several_streams_that_differ_is_called_event_time():
     assert [one["event_time"]["field"] for one in documents(job.format("event_time"))[0]["inputs"]] == ["ts", "time"]
 
 
+@pytest.mark.guarantee(
+    "G431",
+    "What SQL can't express within bounds, such as a result that is never final or differs between replays, is "
+    "refused with reason, line, and column. The same holds for errors that only the model, the check, or the service "
+    "finds.",
+    promise="all-forms-of-a-pipeline-agree",
+)
 @pytest.mark.parametrize(
     ("query", "place", "sentence"),
     [
@@ -534,6 +541,7 @@ def test_what_a_query_can_not_say_is_refused_with_its_place(query, place, senten
     assert (problem.line, problem.column) == place, problem
 
 
+@pytest.mark.guarantee("G431")
 @pytest.mark.parametrize(
     ("text", "place", "sentence"),
     [
@@ -601,6 +609,7 @@ def test_the_first_mistake_of_each_statement_is_told():
     assert [(one.line, one.column) for one in refused.value.problems] == [(1, 19), (2, 35), (3, 26)]
 
 
+@pytest.mark.guarantee("G431")
 def test_a_mistake_that_the_model_or_the_check_finds_has_its_place_in_the_sql(tmp_path: Path):
     """Also in the second of two files, and behind an earlier document."""
     first, second = tmp_path / "a.yaml", tmp_path / "b.sql"
@@ -639,6 +648,12 @@ def test_a_mistake_that_the_model_or_the_check_finds_has_its_place_in_the_sql(tm
     assert "unknown column 'ratd'" in shown.message
 
 
+@pytest.mark.guarantee(
+    "G432",
+    "A SQL text costs no more than its limits allow, whatever it contains. A long, deep, or repeated text, or a text "
+    "that isn't SQL, gives an error soon.",
+    promise="no-client-can-exhaust-a-service",
+)
 @pytest.mark.parametrize(
     "text",
     [
@@ -666,6 +681,7 @@ def test_hostile_texts_get_an_error_soon(text):
     assert time.process_time() - began < 10
 
 
+@pytest.mark.guarantee("G432")
 def test_many_views_below_many_jobs_are_bounded():
     views = "create view v0 as select * from t where a;" + "".join(
         f"create view v{n} as select * from v{n - 1} where a;" for n in range(1, 1_500)

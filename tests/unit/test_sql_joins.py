@@ -42,6 +42,12 @@ def refusal(query: str) -> Problem:
     return problem
 
 
+@pytest.mark.guarantee(
+    "G540",
+    "Joins, several streams, and branches can be written in SQL and Python and become the same document. SQL that has "
+    "no bounded form, such as a join without an end or Flink's `row_number()`, is refused with reason and position.",
+    promise="all-forms-of-a-pipeline-agree",
+)
 @pytest.mark.parametrize(
     ("clause", "kind"),
     [
@@ -78,6 +84,7 @@ def test_bounds_in_time_are_written_in_many_ways(bounds, within):
     assert join_of(f"select o.id from orders o join shipments s on (o.id = s.id and {bounds})")["within"] == within
 
 
+@pytest.mark.guarantee("G540")
 @pytest.mark.parametrize(
     "side",
     [
@@ -151,6 +158,7 @@ def test_conditions_and_expressions_see_what_is_selected():
     ]
 
 
+@pytest.mark.guarantee("G540")
 @pytest.mark.parametrize(
     ("query", "sentence"),
     [
@@ -232,6 +240,7 @@ end;
 """
 
 
+@pytest.mark.guarantee("G540")
 def test_streams_are_united_and_each_has_its_event_time():
     found = document(UNITED)
     assert found["inputs"] == [

@@ -45,6 +45,7 @@ def test_a_database_that_fails_over_is_away(tmp_path: Path, monkeypatch: pytest.
         writer.write_batches([batch_of(SHAPE, [3])], 1, 1)
 
 
+@pytest.mark.guarantee("G244")
 @pytest.mark.parametrize(
     "error",
     [

@@ -81,6 +81,12 @@ def test_a_side_may_be_a_union_and_a_stream_on_both_sides() -> None:
     ]
 
 
+@pytest.mark.guarantee(
+    "G513",
+    "Two streams that don't fit, by a missing field, keys of two types, or a retention shorter than the join's reach, "
+    "are refused with side and stream. `explain` shows the rows of each side and the retention of each stream.",
+    promise="unusable-documents-are-refused",
+)
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
@@ -106,6 +112,7 @@ def test_what_does_not_fit_is_told_with_its_side(old: str, new: str, told: str) 
     assert told in str(raised.value)
 
 
+@pytest.mark.guarantee("G513")
 def test_json_of_either_stream_makes_no_key() -> None:
     named = "- {from: parcels, derive: {note: carrier}, name: named}\n  - {join"
     text = STEPS.replace("- {join", named).replace("right: parcels", "right: named").replace("on: [id]", "on: [note]")
@@ -114,6 +121,7 @@ def test_json_of_either_stream_makes_no_key() -> None:
             checked(turned.replace(ADD, "{}"))
 
 
+@pytest.mark.guarantee("G513")
 def test_explain_tells_streams_and_their_retention() -> None:
     graph = pipeline_graph(checked())
     (stage,) = graph["stages"]
@@ -154,6 +162,12 @@ def parcel(name: str | None, at_ms: int) -> tuple[str, dict[str, Any]]:
     return "parcels", {"parcel": 1, "id": name, "at": at_ms, "carrier": "c"}
 
 
+@pytest.mark.guarantee(
+    "G512",
+    "A row of the stream that is ahead waits for the other stream, unless that stream is silent for its "
+    "`idle_timeout`. The id of a joined row names the streams of both rows.",
+    promise="operators-compute-what-the-reference-describes",
+)
 def test_a_row_waits_for_the_stream_that_is_behind_and_its_id_names_both() -> None:
     rows = [parcel(None, 0), order("a", 1_000), order("b", 1_000), order("z", 90_000), parcel("a", 11_000)]
     found = outcomes(checked(), rows)
@@ -169,6 +183,7 @@ def test_a_row_waits_for_the_stream_that_is_behind_and_its_id_names_both() -> No
     assert results[0].document.id == pair
 
 
+@pytest.mark.guarantee("G512")
 def test_where_a_stream_is_silent_for_its_timeout_the_other_waits_no_longer() -> None:
     impatient = checked(STEPS, INPUTS.replace(", idle_timeout: null", ", idle_timeout: 30s"))
     rows = [parcel(None, 0), order("a", 1_000), order("z", 90_000), parcel("a", 11_000)]
@@ -198,6 +213,7 @@ def test_what_each_way_needs_is_known_whichever_side_it_leads_to() -> None:
 ONCE = "- {from: parcels, dedupe: {by: [parcel, id], within: 1m}, name: once}\n  - {join"
 
 
+@pytest.mark.guarantee("G514")
 def test_repeats_are_left_out_of_one_side() -> None:
     deduped = STEPS.replace("- {join", ONCE).replace("right: parcels", "right: once")
     streams = STREAMS.replace("retention: 3h", "retention: 3h\nkey: parcel")

@@ -59,6 +59,7 @@ def spec(name: str = "s", partitions: int = 2, retention: str = "2d") -> StreamS
     )
 
 
+@pytest.mark.guarantee("G700")
 @pytest.mark.parametrize(
     ("config", "document", "reason"),
     [

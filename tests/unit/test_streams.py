@@ -97,6 +97,12 @@ def test_a_change_and_a_removal_are_seen_by_following():
     run(story)
 
 
+@pytest.mark.guarantee(
+    "G162",
+    "Wrong names of streams cost the ledger a bounded number of queries and keep no known stream out. They hide a new "
+    "stream for at most two refreshes.",
+    promise="no-client-can-exhaust-a-service",
+)
 def test_a_name_that_the_ledger_does_not_know_is_asked_for_once_until_the_next_look():
     async def story(ledger, streams):
         for _ in range(5):
@@ -116,6 +122,7 @@ def test_a_name_that_the_ledger_does_not_know_is_asked_for_once_until_the_next_l
     run(story)
 
 
+@pytest.mark.guarantee("G162")
 def test_wrong_names_without_end_cost_a_bounded_number_of_questions_and_keep_nobody_out():
     async def story(ledger, streams):
         ledger.register("known")

@@ -25,6 +25,7 @@ def values(sql: str, *texts: str | None) -> tuple[list[int | None], list[bool]]:
     return [None if one is None else len(one.encode()) for one in found], fails
 
 
+@pytest.mark.guarantee("G777")
 @pytest.mark.parametrize(
     ("sql", "of_null"),
     [
@@ -53,6 +54,7 @@ def memory() -> Iterator[pa.MemoryPool]:
     pa.set_memory_pool(default)
 
 
+@pytest.mark.guarantee("G777")
 def test_nested_replacements_need_no_more_than_the_limit(memory: pa.MemoryPool) -> None:
     sql = "text"
     for _ in range(12):
@@ -74,6 +76,7 @@ def test_separators_and_groups_count() -> None:
     assert values("regexp_replace(text, '(.+)', '$1$1')", "ab" * 100, HALF + "a") == ([400, None], [False, True])
 
 
+@pytest.mark.guarantee("G777")
 def test_a_neighbour_changes_no_value() -> None:
     alone, _ = values("replace(text, 'a', 'bb')", "xa")
     beside, _ = values("replace(text, 'a', 'bb')", HALF + "a", "xa", None)

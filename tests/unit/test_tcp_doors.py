@@ -122,6 +122,7 @@ def play(script: Script, **settings: Any) -> None:
 LONG = b"x" * (2 * RECORD_BYTES_MAX)
 
 
+@pytest.mark.guarantee("G163")
 @pytest.mark.parametrize(
     "request_bytes",
     [
@@ -159,6 +160,12 @@ def test_records_that_look_like_requests_are_records() -> None:
     play(script)
 
 
+@pytest.mark.guarantee(
+    "G164",
+    "The queued records of TCP senders are bounded by their cost in memory, for each connection and in total. Greedy "
+    "senders are paused, and well-behaved senders are read.",
+    promise="no-client-can-exhaust-a-service",
+)
 def test_a_connection_is_read_no_further_than_its_records_may_cost() -> None:
     async def script(door: Door) -> None:
         hogs = [await door.connect() for _ in range(3)]
@@ -182,6 +189,7 @@ def test_a_connection_is_read_no_further_than_its_records_may_cost() -> None:
     play(script)
 
 
+@pytest.mark.guarantee("G22")
 def test_ok_counts_no_refused_line_behind_records_that_are_still_queued() -> None:
     async def script(door: Door) -> None:
         door.writer.fails_with = b"last"
@@ -199,6 +207,7 @@ def test_ok_counts_no_refused_line_behind_records_that_are_still_queued() -> Non
     play(script)
 
 
+@pytest.mark.guarantee("G164")
 def test_some_greedy_connections_leave_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp_connection, "QUEUED_BYTES_MAX", 12_000_000)
 
@@ -215,6 +224,7 @@ def test_some_greedy_connections_leave_room_for_the_others(monkeypatch: pytest.M
     play(script)
 
 
+@pytest.mark.guarantee("G164")
 def test_all_connections_together_are_read_no_further_than_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     bound = 10_000_000
     monkeypatch.setattr(tcp_connection, "QUEUED_BYTES_MAX", bound)
@@ -241,6 +251,7 @@ def test_all_connections_together_are_read_no_further_than_there_is_room(monkeyp
     play(script)
 
 
+@pytest.mark.guarantee("G165")
 def test_a_sender_that_does_not_read_its_answers_is_not_read_and_cut_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -269,6 +280,12 @@ def test_a_sender_that_does_not_read_its_answers_is_not_read_and_cut_in_the_end(
     play(script)
 
 
+@pytest.mark.guarantee(
+    "G165",
+    "A TCP connection without data, or whose sender doesn't read its answers, is closed, also with TLS. There are "
+    "never more connections than the process may have files.",
+    promise="no-client-can-exhaust-a-service",
+)
 def test_a_connection_on_which_nothing_comes_is_ended() -> None:
     async def script(door: Door) -> None:
         reader, writer = await door.connect()
@@ -289,6 +306,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> DevCertificates:
     return make_dev_certificates(tmp_path_factory.mktemp("certificates"))
 
 
+@pytest.mark.guarantee("G165")
 @pytest.mark.parametrize(
     ("sent", "after_s", "says"),
     [
@@ -384,6 +402,7 @@ def test_the_process_ends_with_what_ended_its_watch(monkeypatch: pytest.MonkeyPa
         asyncio.run(run())
 
 
+@pytest.mark.guarantee("G165")
 def test_a_connection_over_the_bound_keeps_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp_connection, "LINGER_S", 1e6)
 
@@ -400,6 +419,7 @@ def test_a_connection_over_the_bound_keeps_no_file(monkeypatch: pytest.MonkeyPat
     play(script, tcp_connections_max=3)
 
 
+@pytest.mark.guarantee("G165")
 def test_no_more_connections_than_the_process_may_have_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 500))
     monkeypatch.setattr(resource, "setrlimit", lambda *_: None)

@@ -323,6 +323,7 @@ def test_what_is_no_otlp_is_rejected(value: bytes) -> None:
     assert found.reason == REASON_DECODE
 
 
+@pytest.mark.guarantee("G306")
 @given(st.binary(max_size=400), st.integers(0, 400), st.integers(0, 255))
 def test_no_bytes_break_the_readers(value: bytes, at: int, byte: int) -> None:
     changed = bytearray(protobuf(OTLP))
@@ -419,6 +420,7 @@ def example(name: str) -> StreamSpec:
     return StreamSpec.parse(next(one for one in documents if one.kind == "stream"))
 
 
+@pytest.mark.guarantee("G306")
 def test_a_dead_letter_of_a_point_holds_it_alone_and_is_read_again() -> None:
     """Of three samples the second has no time that is one."""
     spec = example("prometheus")
@@ -475,6 +477,12 @@ OF_PROMETHEUS_2 = {
 OF_PROMETHEUS = {"content_type": "application/x-protobuf", "content_encoding": "snappy"}
 
 
+@pytest.mark.guarantee(
+    "G306",
+    "A request with OpenTelemetry or Prometheus metrics is stored as it was sent before it is answered with success. "
+    "No bytes break its reading, and a bad point affects no other point.",
+    promise="records-are-stored-once-and-unchanged",
+)
 @pytest.mark.parametrize(
     ("name", "body", "headers", "found", "record"),
     [

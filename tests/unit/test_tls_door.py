@@ -92,6 +92,12 @@ def test_a_protocol_begins_when_the_handshake_is_over(run, made, make):
     run(story())
 
 
+@pytest.mark.guarantee(
+    "G344",
+    "A changed certificate is used by the next connection. If it can't be used, the previous one stays effective. A "
+    "handshake that never ends uses its slot for at most 10 s and keeps no other client out.",
+    promise="secrets-and-connections-are-protected",
+)
 def test_a_new_certificate_is_taken_by_the_next_connection_and_a_broken_one_is_not(run, made):
     async def story():
         async with serve(ServerTls(made.server, made.server_key, None, "X")) as (_, port):
@@ -154,6 +160,7 @@ def test_with_an_authority_for_clients_only_those_with_a_certificate_pass(run, m
     run(story())
 
 
+@pytest.mark.guarantee("G344")
 def test_a_handshake_that_never_ends_holds_its_place_for_a_time_only(run, made, monkeypatch):
     monkeypatch.setattr(tls_door, "HANDSHAKE_TIMEOUT_S", 0.2)
 
@@ -168,6 +175,7 @@ def test_a_handshake_that_never_ends_holds_its_place_for_a_time_only(run, made, 
     run(story())
 
 
+@pytest.mark.guarantee("G344")
 def test_those_that_say_nothing_keep_nobody_out(run, made):
     async def story():
         async with serve(ServerTls(made.server, made.server_key, None, "X"), handshakes_max=3) as (door, port):

@@ -108,6 +108,13 @@ def test_every_listener_makes_its_tls_in_the_same_module():
     assert found == {"ingest/gateway/serving/tls_door.py"}
 
 
+@pytest.mark.guarantee(
+    "G783",
+    "A listener that requests client certificates checks them at each connection, because no TLS session is resumed. "
+    "If a client CA is removed, or a client's certificate expires, the open connections end. Session tickets of other "
+    "listeners become invalid with the certificate.",
+    promise="each-operation-requires-its-right",
+)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_a_client_of_a_removed_ca_can_not_resume_its_session(run, made, other, version):
     async def story():
@@ -124,6 +131,7 @@ def test_a_client_of_a_removed_ca_can_not_resume_its_session(run, made, other, v
     run(story())
 
 
+@pytest.mark.guarantee("G783")
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_a_listener_that_requests_client_certificates_resumes_no_session(run, made, version):
     """Neither by a ticket nor by a session id: so an expired certificate is checked at each connection."""
@@ -140,6 +148,7 @@ def test_a_listener_that_requests_client_certificates_resumes_no_session(run, ma
     run(story())
 
 
+@pytest.mark.guarantee("G783")
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_session_tickets_become_invalid_with_the_certificate(run, made, version):
     async def story():
@@ -156,6 +165,7 @@ def test_session_tickets_become_invalid_with_the_certificate(run, made, version)
     run(story())
 
 
+@pytest.mark.guarantee("G783")
 @pytest.mark.parametrize("reason", ["removed CA", "expired certificate"])
 def test_an_open_connection_ends_when_its_client_is_no_longer_trusted(run, made, other, reason, monkeypatch):
     monkeypatch.setattr(tls_door, "CHECK_S", 0.05)

@@ -39,6 +39,7 @@ pattern read others/#
 """
 
 
+@pytest.mark.guarantee("G325")
 @pytest.mark.parametrize(
     ("user", "client_id", "topic", "stream", "may"),
     [
@@ -112,6 +113,7 @@ def test_filters_match_as_mqtt_says(topic_filter: str, topic: str, is_match: boo
     assert matches(topic_filter, topic) is is_match
 
 
+@pytest.mark.guarantee("G325")
 def test_a_token_is_the_password_of_the_user_who_is_named_like_it(tmp_path: Path) -> None:
     """It writes to its streams; it ends when it is revoked; and where the file of rights names its user, both must allow."""
     secret = TOKEN.removeprefix(b"Bearer ")
@@ -241,6 +243,12 @@ def test_lines_that_mosquitto_did_not_write_are_named(line: str, tmp_path: Path)
         read_passwords(path)
 
 
+@pytest.mark.guarantee(
+    "G788",
+    "An MQTT connection ends within seconds after its user is removed from the password file or gets another "
+    "password, and after its token is revoked or gets other rights.",
+    promise="each-operation-requires-its-right",
+)
 @pytest.mark.parametrize("change", ["another password", "removed", "other users only"])
 def test_a_user_of_the_password_file_stays_only_as_long_as_its_password(change: str, tmp_path: Path) -> None:
     path = tmp_path / "passwords"
@@ -265,6 +273,7 @@ def test_a_user_of_the_password_file_stays_only_as_long_as_its_password(change: 
     asyncio.run(run())
 
 
+@pytest.mark.guarantee("G788")
 def test_a_connection_with_a_token_ends_when_its_rights_change() -> None:
     secret = TOKEN.removeprefix(b"Bearer ")
 

@@ -43,6 +43,7 @@ def parse(command: Any, words: list[str]) -> str:
         _, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
 
 
+@pytest.mark.guarantee("G291")
 @PAGES
 def test_each_document_of_a_page_passes_the_check_and_each_test_passes(page: Path, tmp_path: Path, say: Say) -> None:
     files = documents(page)
@@ -54,6 +55,12 @@ def test_each_document_of_a_page_passes_the_check_and_each_test_passes(page: Pat
         assert said.code == 0, said
 
 
+@pytest.mark.guarantee(
+    "G291",
+    "Every command of the two tutorials does what the page says, from an empty directory to documents in "
+    "Elasticsearch.",
+    promise="all-forms-of-a-pipeline-agree",
+)
 @PAGES
 def test_the_command_line_knows_each_command_of_a_page(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

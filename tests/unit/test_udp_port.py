@@ -59,6 +59,7 @@ class FullBuffers:
         return {"192.0.2.1": read} if read else {}
 
 
+@pytest.mark.guarantee("G21")
 @pytest.mark.parametrize("senders", [None, TrustingSenders()])
 @pytest.mark.parametrize("closes", [False, True])
 def test_while_kafka_stalls_ports_stop_reading_and_nothing_is_refused(closes, senders):

@@ -56,6 +56,12 @@ def test_a_stack_that_runs_is_shown_and_nothing_is_started(data_dir: Path) -> No
     assert f"API http://127.0.0.1:{8080 + OFFSET}" in text
 
 
+@pytest.mark.guarantee(
+    "G794",
+    "`strandline up` on a running stack changes no running process, starts the missing ones, reports both, and ends "
+    "with 0. If other options are requested, it names each difference and what to do.",
+    promise="a-stack-keeps-its-data",
+)
 @pytest.mark.parametrize("more", [(), ("--detach",), ("--port-offset", str(OFFSET)), ("--no-passwords",)], ids=str)
 def test_up_ends_with_0_on_a_running_stack(data_dir: Path, say: Say, more: tuple[str, ...]) -> None:
     """Also without --detach: the stack belongs to the command that started it, and Ctrl-C here must not stop it."""
@@ -64,6 +70,7 @@ def test_up_ends_with_0_on_a_running_stack(data_dir: Path, say: Say, more: tuple
     assert "nothing had to be repaired" in said.out and "Ctrl-C" not in said.out
 
 
+@pytest.mark.guarantee("G794")
 def test_the_state_is_in_the_json(data_dir: Path, say: Say) -> None:
     said = say("up", "--data-dir", str(data_dir), "--json")
     answer = json.loads(said.out)
@@ -72,6 +79,7 @@ def test_the_state_is_in_the_json(data_dir: Path, say: Say) -> None:
     assert answer["port_offset"] == OFFSET
 
 
+@pytest.mark.guarantee("G794")
 def test_what_is_missing_is_started_and_reported(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pids = PidFile(data_dir)
     for name in ("gateway-udp", "mqtt", WATCHER):
@@ -88,6 +96,7 @@ def test_what_is_missing_is_started_and_reported(data_dir: Path, monkeypatch: py
     assert f"the stack in {data_dir} already ran; repaired: mqtt, gateway-udp, watcher" in text
 
 
+@pytest.mark.guarantee("G794")
 def test_other_options_are_named_with_what_to_do(data_dir: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRANDLINE_AUTH", "tokens")
     more = ("--port-offset", "7", "--passwords", "--kafka", "farm:9092")

@@ -148,6 +148,7 @@ def test_what_the_recorded_slices_rest_on_stays(change, what):
     assert effects(change)[what] is Effect.FORBIDDEN
 
 
+@pytest.mark.guarantee("G25")
 @pytest.mark.parametrize(
     ("change", "what"),
     [

@@ -103,6 +103,7 @@ def test_a_run_by_hand_has_no_leader_to_lose(watch: Callable[..., Watched]) -> N
     assert watched.watchdog.fenced is None
 
 
+@pytest.mark.guarantee("G637")
 @pytest.mark.parametrize(
     "error", [LedgerUnavailable("away"), InvalidSettings("its password's file is just being replaced")], ids=str
 )
@@ -119,6 +120,11 @@ def test_a_ledger_that_is_away_for_a_moment_is_waited_for(
     assert not watched.ended.is_set()
 
 
+@pytest.mark.guarantee(
+    "G85",
+    "A runner that makes no progress is replaced. A runner that can't reach the ledger ends itself.",
+    promise="kills-and-restarts-change-no-result",
+)
 @pytest.mark.parametrize("way", ["refuses", "hangs"])
 def test_a_run_that_can_not_reach_the_ledger_is_ended(watch: Callable[..., Watched], way: str) -> None:
     watched = watch()
@@ -137,6 +143,7 @@ def test_silence_of_spark_counts_from_its_first_sign_of_life(watch: Callable[...
     assert watched.ended.wait(stretched(10))
 
 
+@pytest.mark.guarantee("G77")
 def test_a_run_that_never_begins_is_ended_and_the_ledger_told_why(
     watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:

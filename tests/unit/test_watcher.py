@@ -126,6 +126,7 @@ def test_pauses_grow_while_it_does_not_start_and_the_cause_is_logged(
     ]
 
 
+@pytest.mark.guarantee("G77")
 def test_what_fails_again_and_again_is_said_with_its_number_and_its_cause(
     parts: list[Part], watch: Callable[..., threading.Event]
 ) -> None:

@@ -34,6 +34,11 @@ def test_before_the_first_accepted_record_nothing_is_late_and_nothing_closes():
     assert closes_after(a_slice(1, watermark_ms=None), {}, {}) is None
 
 
+@pytest.mark.guarantee(
+    "G759",
+    "If all partitions are idle, time advances the partition that lags most, and it is released after two timeouts.",
+    promise="no-record-is-late-without-cause",
+)
 @pytest.mark.parametrize(
     ("rule", "silence_ms", "event_ms"),
     [
