@@ -16,6 +16,7 @@ _PUBLIC = {
     "Pipeline": "strandline.frontends.python.pipeline",
     "Stream": "strandline.frontends.python.flow",
     "counted": "strandline.frontends.python.windows",
+    "previous": "strandline.frontends.python.windows",
     "cumulative": "strandline.frontends.python.windows",
     "lookup": "strandline.frontends.python.flow",
     "session": "strandline.frontends.python.windows",

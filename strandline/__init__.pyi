@@ -6,6 +6,7 @@ from strandline.frontends.python.pipeline import DeskRun as DeskRun
 from strandline.frontends.python.pipeline import Pipeline as Pipeline
 from strandline.frontends.python.windows import counted as counted
 from strandline.frontends.python.windows import cumulative as cumulative
+from strandline.frontends.python.windows import previous as previous
 from strandline.frontends.python.windows import session as session
 from strandline.frontends.python.windows import sliding as sliding
 from strandline.frontends.python.windows import tumbling as tumbling

@@ -59,6 +59,8 @@ STEPS: dict[str, list[dict[str, Any]]] = {
     "sliding": [windows("some", sliding={"size": "6s", "every": "2s"})],
     "cumulative": [windows("some", cumulative={"size": "8s", "step": "2s"})],
     "count": [windows("some", count={"size": 3, "max": "10s"})],
+    "previous": [windows("some", previous={"within": "4s"}, n="increase(flow)")],
+    "increases": [windows("some", tumbling="4s", n="increase(flow, '5s')")],
     "session": [windows("some", **SESSION)],
     "windows of sessions": [windows("some", **SESSION), windows("more", tumbling="20s", n="sum(n)")],
     "sessions of windows": [
@@ -79,7 +81,7 @@ STEPS: dict[str, list[dict[str, Any]]] = {
     "revised": [windows("some", tumbling="4s")],
     "revised sliding": [windows("some", sliding={"size": "6s", "every": "2s"})],
 }
-OUTLIVES = {name for name in STEPS if name.startswith(("dedupe", "revised"))}
+OUTLIVES = {name for name in STEPS if name.startswith(("dedupe", "revised", "previous", "increases"))}
 """Where something counts longer than windows are open."""
 
 

@@ -71,7 +71,9 @@ def test_each_statement_of_the_sql_page_is_valid():
 
 def test_each_windowing_function_of_the_sql_page_gives_the_window_beside_it():
     page = (DOCS / "sql.md").read_text()
-    rows = re.findall(r"^\| `((?:tumble|hop|cumulate|session|counted)\(.*?\))` \| `(.*?)` \|$", page, re.MULTILINE)
+    rows = re.findall(
+        r"^\| `((?:tumble|hop|cumulate|session|counted|previous)\(.*?\))` \| `(.*?)` \|$", page, re.MULTILINE
+    )
     assert {call.partition("(")[0] for call, _ in rows} == set(window_functions())
     for call, window in rows:
         for whole, part in (("", ""), (r"\1", r"\1")):  # without and with what stands in brackets

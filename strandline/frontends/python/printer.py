@@ -166,4 +166,4 @@ _JOIN_PARAMETERS = (
     *("self", "other", "name", "on", "within", "before", "after", "tumbling", "same_window", "latest"),
     *("kind", "max_rows", "add"),
 )
-_RESERVED = ("lookup", "stream", "tumbling", "sliding", "cumulative", "session", "counted")
+_RESERVED = ("lookup", "stream", "tumbling", "sliding", "cumulative", "session", "counted", "previous")

@@ -46,6 +46,11 @@ def counted(size: int, max: DurationLike, **more: object) -> Windows:  # the doc
     return Windows({"count": {"size": size, "max": duration_text(max)}, **more})
 
 
+def previous(within: DurationLike, **more: object) -> Windows:
+    """Windows of one record and the record of the same key before it, if that is at most `within` earlier."""
+    return Windows({"previous": {"within": duration_text(within)}, **more})
+
+
 def duration_text(value: DurationLike) -> str:
     """The duration as documents have it. Raises ValueError for one that is no number of whole milliseconds."""
     if not isinstance(value, timedelta):

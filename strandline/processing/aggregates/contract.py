@@ -103,6 +103,19 @@ class AuditQuery:
     """Columns that each row gets before rows are grouped, each as `EXPRESSION AS NAME`. Calls with equal ones share them."""
 
 
+@dataclass(frozen=True)
+class AcrossWindows:
+    """A value of a window that needs the record before each record, which can be in an earlier window."""
+
+    calls: tuple[str, ...]
+    """Calls for each record with the record of its key before it."""
+    value: str
+    """Aggregate over the values of these calls: an expression with `{0}` for the first call, and `{filter}` after each aggregate
+    function."""
+    within_ms: int | None
+    """Maximum time between the two records. None if the call doesn't contain it."""
+
+
 class AggregateFunction(ABC):
     """One aggregate function.
 
@@ -148,6 +161,11 @@ class AggregateFunction(ABC):
     def row_types(self, types: tuple[str, ...]) -> tuple[str, ...]:
         """Return the types to which the columns are cast for the kernel and the audit. A value without a counterpart is null."""
         return types
+
+    def across_windows(self, arguments: tuple[str, ...], parameters: Parameters) -> AcrossWindows | None:
+        """Return how the value follows from each record with the record before it. None if it depends only on the rows of the
+        window. `arguments`: SQL of the columns."""
+        return None
 
     # The operators
 

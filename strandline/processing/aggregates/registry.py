@@ -12,6 +12,7 @@ from strandline.core.errors import FunctionUnusable
 from strandline.core.packages import PackagePart, parts_of_packages
 from strandline.processing.aggregates.cardinality.function import APPROXIMATE_COUNT_DISTINCT
 from strandline.processing.aggregates.chosen_rows import FIRST, LAST, MAX_BY, MIN_BY
+from strandline.processing.aggregates.consecutive import CURRENT, DELTA, DURATION, INCREASE, LAG, RATE
 from strandline.processing.aggregates.contract import AggregateFunction, named
 from strandline.processing.aggregates.count import COUNT
 from strandline.processing.aggregates.extremes import MAXIMUM, MINIMUM
@@ -52,6 +53,12 @@ BUILT_IN: tuple[AggregateFunction, ...] = (
     BOTTOM_N_BY,
     MOST_FREQUENT,
     HISTOGRAM,
+    LAG,
+    CURRENT,
+    DELTA,
+    INCREASE,
+    RATE,
+    DURATION,
 )
 """The functions of Strandline, in the order of the docs."""
 BY_NAME: Mapping[str, AggregateFunction] = named(BUILT_IN)

@@ -43,7 +43,8 @@ class WindowShape:
     """Indices, among all windows of the pipeline, of the earlier ones whose results it reads; RECORDS for records. A join can
     read two. Empty for a pipeline without branches: each window reads the one before it, and the first reads records."""
     horizon_ms: int = field(default=0, kw_only=True)
-    """How far from a record others may be that decide whether it counts here: those of which it may be a repeat."""
+    """How far from a record others may be that decide whether and how it counts here: those of which it may be a repeat, and
+    `memory_ms`."""
     revise_ms: int = field(default=0, kw_only=True)
     """For so long after its end, in event time, late records revise a window's result; 0: they don't."""
 
@@ -55,6 +56,11 @@ class WindowShape:
     def time_zone(self) -> str | None:
         """Time zone with whose days the windows begin. None if there is none."""
         return None
+
+    @property
+    def memory_ms(self) -> int:
+        """Maximum time before a record of other records that are part of its window, although their own windows have closed."""
+        return 0
 
     @property
     def spacing_ms(self) -> int:

@@ -46,9 +46,10 @@ WINDOW_KEYWORDS = {
     "cumulative": "cumulative",
     "session": "session",
     "count": "count",
+    "previous": "previous",
 }
 """Field of `window` -> kind."""
-STAGE_KINDS = ("windows", "days", "cumulative", "cumulative_days", "session", "count", "join")
+STAGE_KINDS = ("windows", "days", "cumulative", "cumulative_days", "session", "count", "previous", "join")
 ROW_KINDS = tuple(dict.fromkeys(kind for keyword, kind in KEYWORDS.items() if keyword not in STAGE_KEYWORDS))
 
 

@@ -221,7 +221,7 @@ class Stage:
     @property
     def shape(self) -> WindowShape:
         """The windows, with what the stage reads and for how long late records revise its results."""
-        horizon_ms = 0 if self.dedupe is None else self.dedupe.within_ms
+        horizon_ms = self.windows.memory_ms + (0 if self.dedupe is None else self.dedupe.within_ms)
         return replace(self.windows, reads=self.reads, horizon_ms=horizon_ms, revise_ms=self.revise_ms)
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 from strandline.core.documents import Path
 from strandline.core.times.durations import format_duration
 from strandline.processing.kinds.windows.document import WindowSpec
+from strandline.processing.kinds.windows.previous_records import aggregates_of_records
 from strandline.processing.kinds.windows.window_plan import Argument, WindowForm, WindowPlan
 from strandline.processing.pipelines.checks.check_context import CheckContext, step_number
 from strandline.processing.pipelines.event_time import WindowShape
@@ -25,6 +26,7 @@ def check(context: CheckContext, path: Path, window: WindowSpec) -> None:
         for name, text in window.aggregate.items()
     }
     columns = tuple(column for column in aggregates.values() if column)
+    columns = aggregates_of_records(context, path, window.name, window.shape, window.by, columns)
     by_types = {name: context.columns.get(name) for name in window.by}
     context.end_stage(
         Stage(
@@ -38,7 +40,7 @@ def check(context: CheckContext, path: Path, window: WindowSpec) -> None:
             number=step_number(path),
             packages=tuple(packages_called(column.sql for column in columns).items()),
         ),
-        by_types | {name: column.type if column else None for name, column in aggregates.items()},
+        by_types | dict.fromkeys(aggregates) | {column.name: column.type for column in columns},
     )
 
 

@@ -16,7 +16,13 @@ from strandline.processing.pipelines.stages import Stage, StageInput, first_dedu
 
 def check_windows_together(context: CheckContext) -> None:
     """The rules between windows: names, sizes, keys, sinks, and the retention that they need together."""
-    windows = [(number, step) for number, step in enumerate(context.pipeline.steps) if step.stage is not None]
+    # A step can have several stages. The last one emits; the others lead to it.
+    last_stages = {stage.number: at for at, stage in enumerate(context.stages)}
+    windows = [
+        (last_stages[number], number, step)
+        for number, step in enumerate(context.pipeline.steps)
+        if step.stage is not None
+    ]
     if not windows and not context.record_stages:
         context.add(
             ("steps",),
@@ -26,7 +32,7 @@ def check_windows_together(context: CheckContext) -> None:
     taken = places_taken([stage.shape for stage in context.stages])
     has_taker = {one for some in taken for one in some}
     has_branches = context.pipeline.has_branches
-    for at, (number, step) in enumerate(windows):
+    for at, number, step in windows:
         if at not in has_taker and not context.stages[at].emits:
             which = f"no window takes from '{step.stage_name}', so it" if has_branches else "the last window"
             context.add(
@@ -35,7 +41,7 @@ def check_windows_together(context: CheckContext) -> None:
             )
     _steps_taken(context, has_branches=has_branches)
     _names_distinct(context)
-    for at, (number, step) in enumerate(windows):
+    for at, number, step in windows:
         for before in taken[at]:
             if before != RECORDS and step.stage is not None:
                 for inner, message in step.stage.problems_after(context.stages[at], context.stages[before]):

@@ -1,0 +1,1 @@
+"""Windows of a record and the record before it."""
