@@ -1,4 +1,4 @@
-"""What every station of the stream shares: errors, durations, settings, the stream document. Opens no socket."""
+"""Errors, durations, settings, and document models that all packages share. Opens no socket."""
 
 from strandline.core.extras import report_missing_extras
 

@@ -1,4 +1,4 @@
-"""What the docstrings of fields say, for the API's description (`docs/openapi.json`), the schema of documents, and messages."""
+"""Docstrings of fields, for the description of the API (`docs/openapi.json`), the schema of documents, and messages."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # tasks of Spark load dataclasses described here, and not pydantic
+if TYPE_CHECKING:  # Spark tasks load dataclasses that are described here, but not pydantic
     from pydantic import GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
 
 class Described:
-    """The base of a model or dataclass whose field docstrings also stand in its JSON schema.
-
-    They are read from the source when a schema is made. Pydantic's `use_attribute_docstrings` reads them when the class is made,
-    so at the start of every process, and that takes long.
-    """
+    """Base of a model or dataclass whose JSON schema contains the docstrings of its fields. The docstrings are read from the
+    source when a schema is made. Pydantic's `use_attribute_docstrings` reads them when the class is made. This takes long, and
+    happens at the start of every process."""
 
     __slots__ = ()
 
@@ -36,7 +34,8 @@ class Described:
 
 
 def docstrings_of(cls: type) -> dict[str, str]:
-    """The docstrings of a class's annotated fields, its own and inherited ones, by name; fields without one are left out."""
+    """Return the docstrings of the annotated fields of a class, also of inherited fields, by name. Fields without one are left
+    out."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         own = _docstrings_in(base.__module__).get(base.__qualname__, {}) if issubclass(base, Described) else {}
@@ -49,7 +48,7 @@ def docstrings_of(cls: type) -> dict[str, str]:
 
 @cache
 def _docstrings_in(module: str) -> dict[str, dict[str, str]]:
-    """Of each class of a module, the docstrings of its fields."""
+    """Return class -> field -> docstring, for the classes of a module."""
     found: dict[str, dict[str, str]] = {}
     _collect(ast.parse(inspect.getsource(sys.modules[module])), "", found)
     return found

@@ -1,4 +1,4 @@
-"""The base of the models of documents: what was wrong is said with its line, and what was expected."""
+"""Base of the models of documents. Errors name the line, the error, and the expected value."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_stored(info: ValidationInfo) -> bool:
 
 
 class ContradictionError(ValueError):
-    """Contradictions between the fields of one part of a document, each with its path from that part."""
+    """Contradictions between the fields of one part of a document, each with its path from this part."""
 
     def __init__(self, found: list[tuple[Path, str]]) -> None:
         super().__init__("; ".join(message for _, message in found))
@@ -40,15 +40,15 @@ class ContradictionError(ValueError):
 
 
 class DocumentModel(Described, BaseModel):
-    """A part of a document: no unknown fields, no silent conversion of types, never changed once read."""
+    """A part of a document: immutable, without unknown fields, and without silent conversion of types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=False)
     NOT_SUPPORTED: ClassVar[dict[str, str]] = {}
-    """Fields that people look for and that are not here: name -> the sentence that says what to write instead."""
+    """Fields that users expect and that don't exist: name -> message that says what to write instead."""
 
     @classmethod
     def parse(cls, document: YamlDocument, *, is_stored: bool = False) -> Self:
-        """Return the model of `document`. Raises InvalidDocument with every problem found, each with its line.
+        """Return the model of `document`. Raises InvalidDocument with all problems, each with its line.
 
         Args: is_stored: True if the document was accepted before. See `is_stored`.
         """
@@ -60,7 +60,7 @@ class DocumentModel(Described, BaseModel):
 
     @classmethod
     def problems_in(cls, data: object) -> Iterator[tuple[Path, str]]:
-        """Yield each problem of a part of a document: its path in the part, and a sentence."""
+        """Yield each problem of a part of a document: its path in the part, and a message."""
         try:
             cls.model_validate(data)
         except ValidationError as error:
@@ -75,7 +75,7 @@ class DocumentModel(Described, BaseModel):
         return cls.parse(YamlDocument(kind=kind, name=name, data=data, source=source), is_stored=True)
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        """Yield contradictions between fields that are right by themselves: the path from here, and a sentence."""
+        """Yield contradictions between fields that are valid on their own: the path from here, and a message."""
         return iter(())
 
     @model_validator(mode="after")
@@ -85,7 +85,7 @@ class DocumentModel(Described, BaseModel):
         return self
 
     def as_document(self) -> dict[str, object]:
-        """The document with its defaults, as plain JSON data; `from_document` reads it back as an equal model."""
+        """Return the document with its defaults as plain JSON data. `from_document` reads it back as an equal model."""
         data: dict[str, object] = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         return data
 
@@ -98,7 +98,7 @@ class OpenModel(DocumentModel):
     MISSING: ClassVar[tuple[str, ...]] = ()
     """Fields of a stored document whose packages are missing or can't be used."""
     ROOT: ClassVar[type[OpenModel] | None] = None
-    """The model of Strandline, of an extended one. None if the model isn't extended."""
+    """Strandline's own model, if this model is extended. None if it isn't."""
 
     @classmethod
     def extended(cls) -> type[Self]:
@@ -107,12 +107,12 @@ class OpenModel(DocumentModel):
 
     @classmethod
     def with_packages(cls) -> type[Self]:
-        """Return the model that `with_fields` makes for the installed packages: the model itself if there are none."""
+        """Return the model that `with_fields` makes for the installed packages, or the model itself if there are none."""
         raise NotImplementedError
 
     @classmethod
     def schema_extra(cls, added: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Return what the JSON schema of the model also has, with these fields of packages."""
+        """Return additional entries for the JSON schema of the model with these fields of packages."""
         return {}
 
     @classmethod
@@ -150,8 +150,8 @@ class OpenModel(DocumentModel):
 
     @classmethod
     def with_missing(cls, names: Sequence[str]) -> type[Self]:
-        """Return the model with fields of these names, whatever their values are. A document that was accepted stays readable if
-        a package is missing, and only what needs the package fails."""
+        """Return the model with fields of these names, which accept every value. So an accepted document stays readable if a
+        package is missing. Only the parts that need the package fail."""
         known = {field.alias or name for name, field in cls.model_fields.items()}
         missing = [name for name in names if name not in known]
         definitions: list[dict[str, Any]] = [{name: (Any, None)} for name in missing]
@@ -172,25 +172,25 @@ def _restored(model: type[OpenModel], added: tuple[str, ...], state: dict[Any, A
 
 
 def first_problems(found: Iterable[Any]) -> list[Any]:
-    """As many as an answer holds, and one more to tell that there are more."""
+    """Return the problems that one response can contain, and one more as a sign that there are more."""
     return list(itertools.islice(found, PROBLEMS_MAX + 1))
 
 
 _EXPECTED = {
-    "string_type": "text",
-    "int_type": "a whole number",
+    "string_type": "a string",
+    "int_type": "an integer",
     "bool_type": "true or false",
     "dict_type": "a mapping of names to values",
     "model_type": "a mapping of names to values",
     "list_type": "a list",
 }
 WORD, MAPPING = "[word]", "[mapping]"
-"""Tags of a field that is one or the other; its errors name them beside the path."""
+"""Tags of a field that is a word or a mapping. Pydantic's errors contain them as a part of the path."""
 _NO_PLACES = ("[key]", WORD, MAPPING)
 
 
 def word_or_mapping(value: object) -> str:
-    """Which of these tags a value has."""
+    """Return the tag of a value."""
     return WORD if isinstance(value, str) else MAPPING
 
 
@@ -203,7 +203,7 @@ def _problems(model: type[DocumentModel], detail: ErrorDetails) -> list[tuple[Pa
 
 
 def _sentence(model: type[DocumentModel], path: Path, detail: ErrorDetails) -> str:
-    """The message for one of pydantic's errors: what was expected, and what was found."""
+    """Return the message for an error of pydantic: the expected value and the actual value."""
     kind, value = detail["type"], detail["input"]
     owner = _model_at(model, path[:-1]) if path else None
     if kind == "missing":
@@ -227,7 +227,7 @@ def _sentence(model: type[DocumentModel], path: Path, detail: ErrorDetails) -> s
 
 
 def _remedy(model: type[DocumentModel], path: Path, kind: str, value: object) -> str:
-    """How the value would be written, where it is clear what was meant."""
+    """Return how to write the value, if the intention is clear."""
     if kind == "list_type":
         return f"; write [{value}]" if isinstance(value, str) else "; write it between [ and ]" if value else ""
     if kind == "model_type" and isinstance(value, str) and (meant := _model_at(model, path)):
@@ -237,7 +237,7 @@ def _remedy(model: type[DocumentModel], path: Path, kind: str, value: object) ->
 
 
 def _or_mapping(model: type[DocumentModel], path: Path) -> str:
-    """Of a field that is a word or a mapping: how the mapping is written, beside the words."""
+    """Return the form of the mapping, if the field is a word or a mapping."""
     meant = _model_at(model, path)
     return f", or {{{next(iter(meant.model_fields))}: ...}}" if meant else ""
 
@@ -258,7 +258,7 @@ def shown(value: object) -> str:
 
 
 def _model_at(model: type[DocumentModel], path: Path) -> type[DocumentModel] | None:
-    """The model of the value at `path`, found through the annotations."""
+    """Return the model of the value at `path`, according to the annotations."""
     here: Any = model
     for part in path:
         here = here.extended() if isinstance(here, type) and issubclass(here, OpenModel) else here

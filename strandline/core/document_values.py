@@ -1,4 +1,4 @@
-"""Types of the values of documents: names, durations and places of a log, as they are written and as they are kept."""
+"""Types of values in documents: names, durations, and log positions, in their written and their parsed form."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ RESERVED_PREFIX = "_strandline"
 
 
 def check_name(name: str) -> str:
-    """Return `name`, or raise ValueError with the expected form. For streams, jobs and emissions."""
+    """Return `name`, or raise ValueError with the expected form. For streams, jobs, and emissions."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a name; expected {NAME_FORM}")
     return name
 
 
 def check_field_name(name: str) -> str:
-    """Return `name`, or raise ValueError: not an identifier, or a name that results and stages use themselves."""
+    """Return `name`. Raise ValueError if it is no identifier, or if results and stages use it themselves."""
     if not FIELD_NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a field name; expected {FIELD_NAME_FORM}")
     if name.lower() in RESERVED_FIELDS or name.lower().startswith(RESERVED_PREFIX):
@@ -43,7 +43,7 @@ def check_field_name(name: str) -> str:
 
 
 def names_alike(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield each name that differs from an earlier one only in case, with the sentence that refuses it."""
+    """Yield each name that differs from an earlier name only in case, with the error message."""
     seen: dict[str, str] = {}
     for name in names:
         if (other := seen.setdefault(name.lower(), name)) != name:
@@ -57,7 +57,7 @@ Duration = Annotated[
     PlainSerializer(format_duration, return_type=str),
     WithJsonSchema({"type": "string", "pattern": "^([0-9]+(ms|s|m|h|d|w))+$", "examples": ["10s", "1h30m", "7d"]}),
 ]
-"""Written as `10s`, kept as whole milliseconds."""
+"""Written as `10s`, parsed to integer milliseconds."""
 Retention = Annotated[
     int,
     BeforeValidator(parse_retention_ms),
@@ -66,7 +66,7 @@ Retention = Annotated[
         {"type": "string", "pattern": "^(([0-9]+(ms|s|m|h|d|w))+|forever)$", "examples": ["7d", "52w", "forever"]}
     ),
 ]
-"""Written as a duration or `forever`, kept as whole milliseconds or FOREVER_MS."""
+"""Written as a duration or `forever`, parsed to integer milliseconds or FOREVER_MS."""
 LogPlace = Annotated[
     Literal["earliest", "latest"] | int,
     BeforeValidator(parse_place),
@@ -75,7 +75,8 @@ LogPlace = Annotated[
         {"type": "string", "pattern": "^(earliest|latest|[0-9]{4}-.*)$", "examples": ["earliest", "latest"]}
     ),
 ]
-"""A place of a log: `earliest`, `latest` or a log time, written in ISO 8601 and kept as whole milliseconds."""
+"""Position in a log: `earliest`, `latest`, or a log time. A log time is written in ISO 8601 and parsed to integer milliseconds.
+"""
 
 
 def _number(value: object) -> object:
@@ -91,7 +92,7 @@ FIELD_NAMES_SCHEMA: dict[str, JsonValue] = {"propertyNames": {"pattern": f"^{FIE
 
 
 def check_json_path(text: object) -> object:
-    """Return `text`. Raises ValueError when it is a text and not a path."""
+    """Return `text`. Raises ValueError if it is a string but not a path."""
     if isinstance(text, str):
         parse_json_path(text)
     return text
@@ -109,7 +110,7 @@ def check_json_paths(value: object) -> object:
 
 _PATH_SCHEMA: dict[str, JsonValue] = {"type": "string", "pattern": r"^\$"}
 PathText = Annotated[str, BeforeValidator(check_json_path), WithJsonSchema(_PATH_SCHEMA)]
-"""A path as `core.json_paths` reads it."""
+"""Path in the form that `core.json_paths` reads."""
 PathTexts = Annotated[
     str | list[str],
     BeforeValidator(check_json_paths),

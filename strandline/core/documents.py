@@ -1,9 +1,9 @@
-"""Documents as people write them: YAML, several in a file, each one a stream, a lookup, a pipeline or a notice.
+"""Reader of documents that people write: YAML files with one or several streams, lookups, pipelines, and notices.
 
-The reader takes less than YAML offers, so that a document means the same to every reader and always fits into JSON:
-scalars resolve as in YAML 1.2 (`on`, `no` and `2026-11-01` are text), and anchors, aliases, tags, duplicate keys,
-numbers beyond 64 bits, `.nan` and `.inf` are refused. Every value keeps its line, so that an error found much later, by
-a model or by a check against the stream, can still name it.
+The reader accepts a subset of YAML, so that a document has the same meaning for each reader and always fits into JSON. Scalars
+resolve as in YAML 1.2: `on`, `no`, and `2026-11-01` are strings. Anchors, aliases, tags, duplicate keys, numbers beyond 64
+bits, `.nan`, and `.inf` are refused. Every value keeps its line, so that a later error of a model or of a check against the
+stream can still name it.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ import yaml
 from strandline.core.errors import InvalidDocument, Problem
 
 KINDS = ("stream", "lookup", "pipeline", "notice")
-"""The first field of a document says what it is, and its value is the name."""
+"""Kinds of documents. The first field of a document is its kind, and the value of this field is its name."""
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,199}")
-"""Streams, jobs and emissions: legal as a Kafka topic, as an index name, in a path and in a URL."""
+"""Form of the names of streams, jobs, and emissions. It is valid as a Kafka topic, an index name, a path, and in a URL."""
 NAME_FORM = "lower-case letters, digits, '.', '_' and '-', a letter or digit first, at most 200"
 DOCUMENT_BYTES_MAX = 250_000
-"""Of one file, as the two below: what a text can cost is bounded before it is worked on."""
+"""Maximum size of a file. This limit and the next two bound the cost of a file before it is processed."""
 NODES_MAX = 20_000
-"""Values, lists and mappings, each name in a mapping included."""
+"""Maximum number of values, lists, mappings, and names of mappings in a file."""
 DEPTH_MAX = 32
 COLUMNS_MAX = 1_000
-"""Of a stream, and in sight of one step of a pipeline. As many fields as Elasticsearch takes in an index by default."""
+"""Maximum number of fields of a stream, or visible to one step of a pipeline. Elasticsearch's default limit of an index."""
 _WORD_LENGTH_MAX = 200
 _NAMES_LISTED_MAX = 40
 _INTEGER_BITS_MAX = 63
 _PACKED_TEXT = re.compile(r'(?<=packed: ")[A-Za-z0-9+/=]*(?=")')
 _PACKED_BYTES = re.compile(_PACKED_TEXT.pattern.encode())
-"""The rows of lookups, which have a bound of their own."""
+"""Rows of lookups, which have their own limit."""
 _SPLIT = "split it into several files"
 
 Path = tuple[str | int, ...]
-"""The way to a value: `("steps", 1, "window", "tumbling")`."""
+"""Path to a value: `("steps", 1, "window", "tumbling")`."""
 
 
 @dataclass(frozen=True)
 class YamlDocument:
-    """One YAML document: plain data (as JSON would hold it) and the line of each value."""
+    """A YAML document: plain data as in JSON, and the line of each value."""
 
     kind: str
     name: str
@@ -53,7 +53,8 @@ class YamlDocument:
     lines: dict[Path, int] = field(default_factory=dict, repr=False, compare=False)
 
     def line_of(self, path: Sequence[str | int]) -> int | None:
-        """The line, from 1, of the value at `path`, or of the nearest value around it where that is missing."""
+        """Return the line of the value at `path`, from 1. If the value is missing, return the line of the nearest value around
+        it."""
         for length in range(len(path), -1, -1):
             line = self.lines.get(tuple(path[:length]))
             if line is not None:
@@ -61,16 +62,16 @@ class YamlDocument:
         return None
 
     def line_of_text(self, path: str) -> int | None:
-        """The same of a path as `path_text` writes it."""
+        """Return the line as `line_of`, for a path as `path_text` writes it."""
         return nearest_of(self.lines, path)
 
     def problem(self, path: Sequence[str | int], message: str) -> Problem:
-        """A problem at `path`, with its source and line."""
+        """Return a problem at `path`, with its source and line."""
         return Problem(message=message, path=path_text(path), source=self.source, line=self.line_of(path))
 
 
 def path_text(path: Sequence[str | int]) -> str:
-    """`steps[1].window.tumbling`."""
+    """Return a path as a string: `steps[1].window.tumbling`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -78,7 +79,7 @@ def path_text(path: Sequence[str | int]) -> str:
 
 
 def nearest_of(known: Mapping[Path, int], path: str) -> int | None:
-    """What `known` holds for the value at `path`, as `path_text` writes it, or for the nearest value around it."""
+    """Return the entry of `known` for the value at `path`, as `path_text` writes it, or for the nearest value around it."""
     by_text = {path_text(one): found for one, found in known.items()}
     while path and path not in by_text:
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
@@ -86,7 +87,8 @@ def nearest_of(known: Mapping[Path, int], path: str) -> int | None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'tumbling'?` when one of `known` is similar, else the list of them, if that isn't long."""
+    """Return a hint for an error message: `; did you mean 'tumbling'?` if one of `known` is similar. Otherwise return the list
+    of known words, or nothing if the list is long."""
     names = sorted(known)
     near = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.6) if len(word) <= _WORD_LENGTH_MAX else []
     if near:
@@ -95,7 +97,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def read_values(text: str | bytes, source: str) -> list[object]:
-    """Return the value of each document of `text`, whatever it is. Raises InvalidDocument as `read_documents` does."""
+    """Return the value of each document of `text`, of any type. Raises InvalidDocument as `read_documents` does."""
     reader = _Reader(source)
     values = [data for data, _ in reader.read(_as_text(text, source))]
     if reader.problems:
@@ -104,11 +106,12 @@ def read_values(text: str | bytes, source: str) -> list[object]:
 
 
 def read_documents(text: str | bytes, source: str, kinds: Sequence[str] = KINDS) -> list[YamlDocument]:
-    """Return the documents of `text` in their order; empty ones are left out. `source` names the file in errors, and `kinds` are
-    those that it may hold.
+    """Return the non-empty documents of `text` in their order.
 
-    Raises InvalidDocument, with every problem that could be found, when the text is not YAML, uses what is refused,
-    holds no document, or when a document is not exactly one of these kinds with a legal name.
+    Raises InvalidDocument with all problems: invalid YAML, a refused feature, no document, or a document that isn't exactly one
+    of the kinds with a valid name.
+
+    Args: source: Name of the file, for errors. kinds: Kinds that the file can contain.
     """
     packed = _PACKED_BYTES.finditer(text) if isinstance(text, bytes) else _PACKED_TEXT.finditer(text)
     if len(text) - sum(found.end() - found.start() for found in packed) > DOCUMENT_BYTES_MAX:
@@ -118,14 +121,14 @@ def read_documents(text: str | bytes, source: str, kinds: Sequence[str] = KINDS)
         document for data, lines in reader.read(_as_text(text, source)) if (document := reader.identify(data, lines))
     ]
     if not documents and not reader.problems:
-        reader.problems.append(Problem(f"holds no document; expected {_first_lines(kinds)}", source=source))
+        reader.problems.append(Problem(f"contains no document; expected {_first_lines(kinds)}", source=source))
     if reader.problems:
         raise InvalidDocument(reader.problems)
     return documents
 
 
 def without_packed(text: bytes) -> bytes:
-    """The text without the rows of lookups: for people."""
+    """Return a document without the rows of its lookup, for people."""
     return _PACKED_BYTES.sub(b"...", text)
 
 
@@ -144,7 +147,7 @@ def _as_text(text: str | bytes, source: str) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Only composes nodes; the reader makes the values. Scalars resolve as in YAML 1.2's core schema."""
+    """Composes nodes only; `_Reader` makes the values. Scalars resolve as in the core schema of YAML 1.2."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own attribute)
     depth = 0
@@ -163,7 +166,7 @@ class _Loader(yaml.SafeLoader):
         elif self.depth >= DEPTH_MAX:
             refused = f"is nested more than {DEPTH_MAX} levels deep"
         elif self.nodes > NODES_MAX:
-            refused = f"is the end of {NODES_MAX:,} values, which is all that one file may hold; {_SPLIT}"
+            refused = f"is after {NODES_MAX:,} values, the maximum for one file; {_SPLIT}"
         if refused:
             raise yaml.composer.ComposerError(None, None, refused, event.start_mark)
         self.depth += 1
@@ -184,22 +187,22 @@ for _tag, _pattern, _first in (
 
 _YAML_REMEDIES = {
     "found character '\\t' that cannot start any token": "; indent with spaces, YAML takes no tabs",
-    "expected <block end>, but found '<block mapping start>'": "; a line above begins more to the right or to the left: "
-    "what belongs together begins in one column",
-    "expected <block end>, but found '-'": "; the '-' of one list stand in one column",
-    "mapping values are not allowed here": "; the line is indented too far, or a text with a ': ' needs quotes",
+    "expected <block end>, but found '<block mapping start>'": "; a line above is indented more or less: "
+    "fields of one mapping must start in the same column",
+    "expected <block end>, but found '-'": "; all '-' of a list must be in the same column",
+    "mapping values are not allowed here": "; the line is indented too far, or a string with ': ' needs quotes",
 }
-"""What PyYAML says -> what to do about it, where that is clear."""
+"""Error message of PyYAML -> remedy, if it is clear."""
 
 
 def resolves_to_text(plain: str) -> bool:
-    """Whether the reader takes this for text where it stands without quotes."""
+    """Return True if the reader accepts this value as a string without quotes."""
     known = _Loader.yaml_implicit_resolvers.get(plain[:1], [])
     return not any(pattern.match(plain) for _, pattern in known)
 
 
 class _Reader:
-    """One reading of one file; collects problems on the way."""
+    """One reading of one file. Collects the problems."""
 
     def __init__(self, source: str, kinds: Sequence[str] = KINDS) -> None:
         self.source = source
@@ -207,7 +210,7 @@ class _Reader:
         self.problems: list[Problem] = []
 
     def read(self, text: str) -> list[tuple[object, dict[Path, int]]]:
-        """The values of all documents with their lines. The first syntax error ends the reading."""
+        """Return the values of all documents with their lines. Stop at the first syntax error."""
         documents: list[tuple[object, dict[Path, int]]] = []
         try:
             loader = _Loader(text)
@@ -218,8 +221,8 @@ class _Reader:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             message = ", ".join(part for part in (error.context, error.problem) if part) or "is not YAML"
-            if message.endswith("got '?'"):  # PyYAML ends a plain text there, inside brackets only
-                message += "; inside {...} or [...], text with a '?' must stand in quotes"
+            if message.endswith("got '?'"):  # PyYAML ends a plain string here, only inside of brackets
+                message += "; inside {...} or [...], a string with a '?' needs quotes"
             message += _YAML_REMEDIES.get(error.problem or "", "")
             prefix = "" if isinstance(error, yaml.composer.ComposerError) else "is not valid YAML: "
             self._add(prefix + message, (), mark.line + 1 if mark else None)
@@ -231,7 +234,7 @@ class _Reader:
         return documents
 
     def identify(self, data: object, lines: dict[Path, int]) -> YamlDocument | None:
-        """The document, once its kind and its name are known."""
+        """Return the document if its kind and its name are valid. Otherwise add a problem, and return None."""
         if data is None:
             return None
         first_line = lines.get(())
@@ -240,7 +243,7 @@ class _Reader:
             return None
         kinds = [kind for kind in self.kinds if kind in data]
         if len(kinds) != 1:
-            found = f"has both '{kinds[0]}:' and '{kinds[1]}:'" if kinds else "doesn't say what it is"
+            found = f"has both '{kinds[0]}:' and '{kinds[1]}:'" if kinds else "has no kind"
             self._add(
                 f"{found}; a document has exactly one of {', '.join(f'{kind}: NAME' for kind in self.kinds)}",
                 (),
@@ -250,7 +253,7 @@ class _Reader:
         kind = kinds[0]
         name = data[kind]
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            below = f"fields stand beside '{kind}: NAME', not below it"
+            below = f"put the fields at the level of '{kind}: NAME', not below it"
             sentence = below if isinstance(name, dict) else f"{name!r} is not a name; expected {NAME_FORM}"
             self._add(sentence, (kind,), lines.get((kind,)))
             return None
@@ -274,7 +277,9 @@ class _Reader:
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if values and value_node.start_mark.index == key_node.end_mark.index:
-                before = next(reversed(values))  # no ':' stands behind this "key": it is the rest of the text before it
+                before = next(
+                    reversed(values)
+                )  # no ':' follows this "key": it is the remainder of the string before it
                 if before not in cut_off:
                     cut = f'has a comma inside {{...}}, where it ends at the comma; put it in quotes: {before}: "..."'
                     self._add(cut, (*path, before), key_lines[before])
@@ -285,10 +290,10 @@ class _Reader:
                 continue
             key = self._text(key_node.value, path, line)
             if key in values:
-                self._add(f"'{key}' stands twice, first on line {key_lines[key]}; remove one", (*path, key), line)
+                self._add(f"'{key}' occurs twice, first on line {key_lines[key]}; remove one", (*path, key), line)
                 continue
             values[key] = self._value(value_node, (*path, key), lines)
-            lines[(*path, key)] = line  # where the field is named: a value may begin on the next line
+            lines[(*path, key)] = line  # the line of the field name: a value can begin on the next line
             key_lines[key] = line
         return values
 
@@ -322,7 +327,7 @@ class _Reader:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
-            self._add("holds half of a surrogate pair, which is no character", path, line)
+            self._add("contains half of a surrogate pair, which is not a character", path, line)
             return ""
         return text
 

@@ -1,35 +1,35 @@
-"""The tree of errors. The class tells the caller what to do; the facts are in the sentence and in attributes.
+"""Tree of errors. The class determines the caller's reaction. The message and the attributes contain the facts.
 
 * StrandlineError
-  x TransientError         try again with backoff, inside a deadline
-    - LogUnavailable       Kafka did not answer or did not confirm
-    - IndexUnavailable     Elasticsearch did not answer
-    - SinkUnavailable      another store of results (files, a database) did not answer
-    - SourceUnavailable    the source of a lookup (a database) did not answer, or refused us
-    - LedgerUnavailable    the ledger's database did not answer
-    - RegistryUnavailable  the schema registry did not answer, or refused us
-    - SparkUnavailable     the Spark cluster's master did not answer, or the job has no executor
-  x PermanentError         trying again cannot help
-    - InvalidDocument      a stream or pipeline document is wrong; has a list of problems, each with its line
-    - InvalidSettings      do not start
-    - NotFound             no such stream, job or version
-    - Unauthenticated      nobody says who asks, or the token is not valid
-    - Forbidden            who asks may not do this
-    - TooExpensive         a request needs more memory or time than it may use
-    - Conflict             the request contradicts the present state (an illegal move, a change that loses data)
-      - LogChanged         the log is not the one that was read
-      - ResultsMissing     a store lost results of committed slices: restore them
-      - LedgerBehind       the ledger is older than what a job has written: it lost its last commits, or is an older copy
-      - SchemaChanged      the schema registry gives another schema for a number than before
-    - FunctionUnusable     a pipeline calls a Python function that is not allowed, not there, or not what the pipeline says
+  x TransientError         try again with backoff, until a deadline
+    - LogUnavailable       Kafka didn't respond or didn't confirm
+    - IndexUnavailable     Elasticsearch didn't respond
+    - SinkUnavailable      another store of results (files, a database) didn't respond
+    - SourceUnavailable    the source of a lookup (a database) didn't respond, or refused the login
+    - LedgerUnavailable    the ledger's database didn't respond
+    - RegistryUnavailable  the schema registry didn't respond, or refused the login
+    - SparkUnavailable     the Spark cluster's master didn't respond, or the job has no executor
+  x PermanentError         a retry can't help
+    - InvalidDocument      a document is wrong; contains a list of problems, each with its line
+    - InvalidSettings      the process must not start
+    - NotFound             the stream, job, or version doesn't exist
+    - Unauthenticated      the request has no token, or an invalid token
+    - Forbidden            the client doesn't have the required right
+    - TooExpensive         a request needs more memory or time than its limit
+    - Conflict             the request contradicts the current state (an illegal transition, a change that loses data)
+       - LogChanged         the log isn't the log that was read
+       - ResultsMissing     a store lost results of committed slices: restore them
+       - LedgerBehind       the ledger is older than the results of a job: it lost its last commits, or is an old copy
+       - SchemaChanged      the schema registry returns a different schema for a number than before
+    - FunctionUnusable     a Python function of a pipeline isn't allowed, doesn't exist, or doesn't match the pipeline
     - BadRecord            becomes a dead letter, with reason and step
-    - RecordTooLarge       Kafka answers, and its topic takes no record of this size: raise the topic's limit
+    - RecordTooLarge       Kafka responds, but its topic refuses a record of this size: raise the topic's limit
     - Fenced               a newer epoch owns this job: stop now
-    - Divergence           the results store holds another value under the same id: alarm, never overwrite
-    - IndexMisconfigured   Elasticsearch answers, and takes no results the way it is set up: an operator has to mend that
-    - LogTruncated         the log no longer holds offsets that a rewind needs
-    - ReplayMismatch       recorded slices, read again, hold something else than when they were committed
-    - StackError           a part of the embedded stack could not be fetched, started or stopped
+    - Divergence           the results store contains a different value under the same id: alarm, never overwrite
+    - IndexMisconfigured   Elasticsearch responds, but its configuration refuses results: an operator must correct it
+    - LogTruncated         the log no longer contains offsets that a rewind needs
+    - ReplayMismatch       recorded slices differ from their content at the commit
+    - StackError           a part of the embedded stack could not be downloaded, started, or stopped
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from dataclasses import dataclass, field
 
 
 class StrandlineError(Exception):
-    """The root. The text is one sentence or two: what happened, to what, and what to do next."""
+    """Root of all errors. The message has one or two sentences: what happened, to which object, and what to do next."""
 
     code = "error"
 
 
 class TransientError(StrandlineError):
-    """May succeed when tried again."""
+    """The operation may succeed on a retry."""
 
     code = "unavailable"
 
@@ -78,26 +78,26 @@ class SparkUnavailable(TransientError):
 
 
 class PermanentError(StrandlineError):
-    """Trying again cannot help."""
+    """A retry can't help."""
 
 
 PROBLEMS_MAX = 50
-"""Of one answer. Each may cost a search for what was meant."""
+"""Maximum number of problems in one response. For each problem, a search for similar names may be necessary."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong in a document: where it stands, and what was expected there."""
+    """One error in a document: its position, and the expected value."""
 
     message: str
     path: str = ""
     """The field, as `steps[1].window.tumbling`; empty for the document as a whole."""
     source: str = ""
-    """The file, or `<request>`."""
+    """File name, or `<request>`."""
     line: int | None = None
-    """Counted from 1."""
+    """Line, counted from 1."""
     column: int | None = None
-    """Counted from 1; where it is known: of a document that was written in SQL."""
+    """Column, counted from 1. None unless the document was written in SQL."""
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.source, self.line, self.column) if part)
@@ -106,15 +106,14 @@ class Problem:
 
 @dataclass
 class InvalidDocument(PermanentError):
-    """A stream, lookup or pipeline document is wrong. `problems` has at least one entry, and at most PROBLEMS_MAX and one that
-    says that there are more."""
+    """A document is wrong. `problems` has between 1 and PROBLEMS_MAX entries, and one more if there are more problems."""
 
     problems: list[Problem] = field(default_factory=list)
     code = "invalid_document"
 
     def __post_init__(self) -> None:
         if len(self.problems) > PROBLEMS_MAX:
-            more = Problem(f"there are more problems than these {PROBLEMS_MAX}; mend these first")
+            more = Problem(f"there are more problems than these {PROBLEMS_MAX}; correct these first")
             self.problems = [*[problem for problem in self.problems if problem != more][:PROBLEMS_MAX], more]
 
     def __str__(self) -> str:
@@ -142,7 +141,7 @@ class Forbidden(PermanentError):
 
 
 class TooExpensive(PermanentError):
-    """A request needs more memory or time than a request may use."""
+    """A request needs more memory or time than its limit."""
 
     code = "too_expensive"
 
@@ -152,7 +151,7 @@ class Conflict(PermanentError):
 
 
 class LogChanged(Conflict):
-    """The log is not the one that was read: it was cut off, and perhaps grew again, or its topic was made anew."""
+    """The log isn't the log that was read: it was truncated, and possibly grew again, or its topic was recreated."""
 
 
 class LedgerBehind(Conflict):
@@ -161,7 +160,10 @@ class LedgerBehind(Conflict):
 
     @classmethod
     def of(cls, job: str, evidence: str) -> LedgerBehind:
-        """`evidence`: what the ledger contains, and what was written."""
+        """Return the error for a job.
+
+        Args: evidence: What the ledger contains, and what was written.
+        """
         return cls(
             f"the ledger is older than what job {job} has written: {evidence}. Nothing more is written; restore the newest copy "
             f"of the ledger, then run strandline job start {job}. If there is no newer copy, submit the pipeline under another "
@@ -170,18 +172,18 @@ class LedgerBehind(Conflict):
 
 
 class ResultsMissing(Conflict):
-    """A store doesn't contain results that the ledger knows to be emitted. It was restored from an older copy, or lost writes."""
+    """A store lacks results that the ledger records as emitted. It was restored from an older copy, or lost writes."""
 
 
 class SchemaChanged(Conflict):
-    """The schema registry gives another schema for a number than it gave before: new records may mean something else."""
+    """The schema registry returns a different schema for a number than before. New records may have another meaning."""
 
     code = "schema_changed"
 
 
 @dataclass
 class BadRecord(PermanentError):
-    """A record that could not be used. `reason` is one of: decode, schema, expression, late, future_event."""
+    """A record that can't be used. `reason` is one of: decode, schema, expression, late, future_event."""
 
     reason: str
     message: str
@@ -193,7 +195,7 @@ class BadRecord(PermanentError):
 
 
 class RecordTooLarge(PermanentError):
-    """A record, or the records that were sent together, are larger than the topic takes. It is no sign that Kafka is away."""
+    """A record, or a batch of records, is larger than the topic accepts. Kafka is available."""
 
     code = "record_too_large"
 
@@ -207,7 +209,8 @@ class Divergence(PermanentError):
 
 
 class IndexMisconfigured(PermanentError):
-    """A closed or read-only index, a lost right, a missing pipeline: nothing is wrong with the results, and none is given up."""
+    """Elasticsearch refuses results because an index is closed or read-only, a right is missing, or a pipeline is missing. The
+    results are valid, and none is dropped."""
 
     code = "index_misconfigured"
 
@@ -217,8 +220,8 @@ class LogTruncated(PermanentError):
 
 
 class ReplayMismatch(PermanentError):
-    """Slices that were read again hold something else than when they were committed: what follows from them would be wrong.
-    Nothing was emitted."""
+    """Slices that were read again differ from their content at the commit, so results that follow would be wrong. Nothing was
+    emitted."""
 
     code = "replay_mismatch"
 

@@ -1,4 +1,4 @@
-"""Optional packages: each belongs to an extra of Strandline, and is imported only by the feature that uses it.
+"""Optional packages. Each belongs to an extra of Strandline, and only the feature that uses it imports it.
 
 `report_missing_extras` makes the import of a missing package name its extra. `pyproject.toml` lists the packages of each extra.
 """
@@ -25,7 +25,7 @@ class MissingExtra(PermanentError, ModuleNotFoundError):
 
 
 class _ExtraFinder(MetaPathFinder):
-    """Is asked after all other finders, so only for modules that aren't installed."""
+    """Finder that Python calls after all others, so only for modules that aren't installed."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         extra = EXTRAS.get(fullname)
@@ -39,12 +39,12 @@ class _ExtraFinder(MetaPathFinder):
 
 
 def report_missing_extras() -> None:
-    """Have this process name the extra when the import of a missing package fails. A repeated call changes nothing."""
+    """Make failed imports of optional packages name their extra, in this process. Idempotent."""
     if not any(isinstance(one, _ExtraFinder) for one in sys.meta_path):
         sys.meta_path.append(_ExtraFinder())
 
 
 def require_module(name: str) -> None:
-    """Raises MissingExtra if the module isn't installed. Doesn't import it."""
+    """Raise MissingExtra if the module isn't installed. Don't import it."""
     report_missing_extras()
     find_spec(name)

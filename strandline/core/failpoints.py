@@ -1,15 +1,16 @@
-"""Named places in a run where a test can kill or pause the process. They are off, at the cost of one comparison each, unless
-the environment variable STRANDLINE_FAILPOINTS arms them. It is no setting, because no operator should ever set it.
+"""Points in a run at which a test can kill or pause the process.
 
-    STRANDLINE_FAILPOINTS='emit.written=kill'                     this process kills itself (SIGKILL) there
-    STRANDLINE_FAILPOINTS='plan.recorded=kill:3'                  the third time that this process comes there
-    STRANDLINE_FAILPOINTS='commit.before_checkpoint=kill-family'  with the JVM and the workers of the same runner
-    STRANDLINE_FAILPOINTS='slice.written=pause:2.5'               holds it for 2.5 s
-    STRANDLINE_FAILPOINTS=@FILE                                   the same text in a file, read anew each time
+They are off unless the environment variable STRANDLINE_FAILPOINTS arms them, and cost one comparison each. The variable is no
+setting, because an operator should never set it.
 
-Armed by text, a point fires in each new run of the job. Armed by a file, it fires once: the first process to fire
-renames the file to FILE.fired. In a file, `*=note` fires nothing and appends the name of each point that is reached to
-FILE.reached.
+- `STRANDLINE_FAILPOINTS='emit.written=kill'`: this process kills itself (SIGKILL) at the point.
+- `STRANDLINE_FAILPOINTS='plan.recorded=kill:3'`: at the third time that this process reaches the point.
+- `STRANDLINE_FAILPOINTS='commit.before_checkpoint=kill-family'`: with the JVM and the workers of the same runner.
+- `STRANDLINE_FAILPOINTS='slice.written=pause:2.5'`: pauses for 2.5 s.
+- `STRANDLINE_FAILPOINTS=@FILE`: the same text in a file, which is read each time.
+
+A point that the variable arms fires in each new run of the job. A point that a file arms fires once: the first process to fire
+renames the file to FILE.fired. In a file, `*=note` fires nothing and appends the name of each reached point to FILE.reached.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ FAILPOINTS = (
     "checkpoint.before_commit",
     "checkpoint.committed",
 )
-"""The names in a run, in the order in which it comes to them."""
+"""Names in a run, in the order in which the run reaches them."""
 BACKFILL_FAILPOINTS = (
     "backfill.begun",
     "backfill.chunk_written",
@@ -55,10 +56,10 @@ BACKFILL_FAILPOINTS = (
     "backfill.before_swap",
     "backfill.swapped",
 )
-"""Those of a backfill, likewise. Its writing meets `emit.before_write` and `emit.written`, too."""
+"""Names in a backfill, in their order. A backfill also reaches `emit.before_write` and `emit.written`."""
 
 LIFE_FAILPOINTS = ("life.runs_ended", "life.fenced", "reset.begun", "delete.recorded")
-"""Those of a reset and a deletion, in the control service."""
+"""Names in a reset and a deletion, in the control service."""
 REPLAY_FAILPOINTS = (
     "replay.begun",
     "replay.taken_over",
@@ -66,17 +67,17 @@ REPLAY_FAILPOINTS = (
     "replay.before_commit",
     "replay.committed",
 )
-"""Those of putting dead letters back, likewise."""
+"""Names in the replay of dead letters."""
 
 _VARIABLE = "STRANDLINE_FAILPOINTS"
 _FAMILY_VARIABLE = "STRANDLINE_RUNNER_OF"
-"""What marks the processes of one runner, as services/processes/process_tree.py sets it; nothing here may import that."""
+"""Variable that marks the processes of one runner, set by services/processes/process_tree.py, which can't be imported here."""
 _armed = os.environ.get(_VARIABLE, "")
 _reached: Counter[str] = Counter()
 
 
 def failpoint(name: str) -> None:
-    """Fire if `name`, one of the names above, is armed. Raises ValueError for an unreadable order."""
+    """Fire if `name`, one of the names above, is armed. Raises ValueError if its action is invalid."""
     if _armed:
         _reach(name)
 
@@ -101,7 +102,8 @@ def _reach(name: str) -> None:
         return
     if action not in ("kill", "kill-family", "pause"):
         raise ValueError(
-            f"{_VARIABLE}: {name}={order} is no order; give kill, kill:N, kill-family, kill-family:N or pause:SECONDS"
+            f"{_VARIABLE}: {name}={order} is not an action; set kill, kill:N, kill-family, kill-family:N, or "
+            "pause:SECONDS"
         )
     _reached[name] += 1
     if action != "pause" and _reached[name] != int(argument or 1):
@@ -110,7 +112,7 @@ def _reach(name: str) -> None:
         try:
             file.rename(f"{file}.fired")
         except FileNotFoundError:
-            return  # another process was first
+            return  # another process fired first
     if action == "pause":
         time.sleep(float(argument))
     else:
@@ -126,5 +128,5 @@ def _kill(*, with_family: bool) -> None:
                 if process.name != str(os.getpid()) and entry in (process / "environ").read_bytes().split(b"\0"):
                     os.kill(int(process.name), signal.SIGKILL)
             except (OSError, ValueError):
-                continue  # no process, or gone meanwhile
+                continue  # not a process, or it ended in the meantime
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,8 +1,7 @@
-"""The types that a field can have: in a stream's schema, in expressions, in results. A type is written as its name.
+"""Types of fields in schemas, expressions, and results. A type is represented by its name.
 
-Beside the simple types there are `array<T>` and `struct<name: T, ...>`. An array holds values of a simple type, or structs; a
-struct holds values of simple types, or arrays of them. So a document needs no array within an array, which Elasticsearch would
-flatten.
+There are simple types, `array<T>`, and `struct<name: T, ...>`. An array contains values of a simple type, or structs. A struct
+contains values of simple types, or arrays of them. So no array is in an array, which Elasticsearch would flatten.
 """
 
 from __future__ import annotations
@@ -12,23 +11,24 @@ from collections.abc import Iterable
 
 SIMPLE_TYPES = ("string", "long", "integer", "double", "boolean", "timestamp")
 JSON_TYPE = "json"
-"""In a stream's schema alone: the members of an object that no other field takes, as one JSON text. Elsewhere it is a string."""
+"""Only in the schema of a stream: the members of an object that have no other field, as a JSON string. Elsewhere it is a
+string."""
 ANY_TYPE = "any"
-"""Only in a stream's schema: a value of any JSON type, as it was written. Elsewhere the field is a string."""
+"""Only in the schema of a stream: a value of any JSON type, as it was written. Elsewhere it is a string."""
 SCALAR_NAMES = (*SIMPLE_TYPES, "decimal(p,s)")
-"""The types of single values, as messages list them."""
+"""Types of single values, as messages list them."""
 TYPE_NAMES = (*SCALAR_NAMES, "array<...>", "struct<...>")
 """All types, as messages list them."""
 TYPE_PATTERN = rf"({'|'.join(SIMPLE_TYPES)}|decimal\(\d+, *\d+\)|(array|struct)<.+>)"
-"""For JSON Schemas."""
+"""Pattern of types, for JSON Schemas."""
 WHOLE_RANGES = {"integer": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}
-"""The least and the greatest value of the types of whole numbers."""
+"""Minimum and maximum of the integer types."""
 PRECISION_MAX = 38
-"""The digits of the longest decimal."""
+"""Maximum number of digits of a decimal."""
 NULL = "null"
-"""The type of a bare null in an expression; no field has it."""
+"""Type of a null literal in an expression. No field has it."""
 MEMBERS_MAX = 50
-"""The members of the widest struct."""
+"""Maximum number of members of a struct."""
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
 _NESTED = re.compile(r"(array|struct)\s*<(.*)>", re.DOTALL)
 _MEMBER = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]{0,199})\s*:(.*)", re.DOTALL)
@@ -36,8 +36,10 @@ _LEVELS_MAX = 3
 
 
 def normal_type(text: str) -> str | None:
-    """Return the one spelling of the type that `text` names, None when it names none. Raises ValueError as `decimal_type`,
-    `array_type` and `struct_type`."""
+    """Return the canonical spelling of a type. None if `text` names no type.
+
+    Raises ValueError as `decimal_type`, `array_type`, and `struct_type`.
+    """
     return _normal(text, _LEVELS_MAX)
 
 
@@ -63,7 +65,7 @@ def _normal(text: str, levels: int) -> str | None:
 
 
 def _parts(text: str) -> list[str]:
-    """What stands between the commas that are in no brackets."""
+    """Split at the commas that are not in brackets."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "<(") - (character in ">)")
@@ -75,34 +77,36 @@ def _parts(text: str) -> list[str]:
 
 
 def array_type(element: str) -> str:
-    """Return the type of arrays of such values. Raises ValueError for arrays of arrays."""
+    """Return the type of arrays with elements of this type. Raises ValueError for arrays of arrays."""
     if kind_of(element) == "array" or _holds_array(element):
-        raise ValueError(f"an array holds no arrays, and not within its elements; {element} holds some")
+        raise ValueError(f"an array can't contain arrays, directly or in its elements; {element} contains one")
     return f"array<{element}>"
 
 
 def struct_type(members: Iterable[tuple[str, str]]) -> str:
-    """Return the type of structs with these members: (name, type). Raises ValueError for a struct within a struct, for names that
-    are alike, and for too many."""
+    """Return the type of structs with these members: (name, type).
+
+    Raises ValueError for a struct in a struct, for names that differ only in case, and for too many members.
+    """
     found = list(members)
     names = [name.lower() for name, _ in found]
     for name, kind in found:
         if names.count(name.lower()) > 1:
-            raise ValueError(f"a struct has each name once; '{name}' stands there twice")
+            raise ValueError(f"a struct must have each name once; '{name}' occurs twice")
         if kind_of(kind) == "struct" or kind_of(element_of(kind) or "") == "struct":
-            raise ValueError(f"a struct holds no structs; '{name}' is one")
+            raise ValueError(f"a struct can't contain structs; '{name}' is one")
     if not 1 <= len(found) <= MEMBERS_MAX:
         raise ValueError(f"a struct has 1 to {MEMBERS_MAX} members")
     return f"struct<{', '.join(f'{name}: {kind}' for name, kind in found)}>"
 
 
 def element_of(name: str) -> str | None:
-    """Return the type of an array's elements, None of any other type."""
+    """Return the type of an array's elements. None if the type isn't an array."""
     return name[len("array<") : -1] if kind_of(name) == "array" else None
 
 
 def members_of(name: str) -> dict[str, str]:
-    """Return a struct's members: name -> type; none of any other type."""
+    """Return the members of a struct: name -> type. Empty if the type isn't a struct."""
     if kind_of(name) != "struct":
         return {}
     pairs = (part.strip().partition(": ") for part in _parts(name[len("struct<") : -1]))
@@ -110,7 +114,7 @@ def members_of(name: str) -> dict[str, str]:
 
 
 def is_nested(name: str) -> bool:
-    """Whether it is an array or a struct."""
+    """Return True if the type is an array or a struct."""
     return kind_of(name) in ("array", "struct")
 
 
@@ -119,20 +123,20 @@ def _holds_array(name: str) -> bool:
 
 
 def decimal_type(precision: int, scale: int) -> str:
-    """Return the type of decimals with that many digits, and that many of them after the point. Raises ValueError."""
+    """Return the type of decimals with this number of digits, in total and after the point. Raises ValueError."""
     if not 1 <= precision <= PRECISION_MAX or not 0 <= scale <= precision:
-        raise ValueError(f"a decimal has 1 to {PRECISION_MAX} digits, and no more after the point than in all")
+        raise ValueError(f"a decimal has 1 to {PRECISION_MAX} digits in total, and at most as many after the point")
     return f"decimal({precision},{scale})"
 
 
 def digits_of(name: str) -> tuple[int, int] | None:
-    """Return precision and scale of a decimal type, None of any other."""
+    """Return precision and scale of a decimal type. None if the type isn't a decimal."""
     match = _DECIMAL.fullmatch(name)
     return (int(match[1]), int(match[2])) if match else None
 
 
 def kind_of(name: str) -> str:
-    """Return the type without what stands in its brackets: `decimal`, `array`, `struct`, or the type itself."""
+    """Return the type without its brackets: `decimal`, `array`, `struct`, or the simple type."""
     return name.partition("<")[0].partition("(")[0]
 
 
@@ -141,7 +145,7 @@ def is_decimal(name: str) -> bool:
 
 
 def decimal_digits(name: str) -> tuple[int, int]:
-    """Return precision and scale of a number type; a whole number is a decimal that holds all its type can hold."""
+    """Return precision and scale of a number type. An integer type is a decimal that fits all its values."""
     return digits_of(name) or ((20, 0) if name == "long" else (10, 0))
 
 

@@ -1,10 +1,10 @@
-"""The names under which an HTTP service answers: checks of the headers `Host` and `Origin`.
+"""Checks of the headers `Host` and `Origin` against the names of an HTTP service.
 
-A web page in a browser can reach a service on loopback if the page's own name resolves to 127.0.0.1 (DNS rebinding). The
-browser then sends that name in `Host`, and a service that knows its names refuses the request. An address in `Host` can't
-be such a name. A page that asks another service than its own sends its name in `Origin`.
+A web page in a browser can reach a service on loopback if the name of the page resolves to 127.0.0.1 (DNS rebinding). The
+browser then sends this name in `Host`, and a service that knows its names refuses the request. An address in `Host` can't be
+such a name. A page that calls another service sends its own name in `Origin`.
 
-`/healthz` and `/readyz` answer under any name: a kubelet sends the pod's address, and they tell nothing worth stealing.
+`/healthz` and `/readyz` respond under any name, because a kubelet sends the address of the pod. They contain no secrets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
 
 @lru_cache(maxsize=1_000)
 def host_name(host_header: str) -> str:
-    """The name in a `Host` header, in lower case, without port and brackets; empty when the header names no host."""
+    """Return the name in a `Host` header in lower case, without port and brackets. Empty if the header contains no host."""
     try:
         return (urlsplit(f"//{host_header}").hostname or "").lower()
     except ValueError:
@@ -27,7 +27,7 @@ def host_name(host_header: str) -> str:
 
 
 def is_address(name: str) -> bool:
-    """Whether a host's name is an IP address."""
+    """Return True if the name of a host is an IP address."""
     try:
         ip_address(name)
     except ValueError:
@@ -36,7 +36,7 @@ def is_address(name: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if a name or an address is one of this machine only."""
+    """Return True if a name or an address belongs to this machine only."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -44,7 +44,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_own_page(origin_header: str, host_header: str) -> bool:
-    """Whether the page that asks is one of the service that it asks, or no page asks (there is no `Origin`)."""
+    """Return True if the page that sent the request is from the requested service, or if no page sent it (no `Origin`)."""
     try:
         return not origin_header or urlsplit(origin_header).netloc.lower() == host_header.lower()
     except ValueError:

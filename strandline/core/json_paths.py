@@ -1,4 +1,4 @@
-"""Paths into a JSON document, as `$.sensors[0].t` or `$["my key"].value`: the part of RFC 9535 that names one place."""
+"""Paths into a JSON document, as `$.sensors[0].t` or `$["my key"].value`: the part of RFC 9535 that selects a single value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import re
 
 JsonPath = tuple[str | int, ...]
-"""Names of members, and indexes of elements from 0, from the document inwards."""
+"""Names of members and indices of elements from 0, from the root of the document inwards."""
 
 STEPS_MAX = 20
 PATH_FORM = """'$', then '.name', '["any name"]' or '[0]' for each step inwards, as '$.sensors[0].t'"""
@@ -32,19 +32,20 @@ def parse_json_path(text: str) -> JsonPath:
 
 
 def _name(quoted: str) -> str:
-    """Raises ValueError for what is no JSON text, or one with half of a surrogate pair, which no record in UTF-8 has."""
+    """Return the name. Raises ValueError if it isn't a JSON string, or contains half of a surrogate pair, which can't occur in
+    UTF-8."""
     name = str(json.loads(quoted))
     name.encode()
     return name
 
 
 def path_in_element(path: JsonPath, array: JsonPath) -> JsonPath:
-    """Where a field of an exploded record is looked for in an element: a path into the array leads on from there."""
+    """Return the path of a field in an element of an exploded record: a path into the array continues after the array."""
     return path[len(array) :] if path[: len(array)] == array else path
 
 
 def path_text(path: JsonPath) -> str:
-    """Return the path as people write it."""
+    """Return the path in its written form."""
     steps = [
         f"[{step}]" if isinstance(step, int) else f".{step}" if step.isidentifier() else f"[{_quoted(step)}]"
         for step in path

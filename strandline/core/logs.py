@@ -1,4 +1,4 @@
-"""Logging: a line is an event, a sentence plus fields. Text for people by default, JSON for machines by a setting."""
+"""Logging. A line is an event: a message and fields. Text by default, JSON by a setting."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import structlog
 
 
 class LossyStream:
-    """Takes lines for `stream`. One that can't be written, as on a full disk, is lost and no error: no service may end by it.
-    As soon as lines can be written again, one says how many were lost."""
+    """Stream that writes lines to `stream` and never fails. A line that can't be written, for example to a full disk, is lost.
+    After lost lines, the next line reports their number."""
 
     def __init__(self, stream: TextIO, as_json: bool) -> None:
         self._stream = stream
@@ -21,7 +21,7 @@ class LossyStream:
         self._why = ""
 
     def write(self, line: str) -> None:
-        """Write one line, with its end, or several."""
+        """Write one or several lines, with their ends."""
         try:
             if self._lost:
                 told = f"{self._lost} log lines could not be written: {self._why}"
@@ -36,11 +36,11 @@ class LossyStream:
             self._why = str(error)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: lines aren't buffered."""
 
 
 def configure_logs(*, as_json: bool) -> None:
-    """Send structlog's lines to stderr. Call once, at the start of a process."""
+    """Send the lines of structlog to stderr. Call it once, at the start of a process."""
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=False)
     )

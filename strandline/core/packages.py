@@ -1,8 +1,8 @@
-"""What installed packages add to Strandline, by their entry points.
+"""Parts that installed packages add to Strandline by their entry points.
 
-A package names each of its parts in an entry point, for example of the group `strandline.aggregates`. To install such a package
-is to allow it: whoever may apply a pipeline can use its parts by their names, and nothing else of it. A part is imported when it
-is first used. Source of the format: https://packaging.python.org/specifications/entry-points/.
+A package names each of its parts in an entry point, for example of the group `strandline.aggregates`. Installing such a package
+permits its use: every client that can apply a pipeline can use its parts by their names, but nothing else of the package. A
+part is imported when it is first used. Source of the format: https://packaging.python.org/specifications/entry-points/.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class PackagePart:
     """A part that a package adds."""
 
     sort: str
-    """What it is, for messages: for example `aggregate function`."""
+    """Sort of the part, for messages: for example `aggregate function`."""
     name: str
     package: str
-    """Its package with the release, for example `acme-quality 1.2.0`."""
+    """Package that contains the part, with the release: for example `acme-quality 1.2.0`."""
     entry_point: metadata.EntryPoint
     other_packages: tuple[str, ...] = ()
     """Other packages that add a part of the same name."""
@@ -42,7 +42,8 @@ class PackagePart:
         have it."""
         if self.other_packages:
             raise FunctionUnusable(
-                f"the {self.sort} {self.name} is in {self.package} and in {', '.join(self.other_packages)}; uninstall all but one"
+                f"the {self.sort} {self.name} is in {self.package} and in {', '.join(self.other_packages)}; "
+                "uninstall all except one of them"
             )
         part = self._imported(self.entry_point.load)
         if not isinstance(part, expected):
@@ -60,18 +61,19 @@ class PackagePart:
     def _imported(self, load: Callable[[], Imported]) -> Imported:
         try:
             return load()
-        except Exception as error:  # whatever a foreign module does when it is imported
+        except Exception as error:  # a foreign module can raise any error when it is imported
             raise FunctionUnusable(
-                f"the {self.sort} {self.name} of {self.package} can't be imported: {type(error).__name__}: {error}; install "
-                "the package again, or another release of it"
+                f"the {self.sort} {self.name} of {self.package} can't be imported: {type(error).__name__}: {error}; reinstall "
+                "the package, or install another release of it"
             ) from error
 
 
 @cache
 def parts_of_packages(group: str, sort: str, built_in: frozenset[str]) -> Mapping[str, PackagePart]:
-    """Return name -> part, of all installed packages. `built_in`: names of Strandline's own parts, which can't be replaced.
+    """Return name -> part of all installed packages. The list is read once in a process.
 
-    The list is read once in a process: a package that is installed later is there after the next start.
+    So a package that is installed later is known only after the next start.
+    Args: built_in: Names of Strandline's own parts, which can't be replaced.
     """
     parts: dict[str, PackagePart] = {}
     for package, entry_point in sorted((_package_of(one), one) for one in metadata.entry_points(group=group)):

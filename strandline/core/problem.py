@@ -1,4 +1,4 @@
-"""`application/problem+json` (RFC 9457): the shape of every HTTP answer that is an error, for the gateways and the REST API."""
+"""`application/problem+json` (RFC 9457): the form of every HTTP error response of the gateways and the REST API."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PROBLEM_MEDIA_TYPE = "application/problem+json"
 
 
 def problem_document(status: int, code: str, detail: str, instance: str) -> dict[str, str | int]:
-    """The problem as a JSON object. Programs compare `code`; `detail` is the sentence for people; `instance` is the path."""
+    """Return the problem as a JSON object: `code` is for programs, `detail` is the message for people, `instance` is the path."""
     return {
         "type": f"urn:strandline:problem:{code}",
         "title": HTTPStatus(status).phrase,

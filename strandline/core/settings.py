@@ -1,5 +1,6 @@
-"""Settings: each process reads them once, at its start, from the environment (`STRANDLINE_*`). All other code receives
-values, never the environment. The docs are generated from the docstrings of the fields.
+"""Settings. Each process reads them once, at its start, from the environment (`STRANDLINE_*`).
+
+All other code receives values and never reads the environment. The docs are generated from the docstrings of the fields.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from strandline.core.files.text_rows import RECORD_BYTES_MAX
 
 _URLS_WITH_SECRETS = ("elasticsearch_url", "ledger_url", "sql_sink_url")
 _MAPS_WITH_SECRETS = ("kafka_properties", "notice_secrets", "poll_secrets", "sql_sources")
-"""Read as JSON objects."""
+"""Settings that are JSON objects."""
 _PREFIX = "STRANDLINE_"
 
 
@@ -37,7 +38,8 @@ def _default_cache_dir() -> Path:
 
 
 def _as_text(value: object) -> object:
-    """A property's value as librdkafka writes it; anything but text, a number or a truth value stays and is refused."""
+    """Return a property's value as librdkafka writes it. Other values than strings, numbers, and booleans are returned
+    unchanged, and then refused."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
@@ -47,7 +49,7 @@ Property = Annotated[SecretStr, BeforeValidator(_as_text)]
 
 
 class Settings(BaseSettings):
-    """What a process of Strandline needs to know. The defaults are the embedded stack on loopback."""
+    """Settings of a process. The defaults are for the embedded stack on loopback."""
 
     model_config = SettingsConfigDict(env_prefix="STRANDLINE_", frozen=True)
 
@@ -253,7 +255,7 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _resolve_cloud_id(cls, values: Any) -> Any:
-        """Have the URL say what the cloud id says. Raises ValueError, and InvalidSettings when both are set and differ."""
+        """Set the URL from the cloud id. Raises ValueError. Raises InvalidSettings if both are set and differ."""
         cloud_id = values.get("elasticsearch_cloud_id") if isinstance(values, dict) else None
         if cloud_id is None:
             return values
@@ -273,12 +275,13 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment, and for secrets the files that it names."""
+        """Read the environment, and the files that it names for secrets."""
         return init_settings, env_settings, _SecretFiles(settings_cls)
 
     @classmethod
     def read(cls) -> Self:
-        """Read the environment. Raises InvalidSettings, which names the first variable that is wrong and shows no other."""
+        """Read the environment. Raises InvalidSettings, which names the first invalid variable and contains no values of other
+        variables."""
         try:
             return cls()
         except ValidationError as error:
@@ -291,10 +294,10 @@ class Settings(BaseSettings):
 
 
 class _SecretFiles(PydanticBaseSettingsSource):
-    """What stands in the files that `STRANDLINE_NAME_FILE` names, for each setting that may hold a secret."""
+    """Content of the files that `STRANDLINE_NAME_FILE` names, for each setting that can contain a secret."""
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """As its base class asks; `__call__` gives all at once."""
+        """Implement the method of the base class. `__call__` returns all values."""
         return None, field_name, False
 
     def __call__(self) -> dict[str, Any]:
@@ -305,7 +308,7 @@ class _SecretFiles(PydanticBaseSettingsSource):
             variable = f"{_PREFIX}{name.upper()}"
             if name not in secrets and f"{variable}_FILE" in environment:
                 raise InvalidSettings(
-                    f"{variable}_FILE is set, but only a secret may stand in a file; set {variable} instead"
+                    f"{variable}_FILE is set, but only secrets can be in files; set {variable} instead"
                 )
         for name in secrets:
             variable = f"{_PREFIX}{name.upper()}"
@@ -320,13 +323,13 @@ class _SecretFiles(PydanticBaseSettingsSource):
 
 
 def make_data_dir(data_dir: Path) -> None:
-    """Make the data directory for its owner alone: records, logs and tokens lie there. One that is there stays as it is. Raises
-    OSError."""
+    """Create the data directory with access for its owner only, because it contains records, logs, and tokens. An existing
+    directory is not changed. Raises OSError."""
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def secret_names(kind: type[BaseSettings]) -> list[str]:
-    """The settings of this class that may hold a secret: each can stand in a file instead, and none is shown or handed on."""
+    """Return the settings of this class that can contain a secret. Each can be in a file. None is displayed or passed on."""
     return [
         name
         for name, field in kind.model_fields.items()
@@ -337,7 +340,8 @@ def secret_names(kind: type[BaseSettings]) -> list[str]:
 
 
 def secret_files(names: tuple[str, ...]) -> tuple[tuple[str, int, int], ...]:
-    """The files that hold these settings now, each with what changes when it is replaced: to see that a secret is a new one."""
+    """Return the files that contain these settings now, each with values that change when the file is replaced. Compare them to
+    detect a new secret."""
     found = []
     for name in names:
         path = os.environ.get(f"{_PREFIX}{name.upper()}_FILE")
@@ -347,7 +351,7 @@ def secret_files(names: tuple[str, ...]) -> tuple[tuple[str, int, int], ...]:
 
 
 def stamp_of(path: Path) -> tuple[str, int, int]:
-    """What changes when a file is replaced or written anew."""
+    """Return values that change when a file is replaced or rewritten."""
     try:
         state = path.stat()
     except OSError:
@@ -356,7 +360,7 @@ def stamp_of(path: Path) -> tuple[str, int, int]:
 
 
 def _url_of_cloud_id(cloud_id: str) -> str:
-    """A cloud id is `NAME:` and base64 of `HOST[:PORT]$ELASTICSEARCH$KIBANA`."""
+    """Return the URL for a cloud id, which is `NAME:` and base64 of `HOST[:PORT]$ELASTICSEARCH$KIBANA`."""
     try:
         text = base64.b64decode(cloud_id.rpartition(":")[2], validate=True).decode("ascii")
         domain, deployment = text.split("$")[:2]
@@ -364,7 +368,8 @@ def _url_of_cloud_id(cloud_id: str) -> str:
         domain = deployment = ""
     if not domain or not deployment:
         raise InvalidSettings(
-            "STRANDLINE_ELASTICSEARCH_CLOUD_ID is wrong: it is no cloud id; copy it from the deployment's page in Elastic Cloud"
+            "STRANDLINE_ELASTICSEARCH_CLOUD_ID is wrong: it is not a cloud id; copy it from the deployment's "
+            "page in Elastic Cloud"
         )
     host, _, port = domain.partition(":")
     return f"https://{deployment}.{host}:{port or 443}"
@@ -385,5 +390,5 @@ def _object(text: str, variable: str) -> Any:
         return json.loads(text)
     except ValueError:
         raise InvalidSettings(
-            f'{variable} is wrong: it is not JSON; write an object, as {{"client.rack": "a"}}'
+            f'{variable} is wrong: it is not JSON; write an object, for example {{"client.rack": "a"}}'
         ) from None

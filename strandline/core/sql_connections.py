@@ -1,7 +1,7 @@
-"""Bounds on the time that a connection to PostgreSQL can take.
+"""Bounds on the time that a connection to PostgreSQL can block.
 
-If the host of a server loses power, or a firewall forgets the connection, no error arrives, and libpq waits without a limit.
-If the server is paused, its kernel still acknowledges packets. So each case needs its own bound.
+If a server's host loses power, or a firewall drops the connection, no error arrives, and libpq waits without a limit. If the
+server is paused, its kernel still acknowledges packets. So each case needs its own bound.
 """
 
 from __future__ import annotations
@@ -16,25 +16,23 @@ from typing import Any
 
 LIBPQ_TIMEOUTS = MappingProxyType(
     {
-        # Nothing was sent, an answer is awaited: three probes, 5 s apart, after 10 s.
+        # Nothing was sent, and a response is expected: three probes, 5 s apart, after 10 s.
         "keepalives": 1,
         "keepalives_idle": 10,
         "keepalives_interval": 5,
         "keepalives_count": 3,
-        # Something was sent and isn't acknowledged.
+        # Data was sent and isn't acknowledged.
         "tcp_user_timeout": 25_000,
     }
 )
-"""Options of libpq. A connection whose peer is gone fails after about 25 s. See tcp(7), and "Parameter Key Words" of libpq."""
+"""Options of libpq. A connection without a peer fails after about 25 s. See tcp(7), and "Parameter Key Words" of libpq."""
 
 
 @contextlib.contextmanager
 def cut_after(connection: Any, seconds: float) -> Iterator[None]:
-    """Cut a psycopg connection if the block takes longer, so that what waits for its server fails with an OperationalError.
-
-    It ends a wait for a server that is paused, which no option of libpq does. The connection is of no use afterwards.
-    """
-    # A descriptor of its own: the connection may close its own while the timer is about to cut it.
+    """Cut a psycopg connection if the block takes longer. Operations that wait for its server fail with an OperationalError. So
+    a wait for a paused server ends, which no option of libpq achieves. The connection can't be used afterwards."""
+    # A separate descriptor: the connection can close its own while the timer is about to cut it.
     with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
         timer = threading.Timer(seconds, _cut, args=(duplicate,))
         timer.daemon = True

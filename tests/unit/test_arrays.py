@@ -291,10 +291,10 @@ def test_what_can_not_be_done_with_them_is_said(old: str, new: str, sentence: st
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"format": "influx"}, "is read of the formats json, msgpack, cbor, and this is influx"),
-        ({"key": "xs"}, "is no key"),
-        ({"schema": {"pump": "string", "xs": {"type": "array<long>", "text": True}}}, "never comes as text"),
-        ({"schema": {"pump": "string", "xs": "array<array<long>>"}}, "an array holds no arrays"),
+        ({"format": "influx"}, "can be read from the formats json, msgpack, cbor, but this is influx"),
+        ({"key": "xs"}, "can't be the key"),
+        ({"schema": {"pump": "string", "xs": {"type": "array<long>", "text": True}}}, "can't be a string"),
+        ({"schema": {"pump": "string", "xs": "array<array<long>>"}}, "an array can't contain arrays"),
         ({"schema": {"pump": "string", "xs": "array<float>"}}, "is not a type"),
         ({"schema": {"pump": "string", "xs": {"type": "array<long>", "min": 1}}}, "'min' is for numbers"),
     ],
@@ -308,7 +308,7 @@ def test_a_stream_says_where_they_can_not_stand(change: dict[str, Any], sentence
 
 @pytest.mark.guarantee("G484")
 def test_a_lookup_has_none() -> None:
-    with pytest.raises(InvalidDocument, match="arrays and structs"):
+    with pytest.raises(InvalidDocument, match="arrays, and structs"):
         LookupSpec.from_document(
             {"lookup": "sites", "schema": {"site": "string", "xs": "array<long>"}, "key": "site", "rows": []}
         )

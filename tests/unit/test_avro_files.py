@@ -65,9 +65,9 @@ def packed(codec: str, content: bytes) -> bytes:
 
 MANY = 1 << 50
 HOSTILE: dict[str, tuple[bytes, str]] = {
-    "records without bytes": (header(EMPTY) + block(MANY, b""), "take no bytes"),
-    "records of null": (header(NULL) + block(MANY, b""), "take no bytes"),
-    "an array of null": (header(NULLS) + block(1, long(MANY) + b"\0"), "take no bytes"),
+    "records without bytes": (header(EMPTY) + block(MANY, b""), "have no bytes"),
+    "records of null": (header(NULL) + block(MANY, b""), "have no bytes"),
+    "an array of null": (header(NULLS) + block(1, long(MANY) + b"\0"), "have no bytes"),
     "more records than bytes": (header(SCHEMA) + block(MANY, b"\0" * 8), "claims to have"),
     "a negative number of records": (header(SCHEMA) + long(-5) + sized(b"\0") + SYNC, "claims to have"),
     "a block of a claimed size": (header(SCHEMA) + long(1) + long(MANY), "claims to have"),
@@ -131,5 +131,5 @@ def test_a_file_of_the_library_is_read_and_converted() -> None:
 def test_what_follows_the_records_of_a_block_is_refused() -> None:
     with pytest.raises(ValueError, match="more bytes than its records"):
         list(AvroFile(BytesIO(header(SCHEMA) + block(1, b"\0\0"))).records())
-    with pytest.raises(ValueError, match="end with the mark"):
+    with pytest.raises(ValueError, match="end with the sync marker"):
         list(AvroFile(BytesIO(header(SCHEMA) + block(1, b"\0")[:-1] + b"x")).records())

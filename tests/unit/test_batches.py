@@ -265,7 +265,7 @@ def test_a_batch_that_would_end_in_the_future_is_refused(ledger: Ledger) -> None
         ("{stream: turbines, end: earliest}", "expected latest, or a time"),
         ("{stream: turbines, start: latest, end: latest}", "begins after the newest record reads nothing"),
         ("{stream: turbines, start: 2026-02-01, end: 2026-02-01}", "expected a time after the start, 2026-02-01T00:00"),
-        ("{stream: turbines, end: tomorrow}", "is no place of a log; write earliest, latest, or a time"),
+        ("{stream: turbines, end: tomorrow}", "is not a log position; write earliest, latest, or a time"),
         ("{stream: turbines, files: [a]}", "strandline batch run FILE --input DATA"),
     ],
 )

@@ -46,7 +46,7 @@ def test_a_file_for_a_setting_that_is_no_secret_is_refused(monkeypatch, tmp_path
     (tmp_path / "address").write_text("farm:9092")
     monkeypatch.setenv("STRANDLINE_KAFKA_BOOTSTRAP_FILE", str(tmp_path / "address"))
     with pytest.raises(
-        InvalidSettings, match="STRANDLINE_KAFKA_BOOTSTRAP_FILE is set, but only a secret may stand in a file"
+        InvalidSettings, match="STRANDLINE_KAFKA_BOOTSTRAP_FILE is set, but only secrets can be in files"
     ):
         Settings.read()
 

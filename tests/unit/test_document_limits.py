@@ -124,12 +124,12 @@ def test_a_long_chain_of_operators_is_refused_by_a_limit_that_does_not_depend_on
 def test_values_are_counted_before_they_are_composed(monkeypatch: pytest.MonkeyPatch) -> None:
     flow = "stream: a\nb: [{}]"
     (found,) = problems(flow.format("1," * 100_000))
-    assert "is the end of 20,000 values, which is all that one file may hold; split it into several files" in found
+    assert "is after 20,000 values, the maximum for one file; split it into several files" in found
     monkeypatch.setattr(documents, "NODES_MAX", 1_000)
     composed = counting(monkeypatch, yaml.composer.Composer, "compose_node")
     for text in (flow.format("1," * 9_000), "---\n" * 9_000, "stream: a\nb:\n" + "- c: 1\n" * 9_000):
         composed.clear()
-        assert "is the end of 1,000 values" in problems(text)[0]
+        assert "is after 1,000 values" in problems(text)[0]
         assert len(composed) <= 1_000
     assert len(read_documents(flow.format("1," * 990), "f")) == 1
 
@@ -158,7 +158,7 @@ def test_a_step_leads_to_at_most_a_thousand_columns(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.guarantee("G176")
 def test_of_many_problems_the_first_are_told_and_no_more_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    more = f"there are more problems than these {PROBLEMS_MAX}; mend these first"
+    more = f"there are more problems than these {PROBLEMS_MAX}; correct these first"
     compared = counting(monkeypatch, difflib, "get_close_matches")
     found = problems("stream: a\nschema: {b: long}\n" + "".join(f"c{number}: 1\n" for number in range(5_000)))
     assert (len(found), found[-1], len(compared)) == (PROBLEMS_MAX + 1, more, PROBLEMS_MAX + 1)

@@ -63,7 +63,7 @@ def test_a_pause_holds_the_process() -> None:
 @pytest.mark.parametrize("order", ["explode", "note", ""])
 def test_an_order_that_nobody_knows_is_refused(order: str) -> None:
     done = come_three_times(f"emit.written={order}")
-    assert done.returncode == 1 and "is no order" in done.stderr
+    assert done.returncode == 1 and "is not an action" in done.stderr
 
 
 def test_a_file_fires_once_over_all_processes(tmp_path: Path) -> None:

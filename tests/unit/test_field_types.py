@@ -24,5 +24,5 @@ def test_a_type_has_one_spelling():
 
 @pytest.mark.parametrize(("precision", "scale"), [(0, 0), (39, 0), (2, 3), (2, -1)])
 def test_a_decimal_has_38_digits_at_most(precision: int, scale: int):
-    with pytest.raises(ValueError, match="1 to 38 digits, and no more after the point than in all"):
+    with pytest.raises(ValueError, match="1 to 38 digits in total, and at most as many after the point"):
         decimal_type(precision, scale)

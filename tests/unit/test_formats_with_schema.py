@@ -207,12 +207,12 @@ def test_bytes_that_are_no_record_of_the_schema_cost_only_themselves() -> None:
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        ("{", "is not a schema of Avro: Expecting"),
+        ("{", "is not an Avro schema: Expecting"),
         ('"int"', "is not the schema of a record"),
-        (avro_of({"x": "what"}), "uses a type what, which it does not define"),
+        (avro_of({"x": "what"}), "uses the type what, which it does not define"),
         (avro_of({"next": ["null", "R"]}), "type R refers to itself"),
-        (avro_of({"x": {"type": "array", "items": "null"}}), "elements take no bytes"),
-        (avro_of({"x": {"type": "array", "items": avro_of({"y": "null"}) | {"name": "Y"}}}), "elements take no bytes"),
+        (avro_of({"x": {"type": "array", "items": "null"}}), "elements have no bytes"),
+        (avro_of({"x": {"type": "array", "items": avro_of({"y": "null"}) | {"name": "Y"}}}), "elements have no bytes"),
     ],
 )
 def test_a_schema_that_can_not_be_used_is_refused_when_it_is_registered(schema: Any, why: str) -> None:
@@ -235,10 +235,14 @@ PRICES = [
 @pytest.mark.parametrize(
     ("member", "field", "why"),
     [
-        ("price", "decimal(12,4)", "may be a decimal of scale 2 or a decimal of scale 4, by the branch of a union"),
-        ("at", "timestamp", "may be what is stored or a time in us"),
-        ("at", {"type": "timestamp", "unit": "us"}, "may be a time in ms or what is stored"),
-        ("at", "string", "may be a time in ms or a time in us"),
+        (
+            "price",
+            "decimal(12,4)",
+            "can be a decimal of scale 2 or a decimal of scale 4, depending on the branch of a union",
+        ),
+        ("at", "timestamp", "can be the stored value or a time in us"),
+        ("at", {"type": "timestamp", "unit": "us"}, "can be a time in ms or the stored value"),
+        ("at", "string", "can be a time in ms or a time in us"),
     ],
 )
 def test_a_field_is_refused_whose_meaning_is_lost_with_the_branch_of_a_union(
@@ -480,8 +484,11 @@ def test_bytes_that_are_no_message_cost_only_themselves() -> None:
         ({"descriptor": SET}, "message: is missing; expected: the full name of the message type"),
         ({"descriptor": "%", "message": "p.R"}, "is not base64"),
         ({"descriptor": "CgH/", "message": "p.R"}, "is not a set of file descriptors"),
-        ({"descriptor": SET, "message": "p.X"}, "holds no message type p.X; it holds p.I, p.R"),
-        ({"descriptor": descriptor_text(proto_file("a", R={"x": ".b.C"})), "message": "a.R"}, "are all imports in it"),
+        ({"descriptor": SET, "message": "p.X"}, "contains no message type p.X; it contains p.I, p.R"),
+        (
+            {"descriptor": descriptor_text(proto_file("a", R={"x": ".b.C"})), "message": "a.R"},
+            "all imports are included",
+        ),
         ({"descriptor": SET, "message": "p.R", "registry": True}, "expected one of 'descriptor'"),
         ({}, "expected one of 'descriptor'"),
     ],
@@ -532,7 +539,7 @@ def test_each_message_names_its_schema_and_its_type_in_it() -> None:
     only = {**document, "protobuf": {"registry": True, "message": "p.I"}}
     _, rejected, _ = read(only, *records[:2], schemas=schemas)
     assert rejected == [
-        "0 decode: schema 1 of the registry can't be used: the message is a p.R, and the stream is of p.I"
+        "0 decode: schema 1 of the registry can't be used: the message is a p.R, but the stream expects p.I"
     ]
 
 
@@ -665,5 +672,5 @@ def test_a_raw_record_is_text_or_base64_in_its_field() -> None:
 def test_a_raw_record_needs_a_field_of_text() -> None:
     with pytest.raises(InvalidDocument, match="a raw record goes into a field of type string, and there is none"):
         StreamSpec.from_document({"stream": "s", "format": "raw", "schema": {"x": "double"}})
-    with pytest.raises(InvalidDocument, match="raw: is of 'format: raw', and this is json"):
+    with pytest.raises(InvalidDocument, match="raw: is for 'format: raw', but this is json"):
         StreamSpec.from_document({"stream": "s", "raw": {"encoding": "utf8"}, "schema": {"x": "double"}})

@@ -163,7 +163,7 @@ def test_a_cloud_id_names_the_server(monkeypatch):
     with pytest.raises(InvalidSettings, match="name different servers"):
         Settings.read()
     monkeypatch.setenv("STRANDLINE_ELASTICSEARCH_CLOUD_ID", "mine:none")
-    with pytest.raises(InvalidSettings, match="it is no cloud id"):
+    with pytest.raises(InvalidSettings, match="it is not a cloud id"):
         Settings.read()
 
 

@@ -60,7 +60,7 @@ def test_each_condition_is_stored_with_its_options() -> None:
         ("when: [{lag: {}, expiry: {}}]", "a condition is exactly one of"),
         ("when: [{disk_full: {above: 0.9}}]", "0.9 is no share; write 90%"),
         ("to: [{webhook: {url: 'http://hooks.example', headers: {X: {secret: A}}}}]", "use https"),
-        ("to: [{webhook: {url: 'https://u:p@hooks.example'}}]", "holds a user or a password"),
+        ("to: [{webhook: {url: 'https://u:p@hooks.example'}}]", "contains a user or a password"),
         ("to: [{webhook: {url: 'https://h.example', headers: {Authorization: abc}}}]", "write {secret: NAME}"),
         ("to: [{webhook: {url: 'https://h.example', template: {a: ['{titel}']}}}]", "there is no placeholder {titel}"),
         ("to: [{mail: {to: [ops], from: s@e.org, server: e.org}}]", "'ops' is not a mail address"),

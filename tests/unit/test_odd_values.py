@@ -307,10 +307,10 @@ def test_neighbours_change_nothing() -> None:
         ({"a": {"type": "timestamp", "pattern": "yyyy"}}, {}, "'yyyy' lacks the month"),
         ({"a": {"type": "string", "from": ["$.a", "$.b"]}}, {}, "a list of paths is for a timestamp"),
         ({"a": {"type": "long", "or_null": True}}, {}, "add 'required: false'"),
-        ({"a": {"type": "any?", "or_null": True}}, {}, "any takes a value of every type"),
+        ({"a": {"type": "any?", "or_null": True}}, {}, "any accepts a value of every type"),
         ({"a": {"type": "array<long>?", "missing": ["x"]}}, {}, "'missing' is for single values"),
-        ({"a": {"type": "long?", "missing": [True]}}, {}, "expected a text or a number, as"),
-        ({"a": {"type": "any", "text": True}}, {}, "any takes text anyway"),
+        ({"a": {"type": "long?", "missing": [True]}}, {}, "expected a string or a number, as"),
+        ({"a": {"type": "any", "text": True}}, {}, "any accepts strings anyway"),
         ({"a": "long"}, {"format": "csv", "csv": {"columns": ["a", "b.c"]}}, "'b.c' is not a field of the schema"),
     ],
 )

@@ -143,7 +143,11 @@ def test_no_package_replaces_a_function_of_strandline(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("entry_point", "module", "said"),
     [
-        ("product = acme_more:P", "P = 1", "is in acme-aggregates 1.0 and in acme-more 2.0; uninstall all but one"),
+        (
+            "product = acme_more:P",
+            "P = 1",
+            "is in acme-aggregates 1.0 and in acme-more 2.0; uninstall all except one of them",
+        ),
         (
             "other = acme_more:P",
             "P = 1",

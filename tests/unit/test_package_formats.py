@@ -80,7 +80,7 @@ def install(directory: Path, package: str, entry_point: str, module: str = "") -
         ),
         ({"format_options": {"order": "big"}}, "format_options.order: unknown field 'order'"),
         ({"schema": {"name": "string"}}, "schema.name: a frame has device, time, and value; remove the field"),
-        ({"explode": "$.all"}, "explode: is of 'format: json | avro | protobuf'"),
+        ({"explode": "$.all"}, "explode: is for 'format: json | avro | protobuf'"),
         ({"format": "acme_frame"}, "expected 'json', 'value', .*, 'sparkplug' or 'acme_frames', got 'acme_frame'"),
         ({"format": "json"}, "format_options: the format json has none of these options; remove it"),
     ],
@@ -124,7 +124,7 @@ def test_its_package_is_a_part_of_what_results_depend_on() -> None:
     config = record_format(StreamSpec.from_document(DOCUMENT))
     assert RowReader(config)
     with pytest.raises(
-        FunctionUnusable, match=r"acme_frames is of acme-frames 1\.0 here and of acme-frames 0\.9 where"
+        FunctionUnusable, match=r"acme_frames comes from acme-frames 1\.0 here, and from acme-frames 0\.9 where"
     ):
         RowReader(replace(config, package="acme-frames 0.9"))
     plain = PIPELINE.replace(NAME, "json").replace('"format_options": {"byte_order": "big"}, ', "")

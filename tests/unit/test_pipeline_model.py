@@ -246,7 +246,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
             "input.files: files are read by way of a stream",
         ),
         ("input: {stream: turbines}", "input: {stream: b}", ":2: input.stream: reads 'b', not 'turbines'"),
-        ("stream: turbines}", "stream: turbines, start: now}", ":2: input.start: 'now' is no place of a log"),
+        ("stream: turbines}", "stream: turbines, start: now}", ":2: input.start: 'now' is not a log position"),
         (
             "field: ts",
             "field: tss",

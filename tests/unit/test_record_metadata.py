@@ -143,7 +143,7 @@ expect:
     [
         ({"a": "string"}, {"b": "key"}, "is not a field of the schema"),
         ({"a": "string"}, {"a": "offset"}, "'offset' is not metadata of a record; expected one of key"),
-        ({"a": "array<long>?"}, {"a": "key"}, "is a text, and the field is array<long>"),
+        ({"a": "array<long>?"}, {"a": "key"}, "is a string, but the field is array<long>"),
         ({"a": "string"}, {"a": "timestamp"}, "declare the field as timestamp"),
     ],
 )

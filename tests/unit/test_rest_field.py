@@ -78,12 +78,12 @@ def test_the_query_of_the_url_does_not_fill_it() -> None:
 @pytest.mark.parametrize(
     ("parts", "why"),
     [
-        ({"schema": {"v": "json"}, "format": "value"}, "with format value there are none"),
-        ({"explode": "$.a"}, "with explode there are none"),
+        ({"schema": {"v": "json"}, "format": "value"}, "with format value a row has none"),
+        ({"explode": "$.a"}, "with explode a row has none"),
         ({"schema": SCHEMA | {"more": "json?"}}, "go to 'rest' already"),
-        ({"schema": {"t": "long", "rest": {"type": "json", "required": True}}}, "may have no member but the declared"),
+        ({"schema": {"t": "long", "rest": {"type": "json", "required": True}}}, "could have only the declared"),
         ({"schema": {"t": "long", "rest": {"type": "json", "from": "$.a"}}}, "remove 'from'"),
-        ({"key": "rest"}, "no key"),
+        ({"key": "rest"}, "can't be the key"),
     ],
 )
 def test_where_it_can_not_be_the_document_is_refused(parts: dict[str, Any], why: str) -> None:

@@ -375,14 +375,14 @@ def test_a_record_of_many_rows_is_read_as_columns_and_a_deep_one_is_refused() ->
 @pytest.mark.parametrize(
     ("schema", "explode", "problem"),
     [
-        ({"a": "long"}, {"members": "$.m", "arrays": ["$.b"]}, "it has members and arrays"),
-        ({"a": "long"}, {}, "it has none"),
+        ({"a": "long"}, {"members": "$.m", "arrays": ["$.b"]}, "this shape has members and arrays"),
+        ({"a": "long"}, {}, "this shape has none"),
         ({"a": "long"}, {"columns": "$.c"}, "write both"),
         ({"a": "long"}, {"elements": "$.c", "name": "a"}, "'name' is for members"),
         ({"a": "long"}, {"members": "$.c", "name": "b"}, "'b' is not a field of the schema"),
-        ({"a": "long"}, {"members": "$"}, "nothing tells the rows apart"),
-        ({"a": "string"}, {"elements": "$.c", "index": "a"}, "'a' is a string, and the number of a row is a long"),
-        ({"a": "long"}, {"members": "$.c", "match": "("}, "is no regular expression"),
+        ({"a": "long"}, {"members": "$"}, "no field distinguishes the rows"),
+        ({"a": "string"}, {"elements": "$.c", "index": "a"}, "'a' is a string, but the index of a row is a long"),
+        ({"a": "long"}, {"members": "$.c", "match": "("}, "is not a regular expression"),
         ({"a": {"type": "long", "from": "$[0]"}, "b": "long"}, None, "begins with an index"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Files as they come from outside."""
+"""Readers of external files."""

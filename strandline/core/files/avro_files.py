@@ -1,7 +1,7 @@
-"""Container files of Avro (1.12, "Object Container Files"), read with a limit of memory and time.
+"""Container files of Avro (1.12, "Object Container Files"), read with limits of memory and time.
 
-The library's own reader believes the numbers in a file: 220 bytes can hold any number of records that take no bytes, and a small
-block can unpack to gigabytes. So this module reads the container, and the library reads single records only.
+The reader of fastavro trusts the numbers in a file: 220 bytes can contain any number of records without bytes, and a small
+block can unpack to gigabytes. So this module reads the container, and fastavro reads single records.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class AvroFile:
     """A file that is read once, from its header to its last record."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """Read the header. Raises ValueError if it is no header, or if its schema isn't supported."""
+        """Read the header. Raises ValueError if it is invalid, or if its schema isn't supported."""
         self._file = file
         if file.read(len(MAGIC)) != MAGIC:
-            raise ValueError("it doesn't begin as a file of Avro")
+            raise ValueError("it isn't an Avro file")
         metadata = self._metadata()
         self._sync = self._bytes(_SYNC_BYTES)
         self._text = metadata["avro.schema"].decode("utf-8")
         self.schema: AvroType = read_avro_schema(self._text)
-        """Schema of the records, with each named type written out."""
+        """Schema of the records, with each named type expanded."""
         self.schema_as_written: Any = json.loads(self._text)
         if not takes_bytes(self.schema):
-            raise ValueError("its records take no bytes: a few bytes could hold any number")
+            raise ValueError("its records have no bytes, so a few bytes could contain any number of records")
         self._codec = metadata.get("avro.codec", b"null").decode("utf-8")
         if self._codec not in _CODECS:
             raise ValueError(f"its codec {self._codec[:40]!r} isn't supported")
@@ -61,10 +61,10 @@ class AvroFile:
         while (first := self._file.read(1)) != b"":
             count, size = self._long(first), self._long()
             if not 0 <= size <= BLOCK_BYTES_MAX:
-                raise ValueError(f"a block claims to have {size:,} bytes; at most {BLOCK_BYTES_MAX:,} are read")
+                raise ValueError(f"a block claims to have {size:,} bytes; the maximum is {BLOCK_BYTES_MAX:,}")
             packed = self._bytes(size)
             if self._bytes(_SYNC_BYTES) != self._sync:
-                raise ValueError("a block doesn't end with the mark of the file")
+                raise ValueError("a block doesn't end with the sync marker of the file")
             block = b"".join(_unpacked(self._codec, packed))
             if not 0 <= count <= len(block):
                 raise ValueError(f"a block of {len(block):,} bytes claims to have {count:,} records")
@@ -73,7 +73,7 @@ class AvroFile:
                 try:
                     yield fastavro.schemaless_reader(stream, schema, reader_schema)
                 except StopIteration as error:  # would end this generator without an error
-                    raise ValueError("a record ends too soon") from error
+                    raise ValueError("a record is truncated") from error
             if stream.tell() != len(block):
                 raise ValueError("a block has more bytes than its records")
 
@@ -112,12 +112,12 @@ class AvroFile:
     def _bytes(self, size: int) -> bytes:
         content = self._file.read(size)
         if len(content) != size:
-            raise ValueError("it ends too soon")
+            raise ValueError("it is truncated")
         return content
 
 
 def _unpacked(codec: str, packed: bytes) -> Iterator[bytes]:
-    """Yield the content of a block in pieces. Raises ValueError if it is longer than BLOCK_BYTES_MAX, or not of this codec."""
+    """Yield the content of a block in pieces. Raises ValueError if it is longer than BLOCK_BYTES_MAX, or not in this codec."""
     if codec == "null":
         yield packed
         return
@@ -125,7 +125,7 @@ def _unpacked(codec: str, packed: bytes) -> Iterator[bytes]:
     for piece in _pieces(codec, packed):
         total += len(piece)
         if total > BLOCK_BYTES_MAX:
-            raise ValueError(f"a block unpacks to more than the {BLOCK_BYTES_MAX:,} bytes that are read")
+            raise ValueError(f"a block unpacks to more than {BLOCK_BYTES_MAX:,} bytes, the maximum")
         yield piece
 
 
@@ -154,13 +154,13 @@ def _pieces(codec: str, packed: bytes) -> Iterator[bytes]:
 
 
 def _of_snappy(packed: bytes) -> bytes:
-    """Return the content of a block, whose length is its first number. Its checksum isn't compared."""
+    """Return the content of a block, which starts with its length. The checksum isn't compared."""
     size = 0
     for at, byte in enumerate(packed[:5]):
         size |= (byte & 0x7F) << (7 * at)
         if not byte & 0x80:
             break
     if size > BLOCK_BYTES_MAX:
-        raise ValueError(f"a block unpacks to more than the {BLOCK_BYTES_MAX:,} bytes that are read")
+        raise ValueError(f"a block unpacks to more than {BLOCK_BYTES_MAX:,} bytes, the maximum")
     content = pa.Codec("snappy").decompress(packed[:-_CHECKSUM_BYTES], decompressed_size=size, asbytes=True)
     return bytes(content)

@@ -1,4 +1,4 @@
-"""Rows of Parquet as JSON objects, with times as Python has them."""
+"""Rows of Parquet as JSON objects, with times that Python can represent."""
 
 from __future__ import annotations
 
@@ -11,37 +11,40 @@ import pyarrow as pa
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 ROWS_AT_ONCE = 256
-"""Maximum number of rows that are unpacked in one step. A file of 444 bytes can hold thousands of long strings, which it stores
+"""Maximum number of rows that are unpacked in one step. A file of 444 bytes can contain thousands of long strings, each stored
 once."""
 
 
 def json_rows(batch: pa.RecordBatch) -> Iterator[bytes]:
-    """Each row as a JSON object. Times become ISO 8601 text, and decimals text with all their digits. Raises as `python_rows`."""
+    """Return each row as a JSON object. Times become ISO 8601 strings, and decimals strings with all their digits. Raises as
+    `python_rows`."""
     return map(_encode, python_rows(batch))
 
 
 def python_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Each row as a dictionary. Raises ArrowException; ValueError where Python has no such time, or two columns have one name."""
+    """Return each row as a dictionary. Raises ArrowException; ValueError if Python can't represent a time, or if two columns
+    have the same name."""
     names = batch.schema.names
     if len(set(names)) < len(names):
         repeated = next(name for at, name in enumerate(names) if name in names[:at])
-        raise ValueError(f"more than one column is called {repeated}; give each a name of its own")
+        raise ValueError(f"more than one column has the name {repeated}; give each column its own name")
     try:
         return _in_microseconds(batch).to_pylist()  # type: ignore[no-any-return]
     except OverflowError as error:
-        raise ValueError(f"a time is beyond the years 1 to 9999, or a duration too long ({error})") from error
+        raise ValueError(f"a time is beyond the years 1 to 9999, or a duration is too long ({error})") from error
     except LookupError as error:
-        raise ValueError(f"the zone of a time is not known: {error}") from error
+        raise ValueError(f"unknown time zone: {error}") from error
 
 
 def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with their times cut to microseconds: Python has no finer ones, and pyarrow gives those of pandas or none."""
+    """Return the rows with times truncated to microseconds. Python has no finer times, and pyarrow would return those of
+    pandas."""
     schema = pa.schema([field.with_type(_microseconds_of(field.type)) for field in batch.schema])
     return batch if schema == batch.schema else batch.cast(schema, safe=False)
 
 
 def _microseconds_of(kind: pa.DataType) -> pa.DataType:
-    """The type with microseconds for nanoseconds, also within structs, lists and maps."""
+    """Return the type with microseconds instead of nanoseconds, also in structs, lists, and maps."""
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         return pa.timestamp("us", kind.tz)
     if kind == pa.time64("ns"):

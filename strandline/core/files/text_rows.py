@@ -1,7 +1,7 @@
-"""The rows of a text file, one record each: its lines, or its rows of CSV, which may run over lines.
+"""Rows of a text file, one record each: lines, or CSV rows, which can extend over several lines.
 
-A row keeps its bytes, without the end of its line. What is written to the log from a file and what a run at the desk reads of it
-are the same rows. With each row comes the number of lines up to its end. Cut from there on, the lines give the rows that follow.
+A row keeps its bytes, without the end of its line. File ingest and local runs read the same rows from a file. Each row comes
+with the number of lines up to its end. If the file is cut there, the remaining lines contain the following rows.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from collections.abc import Iterable, Iterator, Sequence
 from strandline.core.errors import PermanentError
 
 RECORD_BYTES_MAX = 1_000_000
-"""Of a record, unless a setting says otherwise."""
+"""Default limit of the size of a record in bytes."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """Programs on Windows write it before the first byte of a text."""
 _BLANKS = b" \t\r\n\x0b\x0c\x1a"
-"""Bytes of a line that holds nothing; 0x1A is the end of a file from DOS."""
+"""Bytes of a blank line. 0x1A is the end of a file in DOS."""
 _CLOSING = re.compile(rb'[^"]*+(?:""[^"]*+)*+"')
-"""Up to the end of a quoted value, in which a quote is doubled."""
+"""Text up to the end of a quoted value, in which quotes are doubled."""
 
 
 class UnreadableFile(PermanentError):
-    """The file can't be read as what its name says, or doesn't fit the stream."""
+    """The file doesn't have the format of its name, or doesn't fit the stream."""
 
     code = "unreadable_file"
 
 
 class TooLong:
-    """Stands for a row that is larger than a record may be."""
+    """Marker for a row that is larger than a record can be."""
 
 
 TOO_LONG = TooLong()
 Row = bytes | TooLong
 PlacedRow = tuple[Row, int]
-"""A row, and its `line_next`: how many of the file's lines end with it or before. Lines are the same whatever rows are cut by."""
+"""A row, and its `line_next`: the number of lines of the file up to its end. The lines don't depend on how rows are cut."""
 
 
 def lines_of(blocks: Iterable[bytes], row_bytes_max: int) -> Iterator[Row]:
-    r"""The lines of a file that is read in blocks, without `\n`; a `\r` before it stays. Memory is bounded, however long a line
-    is. A byte order mark at the beginning of the file is no part of a line."""
+    r"""Yield the lines of a file that is read in blocks, without `\n`. A `\r` before it stays. Memory is bounded for lines of
+    any length. A byte order mark at the beginning of the file isn't part of a line."""
     rest: bytes = b""
     is_too_long = False
     for block in _without_mark(blocks):
@@ -66,7 +66,7 @@ def _without_mark(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def rows_of_lines(lines: Iterable[Row], row_bytes_max: int) -> Iterator[PlacedRow]:
-    """A row a line; blank lines are none."""
+    """Yield each line as a row, without blank lines."""
     for line_next, line in enumerate(lines, 1):
         if isinstance(line, TooLong):
             yield line, line_next
@@ -75,15 +75,13 @@ def rows_of_lines(lines: Iterable[Row], row_bytes_max: int) -> Iterator[PlacedRo
 
 
 def rows_of_csv(lines: Iterable[Row], delimiter: bytes, row_bytes_max: int) -> Iterator[PlacedRow]:
-    """Join lines that a quoted value runs over. Where that exceeds a row, the first line stands alone and the others are read
-    anew: a quote that nobody closes costs no other row.
-
-    A line that ends within a quoted value when it is read anew did so before, too; so none is looked at a third time.
-    """
+    """Yield CSV rows: lines, joined if a quoted value extends over several lines. If the joined lines exceed the size of a row,
+    the first line becomes a row, and the next lines are read again. So an unclosed quote affects no other row. A line that ends
+    in a quoted value when it is read again did so before. So no line is read a third time."""
     opening = re.compile(b"(?:^|" + re.escape(delimiter) + b')"')
-    held: deque[bytes] = deque()  # the first one opens a quoted value, which is not closed yet
-    size = -1  # of the held lines and the line ends between them
-    line_next = 0  # the lines before the held ones
+    held: deque[bytes] = deque()  # the first line opens a quoted value that isn't closed yet
+    size = -1  # size of the held lines and the line ends between them
+    line_next = 0  # lines before the held lines
     for line in lines:
         if isinstance(line, TooLong):
             for row, count in rows_of_lines(held, row_bytes_max):
@@ -104,7 +102,7 @@ def rows_of_csv(lines: Iterable[Row], delimiter: bytes, row_bytes_max: int) -> I
             if first.strip(_BLANKS):
                 yield _row(first, row_bytes_max), line_next
             goes_on = bool(held) and _ends_in_quotes(held[0], opening, is_quoted=False)
-            is_open |= len(held) == 1  # if it does not go on, it goes out, too
+            is_open |= len(held) == 1  # if it isn't continued, it is emitted, too
         if held and not is_open:
             line_next += len(held)
             if len(held) > 1 or line.strip(_BLANKS):
@@ -118,8 +116,8 @@ def rows_of_csv(lines: Iterable[Row], delimiter: bytes, row_bytes_max: int) -> I
 def without_column_names(
     rows: Iterator[PlacedRow], columns: Sequence[str], delimiter: bytes, file: str
 ) -> Iterator[PlacedRow]:
-    """Rows of CSV; the first one is left out if it names the columns. If it names them otherwise, the file doesn't fit: raises
-    UnreadableFile."""
+    """Yield CSV rows without the first row if it contains the names of the columns. Raise UnreadableFile if they
+    differ from `columns`."""
     expected = [_name(name) for name in columns]
     first = next(rows, None)
     if first is not None and first[0] == b"sep=" + delimiter:  # Excel writes it before the row of names
@@ -130,8 +128,8 @@ def without_column_names(
     if names != expected:
         if sorted(names) == sorted(expected) or len(set(names) & set(expected)) * 2 > len(expected):
             raise UnreadableFile(
-                f"{file} has the columns {', '.join(names)}, and the stream expects {', '.join(expected)}; name them in that "
-                "order in the stream's document (csv.columns)"
+                f"{file} has the columns {', '.join(names)}, and the stream expects {', '.join(expected)}; set "
+                "csv.columns in the stream document to the columns of the file"
             )
         yield first
     yield from rows
@@ -143,8 +141,10 @@ def _row(text: bytes, row_bytes_max: int) -> Row:
 
 
 def _ends_in_quotes(line: bytes, opening: re.Pattern[bytes], *, is_quoted: bool) -> bool:
-    """Whether a quoted value goes on behind the line; `is_quoted`: one goes on from the line before. A quote opens only at the
-    beginning of a value (RFC 4180)."""
+    """Return True if a quoted value continues after the line. A quote opens only at the start of a value (RFC 4180).
+
+    Args: is_quoted: True if a quoted value continues from the line before.
+    """
     at = 0
     while found := _CLOSING.match(line, at) if is_quoted else opening.search(line, at):
         at, is_quoted = found.end(), not is_quoted
@@ -156,5 +156,5 @@ def _names(header: bytes, delimiter: bytes) -> list[str]:
 
 
 def _name(text: str) -> str:
-    """A column's name in the form in which names are compared: `FIC101.PV` is the field FIC101_PV."""
+    """Return the name of a column in the form in which names are compared: `FIC101.PV` is the field FIC101_PV."""
     return re.sub(r"\W+", "_", text.lower())

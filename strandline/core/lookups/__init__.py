@@ -1,1 +1,1 @@
-"""Tables by whose key records are enriched: their documents, and how their rows travel."""
+"""Lookups: tables that enrich records by a key. Their documents, and the transport of their rows."""

@@ -1,7 +1,7 @@
 """Limits of time and memory for responses that `httpx` reads.
 
-The time limits of httpx hold for each read of a socket, so a server that sends a byte every few seconds keeps its client forever.
-`Deadline` ends the whole exchange, also in its head and its trailers.
+The timeouts of httpx apply to each read of a socket. So a server that sends a byte every few seconds can block its client
+forever. `Deadline` limits the whole exchange, including headers and trailers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Deadline:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Raise httpx.ReadTimeout instead of the error that the end of the connection has caused."""
+        """Raise httpx.ReadTimeout instead of the error that results from the closed connection."""
         self._timer.cancel()
         self._sockets.clear()
         if self.is_over and isinstance(error, httpx.HTTPError):
@@ -53,15 +53,13 @@ class Deadline:
     def _end(self) -> None:
         self.is_over = True
         for connection in list(self._sockets):
-            with suppress(OSError):  # it is closed already, or was given to TLS
+            with suppress(OSError):  # it is closed already, or TLS owns it
                 connection.shutdown(socket.SHUT_RDWR)
 
 
 def read_body(response: httpx.Response, bytes_max: int) -> bytes:
-    """Return the body of a streamed response, decompressed. Raises ResponseTooLarge, httpx.HTTPError.
-
-    Ask for it with `IDENTITY`: a compressed body may become a thousand times as large in one step.
-    """
+    """Return the body of a streamed response, decompressed. Raises ResponseTooLarge, httpx.HTTPError. Send the request with
+    `IDENTITY`: a compressed body can become a thousand times larger in one step."""
     body = bytearray()
     for part in response.iter_bytes():
         body += part

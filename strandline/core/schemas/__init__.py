@@ -1,1 +1,1 @@
-"""Schemas of Avro and message types of Protobuf: read, and refused where they can't be used safely."""
+"""Schemas of Avro and message types of Protobuf. Unsafe schemas are refused."""

@@ -1,7 +1,7 @@
-"""Schemas of Avro (1.12): read and judged before any record is decoded by them.
+"""Schemas of Avro (1.12), read and validated before they decode any record.
 
-Some schemas are legal and refused all the same, because a few bytes could then cost any amount of memory or time, or end the
-process: those that refer to themselves, that nest too deep, and arrays whose elements take no bytes.
+Some schemas are valid but refused, because a few bytes could cost any amount of memory or time, or end the process. These are
+schemas that refer to themselves or nest too deep, and arrays whose elements have no bytes.
 """
 
 from __future__ import annotations
@@ -14,27 +14,26 @@ from typing import Any
 from strandline.core.json_paths import JsonPath
 
 NESTING_MAX = 32
-"""How deep types may be nested."""
+"""Maximum depth of nested types."""
 NODES_MAX = 20_000
-"""Types in a schema, with each named one counted wherever it is used."""
+"""Maximum number of types in a schema. Each named type counts wherever it is used."""
 
 AvroType = Any
 """A parsed type: a name, a list (a union), or a dict."""
 
 TIMES = {"timestamp-millis": "ms", "timestamp-micros": "us", "timestamp-nanos": "ns"}
 TIMES |= {f"local-{name}": unit for name, unit in TIMES.items()}
-"""Logical type -> the unit of its number."""
+"""Logical type -> unit of its number."""
 _PYTHON_TYPES = {"int": int, "long": int, "bytes": bytes, "fixed": bytes}
-"""Kind -> as what it is read, of those that a logical type may give a meaning."""
+"""Kind -> Python type in which its values are read, for the kinds that a logical type can extend."""
 _UUID_BYTES = 16
 _COMPLEX = ("record", "error", "enum", "fixed")
 
 
 def read_avro_schema(text: str, references: Sequence[str] = ()) -> AvroType:
-    """Return the schema of a record, parsed and with every named type written out where it is used. `references`: the texts of
-    schemas whose types it uses, each after those that it uses itself.
+    """Return the schema of a record, parsed, with every named type expanded where it is used. Raises ValueError with a message.
 
-    Raises ValueError with a sentence.
+    Args: references: Schemas whose types it uses, as strings, each after the schemas that it uses itself.
     """
     import fastavro  # takes a while, and only streams of Avro need it
     from fastavro.schema import SchemaParseException, UnknownType
@@ -45,17 +44,17 @@ def read_avro_schema(text: str, references: Sequence[str] = ()) -> AvroType:
             fastavro.parse_schema(json.loads(one), named)
         schema = fastavro.parse_schema(json.loads(text), named)
     except UnknownType as error:
-        raise ValueError(f"the schema uses a type {error}, which it does not define") from error
+        raise ValueError(f"the schema uses the type {error}, which it does not define") from error
     except (SchemaParseException, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"is not a schema of Avro: {error or type(error).__name__}") from error
+        raise ValueError(f"is not an Avro schema: {error or type(error).__name__}") from error
     plain = _Resolver(named).plain(schema, ())
     if not isinstance(plain, dict) or plain["type"] not in ("record", "error"):
-        raise ValueError("is not the schema of a record; fields are read by name")
+        raise ValueError("is not the schema of a record, but fields are read by name")
     return plain
 
 
 class _Resolver:
-    """Writes named types out, and refuses what can't be bounded."""
+    """Expands named types, and refuses types whose cost has no bound."""
 
     def __init__(self, named: Mapping[str, Any]) -> None:
         self._named = named
@@ -82,7 +81,8 @@ class _Resolver:
             plain["items"] = self.plain(schema["items"], (*inside, ""))
             if not takes_bytes(plain["items"]):
                 raise ValueError(
-                    "the schema has an array whose elements take no bytes: a few bytes could hold any number"
+                    "the schema has an array whose elements have no bytes, so a few bytes could contain any "
+                    "number of elements"
                 )
         elif kind == "map":
             plain["values"] = self.plain(schema["values"], (*inside, ""))
@@ -95,7 +95,7 @@ class _Resolver:
 
 
 def takes_bytes(schema: AvroType) -> bool:
-    """Whether each value of the type takes at least a byte."""
+    """Return True if each value of the type has at least one byte."""
     if isinstance(schema, list):
         return True
     kind = kind_of(schema)
@@ -107,7 +107,7 @@ def takes_bytes(schema: AvroType) -> bool:
 
 
 def kind_of(schema: AvroType) -> str:
-    """The type's name, `union` of several."""
+    """Return the name of the type; `union` for a union."""
     if isinstance(schema, list):
         return "union"
     return str(schema if isinstance(schema, str) else schema["type"])
@@ -115,13 +115,13 @@ def kind_of(schema: AvroType) -> str:
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a number or bytes stand for, where a field takes them for that."""
+    """Meaning of a number or of bytes for a field, according to a logical type."""
 
     logical_type: str
     unit: str | None = None
-    """Of a time."""
+    """Unit of a time. None if the type isn't a time."""
     scale: int = 0
-    """Of a decimal."""
+    """Scale of a decimal."""
 
     def __str__(self) -> str:
         if self.unit is not None:
@@ -130,18 +130,20 @@ class Meaning:
 
 
 def meanings_at(schema: AvroType, path: JsonPath, field_type: str, unit: str) -> dict[type, Meaning]:
-    """What stands at the path means to a field, by the Python type as which it is read; nothing where it is a value of the field
-    as it is. `unit`: of the field's times.
+    """Return the meaning of a value at the path for a field: Python type of the value -> meaning.
 
-    Raises ValueError where the branches of a union give a value different meanings: once it is read, its branch is not known.
+    Types whose values the field can use unchanged are left out.
+    Args: unit: Unit of the field's times.
+    Raises: ValueError: The branches of a union give a value different meanings. After it is read, its branch isn't known.
     """
     found: dict[type, Meaning | None] = {}
     for one in types_at(schema, path):
         kind, meaning = _PYTHON_TYPES.get(kind_of(one)), _meaning(one, field_type, unit)
         if kind is not None and found.setdefault(kind, meaning) != meaning:
             raise ValueError(
-                f"may be {found[kind] or 'what is stored'} or {meaning or 'what is stored'}, by the branch of a union, which is "
-                "not known once a value is read: give all branches one logical type there, or each a name of its own for it"
+                f"can be {found[kind] or 'the stored value'} or {meaning or 'the stored value'}, depending on "
+                "the branch of a union. The branch is unknown after a value is read; use one logical type in all "
+                "branches, or a different name in each branch"
             )
     return {kind: meaning for kind, meaning in found.items() if meaning is not None}
 
@@ -161,7 +163,7 @@ def _meaning(schema: AvroType, field_type: str, unit: str) -> Meaning | None:
 
 
 def types_at(schema: AvroType, path: JsonPath) -> list[AvroType]:
-    """The types that a value at the path may have, without null."""
+    """Return the types that a value at the path can have, except null."""
     if isinstance(schema, list):
         return [found for one in schema for found in types_at(one, path)]
     kind = kind_of(schema)

@@ -1,7 +1,7 @@
-"""Message types of Protobuf, from serialized descriptors: no code is generated, and no compiler is needed.
+"""Message types of Protobuf from serialized descriptors, without generated code and without a compiler.
 
-A set of descriptors is what `protoc --include_imports --descriptor_set_out=FILE` writes. Google's own common types (Timestamp,
-wrappers) need not be in it.
+`protoc --include_imports --descriptor_set_out=FILE` writes a set of descriptors. Google's own common types (Timestamp,
+wrappers) are not required in it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-HOW_TO_MAKE = "make it with `protoc --include_imports --descriptor_set_out=FILE ...`, and give `base64 -w0 FILE`"
+HOW_TO_MAKE = "make it with `protoc --include_imports --descriptor_set_out=FILE ...`, and pass `base64 -w0 FILE`"
 _COMMON = ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
 
 
 def read_descriptor_set(text: str, message: str) -> Descriptor:
-    """Return the message type of that name from a set of file descriptors in base64. Raises ValueError with a sentence."""
+    """Return the message type of this name from a set of file descriptors in base64. Raises ValueError with a message."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from google.protobuf.message import DecodeError
 
@@ -36,10 +36,12 @@ def read_descriptor_set(text: str, message: str) -> Descriptor:
 def read_registered_file(
     text: str, references: Sequence[tuple[str, str]], indexes: Sequence[int], name: str | None
 ) -> Descriptor:
-    """Return a message type of a file as a schema registry gives it, in base64. Raises ValueError with a sentence.
+    """Return a message type of a file from a schema registry, in base64. Raises ValueError with a message.
 
-    `references`: name and text of the files that it imports, each after those that it imports itself. `indexes`: the place of
-    the type in the file, and so on inwards. `name`: what it has to be called; None: anything.
+    Args:
+        `references`: Name and content of each imported file, after the files that it imports itself.
+        `indexes`: Position of the type in the file, then in the outer type, and so on.
+        `name`: Required name of the type. None accepts any name.
     """
     files = [_file(path, content) for path, content in references]
     file = _file("strandline-main.proto", text)
@@ -51,7 +53,7 @@ def read_registered_file(
         names.append(inside[index].name)
         inside = inside[index].nested_type
     if name is not None and name != ".".join(names):
-        raise ValueError(f"the message is a {'.'.join(names)}, and the stream is of {name}")
+        raise ValueError(f"the message is a {'.'.join(names)}, but the stream expects {name}")
     return _find([*files, file], ".".join(names))
 
 
@@ -62,7 +64,7 @@ def _file(path: str, text: str) -> FileDescriptorProto:
     try:
         file = FileDescriptorProto.FromString(_bytes_of(text))
     except DecodeError as error:
-        raise ValueError(f"the schema's file {path} is no file descriptor") from error
+        raise ValueError(f"the schema's file {path} is not a file descriptor") from error
     file.name = path
     return file
 
@@ -75,7 +77,7 @@ def _bytes_of(text: str) -> bytes:
 
 
 def _find(files: Sequence[FileDescriptorProto], message: str) -> Descriptor:
-    """The message type in these files. Each file comes after those that it imports."""
+    """Return the message type in these files. Each file comes after the files that it imports."""
     from importlib import import_module
 
     from google.protobuf.descriptor_pool import DescriptorPool
@@ -89,10 +91,14 @@ def _find(files: Sequence[FileDescriptorProto], message: str) -> Descriptor:
         for file in files:
             pool.AddSerializedFile(file.SerializeToString())
     except (TypeError, ValueError, RecursionError) as error:
-        reason = str(error).strip().splitlines()[-1] if str(error).strip() else "no reason is given"
-        raise ValueError(f"its files make up no message types ({reason}); are all imports in it?") from error
+        reason = str(error).strip().splitlines()[-1] if str(error).strip() else "unknown reason"
+        raise ValueError(
+            f"its files don't define message types ({reason}); check that all imports are included"
+        ) from error
     try:
         return pool.FindMessageTypeByName(message)
     except KeyError as error:
         known = sorted({f"{file.package}.{one.name}".lstrip(".") for file in files for one in file.message_type})
-        raise ValueError(f"holds no message type {message}; it holds {', '.join(known[:20]) or 'none'}") from error
+        raise ValueError(
+            f"contains no message type {message}; it contains {', '.join(known[:20]) or 'none'}"
+        ) from error

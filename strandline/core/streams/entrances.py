@@ -1,4 +1,4 @@
-"""How records come into a stream: MQTT, HTTP, UDP, TCP and URLs that are polled."""
+"""Endpoints of a stream: MQTT topics, HTTP, UDP and TCP ports, and polled URLs."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ HEADERS_NOT_FOR_RECORDS = frozenset((
     "content-length", "content-type", "cookie", "expect", "host", "idempotency-key", "keep-alive", "origin", "pragma",
     "proxy-authorization", "referer", "te", "trailer", "transfer-encoding", "upgrade", "user-agent",
 ))  # fmt: skip
-"""Of HTTP; lower case."""
+"""HTTP headers in lower case that are never stored with records."""
 SECRET_HEADERS = frozenset(("authorization", "cookie", "proxy-authorization", "x-api-key", "api-key", "x-auth-token"))
 POLL_HEADERS_OWN = frozenset((
     "accept-encoding", "connection", "content-length", "expect", "host", "if-modified-since", "if-none-match", "range", "te",
     "transfer-encoding", "upgrade",
 ))  # fmt: skip
 MQTT_FILTER_BYTES_MAX = 65_535
-"""Of a text in MQTT, in UTF-8 (5.0, section 1.5.4)."""
+"""Maximum length of a string in MQTT, in bytes of UTF-8 (5.0, section 1.5.4)."""
 
 
 class MqttSpec(DocumentModel):
-    """Which MQTT topics flow into the stream."""
+    """MQTT topics whose messages become records of the stream."""
 
     topics: list[str] = Field(min_length=1, max_length=COLUMNS_MAX)
     """Topic filters, as `farm/+/turbine/+`."""
     fields: dict[str, int] = Field(default_factory=dict)
-    """Fields taken from the topic: name -> level, counted from 0."""
+    """Fields filled from the topic: name -> level, counted from 0."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         for number, topic in enumerate(self.topics):
@@ -47,13 +47,14 @@ class MqttSpec(DocumentModel):
             if not topic or "\0" in topic or wild or "#" in levels[:-1]:
                 yield (
                     ("topics", number),
-                    f"{topic!r} is not an MQTT topic filter; '+' stands for one whole level, '#' for all the last ones",
+                    f"{topic!r} is not an MQTT topic filter; '+' matches one whole level, '#' matches all "
+                    "remaining levels",
                 )
                 continue
             if len(topic.encode(errors="surrogatepass")) > MQTT_FILTER_BYTES_MAX:
                 yield (
                     ("topics", number),
-                    f"is longer than {MQTT_FILTER_BYTES_MAX:,} bytes, which MQTT can't say; shorten it",
+                    f"is longer than {MQTT_FILTER_BYTES_MAX:,} bytes, the maximum of MQTT; shorten it",
                 )
                 continue
             for name, level in self.fields.items():
@@ -65,17 +66,17 @@ class MqttSpec(DocumentModel):
 
 
 class HttpSpec(DocumentModel):
-    """What the head of an HTTP request adds to its records."""
+    """Values that the head of an HTTP request adds to its records."""
 
     headers: dict[str, str] = Field(default_factory=dict, max_length=50)
-    """Fields taken from a header where a record lacks them: name -> header, as `ce-source` or `x-device`."""
+    """Fields filled from a header if the record lacks them: name -> header, as `ce-source` or `x-device`."""
     accept: list[Literal["form", "query", "untyped"]] = Field(default_factory=list, max_length=3)
-    """Requests that are accepted in addition: a `form` (application/x-www-form-urlencoded), a GET or an empty POST with a
-    `query`, and a body without a content type (`untyped`)."""
+    """Additional requests that are accepted: `form` (application/x-www-form-urlencoded), `query` (a GET or an empty POST with a
+    query), and `untyped` (a body without a content type)."""
     answer: str | None = Field(default=None, max_length=1_000)
-    """Body of the response after all records of a request were confirmed, as `success`; by default their number in JSON."""
+    """Body of the response after all records of a request are confirmed, as `success`. Default: their number in JSON."""
     event_time: str | None = None
-    """The timestamp that the query's parameter `event_time` fills; by default the schema's only one."""
+    """Timestamp field that the query parameter `event_time` fills. Default: the only timestamp of the schema."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         for name, header in self.headers.items():
@@ -84,75 +85,76 @@ class HttpSpec(DocumentModel):
             elif header.lower() in HEADERS_NOT_FOR_RECORDS:
                 yield (
                     ("headers", name),
-                    f"'{header}' is never kept with records: it belongs to the connection, or is a secret",
+                    f"'{header}' is never stored with records: it belongs to the connection, or is a secret",
                 )
 
     @property
     def record_headers(self) -> dict[str, str]:
-        """The fields that a header fills -> that header as the record has it."""
+        """Field -> header of the record that fills it."""
         return {field: record_header(header) for field, header in self.headers.items()}
 
 
 def record_header(header: str) -> str:
-    """The header of a record that holds this header of HTTP."""
+    """Return the header of a record that contains this HTTP header."""
     name = header.lower()
     return HEADER_CLOUD_EVENT_PREFIX + name[3:] if name.startswith("ce-") else HEADER_HTTP_PREFIX + name
 
 
 class HmacSpec(DocumentModel):
-    """Which signed datagrams are taken."""
+    """Signed datagrams that the port accepts."""
 
     max_age: Retention = Field(default=300_000, json_schema_extra={"default": "5m"})
-    """How far a datagram's counter may be from the gateway's clock, or `forever`: then counters need not be times."""
+    """Maximum difference between a datagram's counter and the gateway's clock. With `forever`, counters don't have to be times.
+    """
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if self.max_age != FOREVER_MS and self.max_age < 1_000:
-            yield ("max_age",), f"is {format_retention(self.max_age)}; expected 1s at least"
+            yield ("max_age",), f"is {format_retention(self.max_age)}; expected at least 1s"
 
 
 class UdpSpec(DocumentModel):
-    """A UDP port that flows into the stream."""
+    """A UDP port whose datagrams become records of the stream."""
 
     port: int = Field(ge=1, le=65_535)
-    """Moves with the stack's port offset."""
+    """Port number, to which the port offset of the stack is added."""
     framing: Literal["datagram", "lines"] = "datagram"
-    """Whether a datagram is one record, or one record a line."""
+    """`datagram`: each datagram is a record. `lines`: each line is a record."""
     hmac: HmacSpec | None = None
-    """Take signed datagrams only, from who may write to the stream; `{}` for the default."""
+    """Accept only signed datagrams, from clients that can write to the stream; `{}` for the defaults."""
 
 
 class TcpSpec(DocumentModel):
-    """A TCP port that flows into the stream, one record a line."""
+    """A TCP port whose lines become records of the stream."""
 
     port: int = Field(ge=1, le=65_535)
-    """Moves with the stack's port offset."""
+    """Port number, to which the port offset of the stack is added."""
     ack: bool = False
-    """Whether the gateway answers with a line when records are confirmed."""
+    """True if the gateway responds with a line when records are confirmed."""
 
 
 class SecretSpec(DocumentModel):
-    """A value that stands in the gateway's settings and in no document."""
+    """A value that is in the gateway's settings and in no document."""
 
     secret: str = Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")
-    """Its name there."""
+    """Name of the value in the gateway's settings."""
 
 
 class PollSpec(DocumentModel):
-    """A URL that is asked again and again; each answer flows into the stream."""
+    """A URL that is polled. The responses become records of the stream."""
 
-    NOT_SUPPORTED: ClassVar[dict[str, str]] = {"explode": "stands in the stream, beside 'poll': explode: $.items"}
+    NOT_SUPPORTED: ClassVar[dict[str, str]] = {"explode": "belongs to the stream, next to 'poll': explode: $.items"}
     url: str
-    """Of http or https. The gateway's setting STRANDLINE_POLL_HOSTS says which hosts may be asked."""
+    """URL of http or https. The gateway's setting STRANDLINE_POLL_HOSTS lists the permitted hosts."""
     every: Duration = Field(default=60_000, json_schema_extra={"default": "60s"})
-    """How often, from 100ms to 1 day."""
+    """Interval between two requests, from 100ms to 1 day."""
     timeout: Duration = Field(default=10_000, json_schema_extra={"default": "10s"})
-    """How long the whole answer may take, up to 5 minutes."""
+    """Maximum time for the whole response, up to 5 minutes."""
     framing: Literal["body", "json", "lines"] = "body"
-    """Whether an answer is one record, a JSON object or an array of records, or one record a line."""
+    """`body`: a response is one record. `json`: it is a JSON object or an array of records. `lines`: each line is a record."""
     headers: dict[str, str | SecretSpec] = Field(default_factory=dict, max_length=20)
     """Headers of the request: name -> value, or `{secret: NAME}`."""
     fields: dict[str, str] = Field(default_factory=dict, max_length=50)
-    """What the records lack: field -> text."""
+    """Fields that are added if a record lacks them: field -> string."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if problem := problem_of_url(self.url):
@@ -165,17 +167,18 @@ class PollSpec(DocumentModel):
             if not HEADER_NAME.fullmatch(name):
                 yield ("headers", name), f"{name!r} is not the name of an HTTP header"
             elif name.lower() in POLL_HEADERS_OWN:
-                yield ("headers", name), f"'{name}' is what the gateway itself sends; remove it"
+                yield ("headers", name), f"'{name}' is set by the gateway itself; remove it"
             elif isinstance(value, SecretSpec):
                 if not takes_secrets(self.url):
                     yield (
                         ("headers", name),
-                        "is a secret, and the URL is of http: secrets are sent by https only, or to this machine; use https",
+                        "is a secret, but the URL is http; secrets are sent only by https, or to this machine; "
+                        "use https",
                     )
             elif name.lower() in SECRET_HEADERS:
                 yield (
                     ("headers", name),
-                    "is a secret, and documents are shown to many; write {secret: NAME}",
+                    "is a secret, but documents are visible to many users; write {secret: NAME}",
                 )
             elif not value.isascii() or not value.isprintable() or len(value) > 2_000:
                 yield (
@@ -185,7 +188,7 @@ class PollSpec(DocumentModel):
 
 
 def takes_secrets(url: str) -> bool:
-    """Return True if a request to this URL may contain a secret: nobody else can read it on its way."""
+    """Return True if a request to this URL can contain a secret: other machines can't read it in transit."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -194,16 +197,19 @@ def takes_secrets(url: str) -> bool:
 
 
 def problem_of_url(url: str) -> str | None:
-    """Why the URL can't be asked."""
+    """Return the reason why the URL can't be polled. None if it can."""
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
         return f"is not a URL: {error}"
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        return "is not a URL of http or https, as http://10.0.0.5/status"
+        return "is not a URL of http or https, for example http://10.0.0.5/status"
     if parts.username is not None or parts.password is not None:
-        return "holds a user or a password, and documents are shown to many; send them in headers, as {secret: NAME}"
+        return (
+            "contains a user or a password, but documents are visible to many users; send them in headers, "
+            "as {secret: NAME}"
+        )
     if (
         parts.fragment
         or not url.isascii()
@@ -211,6 +217,7 @@ def problem_of_url(url: str) -> str | None:
         or len(url) > 2_000
     ):
         return (
-            "holds a fragment, spaces or other characters that must be percent-encoded, or more than 2,000 characters"
+            "contains a fragment, spaces, or other characters that must be percent-encoded, or more than 2,000 "
+            "characters"
         )
     return None

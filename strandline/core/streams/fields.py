@@ -1,4 +1,4 @@
-"""The fields of a stream's schema."""
+"""Fields of a stream's schema."""
 
 from __future__ import annotations
 
@@ -31,50 +31,50 @@ MISSING_MAX = 50
 
 def _marker(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f'{shown(value)} can\'t mark a missing value; expected a text or a number, as "?" or -9999')
+        raise ValueError(f'{shown(value)} can\'t mark a missing value; expected a string or a number, as "?" or -9999')
     return value
 
 
 Marker = Annotated[str | int | float, BeforeValidator(_marker)]
-"""A text or a number that a sender writes if it has no value."""
+"""String or number that a sender writes if it has no value."""
 
 
 class FieldSpec(DocumentModel):
     """One field of the schema. `double?` is short for `{type: double, required: false}`."""
 
     type: str = Field(json_schema_extra={"pattern": rf"^({TYPE_PATTERN}|{JSON_TYPE}|{ANY_TYPE})\??$"})
-    """string, long, integer, double, boolean, timestamp, decimal(p,s), array<...> or struct<...>; any, for a string with a value
-    of any type as it was written; or json, for what no other field takes."""
+    """Type of the field: string, long, integer, double, boolean, timestamp, decimal(p,s), array<...>, or struct<...>. `any` is a
+    string with a value of any type as it was written. `json` contains the members that have no other field."""
     required: bool = True
-    """A record without it (or with null) is a dead letter."""
+    """True if a record without the field, or with null, becomes a dead letter."""
     min: Number | None = None
-    """The least number allowed."""
+    """Minimum of the number."""
     max: Number | None = None
-    """The greatest number allowed."""
+    """Maximum of the number."""
     unit: Literal["s", "ms", "us", "ns"] | None = None
-    """Of a timestamp that comes as a number (default ms). A string is read as ISO 8601 whatever the unit is."""
+    """Unit of a timestamp that is a number (default ms). A string is read as ISO 8601 in any case."""
     tz: str | None = None
-    """Of a timestamp: the time zone, as Europe/Berlin, whose clocks a text shows that names none (default UTC)."""
+    """Time zone of a timestamp string that names none, as Europe/Berlin (default UTC)."""
     pattern: str | None = Field(default=None, min_length=1)
-    """Pattern of a timestamp that is written in another form than ISO 8601, as `d/M/yyyy HH:mm:ss`; `tz` is its zone."""
+    """Pattern of a timestamp that isn't written in ISO 8601, as `d/M/yyyy HH:mm:ss`. `tz` is its zone."""
     source: PathTexts | None = Field(default=None, alias="from")
-    """Path of the value in the record, as `$.sensors[0].t`; without it, the member of the field's name. Of a timestamp also a
-    list of paths, whose texts are joined with a space, as `[$.Date, $.Time]`."""
+    """Path of the value in the record, as `$.sensors[0].t`. Default: the member with the field's name. For a timestamp, also a
+    list of paths, as `[$.Date, $.Time]`. The strings are joined with a space."""
     text: bool = False
-    """Whether the value may come as text, as `"23.5"`."""
+    """True if the value can also be a string, as `"23.5"`."""
     missing: list[Marker] = Field(default_factory=list, max_length=MISSING_MAX)
     """Values that mean that there is no value, as `["?", "Bad", -9999]`."""
     or_null: bool = False
-    """True if a value of another type is null, and the record is kept. Needs `required: false`."""
+    """True if a value of another type is read as null, and the record is accepted. Needs `required: false`."""
 
     @property
     def path(self) -> str | None:
-        """Path of the value. None if it is the member of the field's name, or joined from several values."""
+        """Path of the value. None if it is the member with the field's name, or joined from several values."""
         return self.source if isinstance(self.source, str) else None
 
     @property
     def joined(self) -> list[str]:
-        """Paths of the texts that are joined. Empty if the field has a single value."""
+        """Paths of the strings that are joined. Empty if the field has a single value."""
         return self.source if isinstance(self.source, list) else []
 
     @classmethod
@@ -101,7 +101,7 @@ class FieldSpec(DocumentModel):
             value.setdefault("unit", "ms")
         if value["type"] == JSON_TYPE:
             if value.get("required") is True:
-                raise ValueError("a record may have no member but the declared ones; remove 'required: true'")
+                raise ValueError("the record could have only the declared members; remove 'required: true'")
             value["required"] = False
         return value
 
@@ -124,14 +124,17 @@ class FieldSpec(DocumentModel):
             yield ("tz",), f"'{self.tz}' is not a time zone{did_you_mean(self.tz, zone_names())}"
         yield from self._contradictions_of_values()
         if self.text and is_nested(self.type):
-            yield ("text",), f"{self.type} never comes as text; remove it"
+            yield ("text",), f"{self.type} can't be a string; remove it"
         elif self.text and self.type in ("string", ANY_TYPE):
-            yield ("text",), f"{'a string is text' if self.type == 'string' else 'any takes text'} anyway; remove it"
+            yield (
+                ("text",),
+                f"{'a string is text' if self.type == 'string' else 'any accepts strings'} anyway; remove it",
+            )
         if self.type == JSON_TYPE and (self.text or self.source is not None):
-            yield ("type",), "json is for the members that no other field takes; remove 'from' and 'text'"
+            yield ("type",), "json is for the members that have no other field; remove 'from' and 'text'"
 
     def _contradictions_of_values(self) -> Iterator[tuple[Path, str]]:
-        """Of what a value may be instead of a plain one of the type."""
+        """Yield contradictions about values that can replace a plain value of the type."""
         if self.pattern is not None and self.type != "timestamp":
             yield ("pattern",), f"'pattern' is for timestamps, and this is a {self.type}; remove it"
         elif self.pattern is not None:
@@ -140,14 +143,14 @@ class FieldSpec(DocumentModel):
             except ValueError as error:
                 yield ("pattern",), f"{self.pattern!r} {error}"
         if isinstance(self.source, list) and (self.type != "timestamp" or len(self.source) < 2):
-            yield ("from",), "a list of paths is for a timestamp that is written in at least two values; write one path"
+            yield ("from",), "a list of paths is for a timestamp that consists of at least two values; write one path"
         for name, is_given in (("missing", bool(self.missing)), ("or_null", self.or_null)):
             if is_given and (self.type == JSON_TYPE or is_nested(self.type)):
                 yield (name,), f"'{name}' is for single values, and this is {self.type}; remove it"
         if self.or_null and self.required:
             yield ("or_null",), "a value of another type is null, and 'required' refuses null; add 'required: false'"
         if self.or_null and self.type == ANY_TYPE:
-            yield ("or_null",), "any takes a value of every type; remove it"
+            yield ("or_null",), "any accepts a value of every type; remove it"
 
 
 _TYPES_ELSEWHERE = {
@@ -158,7 +161,7 @@ _TYPES_ELSEWHERE = {
     **dict.fromkeys(("bool",), "boolean"),
     **dict.fromkeys(("date", "datetime", "time"), "timestamp"),
 }
-"""What other programs call our types, so that the message names ours."""
+"""Names of types in other programs -> ours, for messages."""
 
 
 def _normal_type(text: str) -> str:

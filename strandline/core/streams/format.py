@@ -18,11 +18,11 @@ if TYPE_CHECKING:  # every Python worker imports this module, but not pydantic
     from strandline.core.streams.fields import FieldSpec
 
 ANOTHER_STREAM = "register a stream of another name for it, and a job that reads that one"
-"""Remedy for a change that a stream can't have, for messages."""
+"""Remedy in messages, for a change that a stream can't have."""
 
 
 class StreamDocument(Protocol):
-    """The document of a stream, as formats use it: a `StreamSpec`, which imports this module."""
+    """Document of a stream, as formats use it: a `StreamSpec`, which imports this module."""
 
     @property
     def stream(self) -> str: ...
@@ -46,9 +46,9 @@ class NamedFile(NamedTuple):
     """A file that the options of a format can name. Its content is written into the document."""
 
     field: str
-    """Field of the options that gets the content."""
+    """Field of the options that receives the content."""
     is_text: bool
-    """True if the content is text, False if the field gets it in base64."""
+    """True if the content is text, False if the field receives it in base64."""
 
 
 class ValueRows(NamedTuple):
@@ -59,7 +59,7 @@ class ValueRows(NamedTuple):
 
 
 class Framing(NamedTuple):
-    """How gateways find the records in a body."""
+    """Rules by which gateways find the records in a body."""
 
     split_lines: Callable[[bytes], list[bytes] | None] | None = None
     """See `StreamFormat.split_lines`. None if each line is a record."""
@@ -88,11 +88,11 @@ class StreamFormat:
     requires_options = False
     """True if the document must have the options."""
     files: Mapping[str, NamedFile] = {}
-    """Field of the options that names a file -> its use. Whoever reads documents for a user replaces it by the content."""
+    """Field of the options that names a file -> its use. Readers of documents for a user replace it by the content."""
     paths: Literal["members", "columns", "value"] = "members"
-    """What the path of a field can name: members of the record, its columns, or with `$` the whole record as one value."""
+    """Meaning of the path of a field: a member of the record, one of its columns, or with `$` the whole record as one value."""
     is_json = False
-    """True if a record is a JSON object or an array. Gateways look for the key in it, and other rows can become such records."""
+    """True if a record is a JSON object or an array. Gateways read the key from it, and other rows can become such records."""
     is_json_text = False
     """True if a record is text in JSON. Then a file can also be one array of records."""
     explodes = False
@@ -100,13 +100,13 @@ class StreamFormat:
     has_nested = False
     """True if fields can be arrays and structs."""
     keeps_rest = False
-    """True if a field can contain the members that no other field has."""
+    """True if a field can contain the members that have no other field."""
     has_schema = False
-    """True if records are read by a schema, which names all their members."""
+    """True if records are read with a schema, which names all their members."""
     skips_tombstones = False
     """True if a record without a value contains nothing."""
     keeps_sessions = False
-    """True if what a record means depends on earlier records of its partition."""
+    """True if the meaning of a record depends on earlier records of its partition."""
 
     def options(self) -> type[DocumentModel] | None:
         """Return the model of the options. The document has them in the field with the name of the format; those of the format
@@ -122,7 +122,7 @@ class StreamFormat:
         return iter(())
 
     def problems_of_lookup(self, stream: StreamDocument, *, deletes: bool) -> Iterator[str]:
-        """Yield reasons why a lookup can't follow a stream of this format. `deletes`: the lookup says which rows are deleted."""
+        """Yield reasons why a lookup can't follow a stream of this format. `deletes`: True if the lookup has `deleted_if`."""
         return iter(())
 
     # Gateways and files
@@ -130,27 +130,26 @@ class StreamFormat:
     content_type = b"application/octet-stream"
     """Content type of one record."""
     sender = "HTTP"
-    """How records are usually sent, for messages."""
+    """Usual protocol of the records, for messages."""
     untyped_body: Literal["json", "lines", "whole"] = "whole"
-    """How a body without a content type contains records: as JSON, one a line, or as one record."""
+    """Reading of a body without a content type: as JSON, one record per line, or as one record."""
     is_line = False
     """True if no record contains the end of a line. Then files can contain one record a line."""
     has_line_files = False
-    """True if the desk reads files with one record a line, although a record can contain the end of a line."""
+    """True if local runs read files with one record per line, although a record can contain the end of a line."""
     takes_bare_json = False
-    """True if a body of JSON that is no array is one record, whatever it is."""
+    """True if a JSON body that isn't an array is one record of any type."""
 
     def split_lines(self, body: bytes) -> list[bytes] | None:
-        """Return the records of a body with one record a line, if a line can also end elsewhere than at each `\\n`. None if it
-        can't."""
+        r"""Return the records of a body with one record per line, if a line can end not only at each `\\n`. None if it can't."""
         return None
 
     def value_rows(self, stream: StreamDocument) -> ValueRows | None:
-        """Return the form of records that are rows of values. None if records aren't."""
+        """Return the form of records that are rows of values. None for other records."""
         return None
 
     def framing(self) -> Framing:
-        """Return how gateways find the records in a body. Raises StrandlineError if the format can't be used."""
+        """Return the rules by which gateways find the records in a body. Raises StrandlineError if the format can't be used."""
         if self.unusable is not None:
             raise self.unusable
         has_own_lines = type(self).split_lines is not StreamFormat.split_lines

@@ -1,4 +1,4 @@
-"""The table of the record formats: those of Strandline by name, and those of packages by their entry points."""
+"""Table of the record formats: those of Strandline by name, and those of packages by their entry points."""
 
 from __future__ import annotations
 
@@ -56,23 +56,23 @@ def names_with(forms: Iterable[StreamFormat], attribute: str) -> list[str]:
 
 
 def package_of(name: str) -> str:
-    """Return the package that adds a format, with its release. Empty if none does."""
+    """Return the package that adds a format, with its release. Empty if no package does."""
     part = None if name in FORMATS else _parts().get(name)
     return "" if part is None else part.package
 
 
 def require_package(name: str, wanted: str) -> None:
-    """Raise FunctionUnusable unless this package adds the format here. `wanted`: as `package_of` returns it."""
+    """Raise FunctionUnusable unless this package adds the format in this process. `wanted`: as `package_of` returns it."""
     here = package_of(name)
     if here != wanted:
         raise FunctionUnusable(
-            f"the format {name} is of {here or 'no package'} here and of {wanted or 'no package'} where the job was started; "
-            "install the same package everywhere, and restart the job"
+            f"the format {name} comes from {here or 'no package'} here, and from {wanted or 'no package'} where "
+            "the job was started; install the same package everywhere, and restart the job"
         )
 
 
 def forget() -> None:
-    """Read the formats of packages again when they are next used. For tests that install packages."""
+    """Read the formats of packages again at their next use. For tests that install packages."""
     _of_package.cache_clear()
 
 
@@ -88,8 +88,8 @@ def _of_package(name: str) -> StreamFormat:
         return UnusableFormat(
             name,
             FunctionUnusable(
-                f"no installed package has a format '{name}' (entry points of {GROUP}: {known}); install it for the control "
-                "service, the gateways, and each executor"
+                f"no installed package has a format '{name}' (entry points of {GROUP}: {known}); install one "
+                "for the control service, the gateways, and each executor"
             ),
         )
     try:
@@ -100,8 +100,8 @@ def _of_package(name: str) -> StreamFormat:
         return UnusableFormat(
             name,
             FunctionUnusable(
-                f"the format {name} of {part.package} calls itself {form.name}; install a release of the package in which the "
-                "two names are equal"
+                f"the format {name} of {part.package} has the name {form.name} in its code; install a release "
+                "of the package in which both names are equal"
             ),
         )
     return form

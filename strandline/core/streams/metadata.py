@@ -1,4 +1,4 @@
-"""Values that the log holds next to a record, and that fields can contain: `metadata` of the stream's document."""
+"""Values that the log contains next to a record, and that can fill fields: `metadata` of the stream document."""
 
 from __future__ import annotations
 
@@ -23,4 +23,4 @@ def check_metadata(text: object) -> object:
 
 
 MetadataName = Annotated[str, BeforeValidator(check_metadata), WithJsonSchema({"type": "string", "examples": ["key"]})]
-"""What of a record fills a field, as `key`, `topic[-1]` or `header.site`."""
+"""Metadata of a record that fills a field, as `key`, `topic[-1]`, or `header.site`."""

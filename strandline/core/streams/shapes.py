@@ -1,4 +1,4 @@
-"""Shapes of records that are several rows: `explode` of the stream's document."""
+"""Shapes of records that are several rows: `explode` of the stream document."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ ShapeKind = Literal["elements", "members", "arrays", "table"]
 
 
 class ShapeSpec(DocumentModel):
-    """How a record becomes rows: one of `elements`, `members`, `arrays`, and `columns` with `rows`."""
+    """Rule that makes rows from a record: one of `elements`, `members`, `arrays`, and `columns` with `rows`."""
 
     elements: PathText | None = None
-    """The array whose elements are rows, as `$.readings`; `$` if the record is the array."""
+    """Array whose elements are rows, as `$.readings`; `$` if the record is the array."""
     members: PathText | None = None
-    """The object whose members are rows, as `$.sensors`; `$` for the members of the record."""
+    """Object whose members are rows, as `$.sensors`; `$` for the members of the record."""
     name: FieldName | None = None
-    """Of members: the field that the member's name fills."""
+    """Field that the name of a member fills. Only with `members`."""
     match: str | None = Field(default=None, min_length=1, max_length=200)
-    """Of members: regular expression of the names that are rows. A named group fills the field of its name, as
-    `temp_(?P<room>.+)`. The other members hold for each row."""
+    """Regular expression of the member names that are rows. Only with `members`. A named group fills the field of its name, as
+    `temp_(?P<room>.+)`. The other members are added to each row."""
     arrays: PathTexts | None = None
     """Arrays whose values with the same index are a row, as `[$.time, $.celsius]`; or the object that contains them."""
     shorter: Literal["reject", "null"] = "reject"
-    """Of arrays: `null` if a shorter array means that the last rows lack its value; `reject` if that is an error."""
+    """`null` if the last rows lack the value of a shorter array; `reject` if a shorter array is an error. Only with `arrays`."""
     columns: PathText | None = None
-    """The array of the names of columns, as `$.columns`."""
+    """Array of the names of columns, as `$.columns`."""
     rows: PathText | None = None
-    """The array of arrays of values, as `$.values`, each in the order of `columns`."""
+    """Array of arrays of values, as `$.values`, each in the order of `columns`."""
     index: FieldName | None = None
-    """The field that the row's number in its record fills, from 0."""
+    """Field that the index of the row in its record fills, from 0."""
 
     @property
     def kind(self) -> ShapeKind:
-        """Which of the shapes it is."""
+        """Kind of this shape."""
         kinds: tuple[ShapeKind, ...] = ("elements", "members", "arrays")
         return next((kind for kind in kinds if getattr(self, kind) is not None), "table")
 
     @property
     def containers(self) -> list[JsonPath]:
-        """The paths of the arrays and objects that are opened."""
+        """Paths of the arrays and objects that contain the rows."""
         given = [self.elements, self.members, self.columns, self.rows]
         given += self.arrays if isinstance(self.arrays, list) else [self.arrays]
         return [parse_json_path(path) for path in given if path is not None]
 
     @property
     def groups(self) -> list[str]:
-        """The named groups of `match`."""
+        """Named groups of `match`."""
         return [] if self.match is None else list(re.compile(self.match).groupindex)
 
     @property
     def filled(self) -> dict[str, str]:
-        """Field -> the setting that fills it."""
+        """Field -> setting that fills it."""
         given = {self.name: "name", self.index: "index"}
         return {field: setting for field, setting in given.items() if field is not None} | dict.fromkeys(
             self.groups, "match"
@@ -69,7 +69,7 @@ class ShapeSpec(DocumentModel):
         given = [kind for kind in ("elements", "members", "arrays", "columns") if getattr(self, kind) is not None]
         if len(given) != 1:
             found = f"has {' and '.join(given)}" if given else "has none"
-            yield (), f"expected exactly one of elements, members, arrays, and columns with rows; it {found}"
+            yield (), f"expected exactly one of elements, members, arrays, and columns with rows; this shape {found}"
             return
         if (self.columns is None) != (self.rows is None):
             yield (), "'columns' names the values of 'rows'; write both, as {columns: $.columns, rows: $.values}"
@@ -82,11 +82,11 @@ class ShapeSpec(DocumentModel):
             try:
                 re.compile(self.match)
             except re.error as error:
-                yield ("match",), f"{self.match!r} is no regular expression: {error}"
+                yield ("match",), f"{self.match!r} is not a regular expression: {error}"
         if self.members == "$" and self.match is None and self.name is None:
             yield (
                 ("members",),
-                "every member is a row, and nothing tells the rows apart; add 'name', a field for the name",
+                "every member is a row, but no field distinguishes the rows; add 'name', a field for the name",
             )
 
 
@@ -99,4 +99,4 @@ Explode = Annotated[
     Discriminator(word_or_mapping),
     BeforeValidator(_of_list),
 ]
-"""A path of an array, a list of paths, or a shape."""
+"""Path of an array, a list of paths, or a shape."""

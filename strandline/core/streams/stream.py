@@ -41,7 +41,7 @@ GatewayName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$"
 
 
 def _known_format(name: str, info: ValidationInfo) -> str:
-    """Return the name of a format. Raises ValueError if no installed part of Strandline has it, unless the document is stored."""
+    """Return the name of a format. Raise ValueError if no installed part of Strandline has it, unless the document is stored."""
     form = form_of(name)
     if form.unusable is None or is_stored(info):
         return name
@@ -63,24 +63,34 @@ class _StreamHead(DocumentModel):
     """Fields of the document before the options of formats."""
 
     stream: Name
-    """The name, and the Kafka topic."""
+    """Name of the stream and of the Kafka topic."""
     partitions: int = Field(default=4, ge=1, le=1000)
-    """Of the Kafka topic."""
+    """Number of partitions of the Kafka topic."""
     format: FormatName = "json"
-    """What a record is: a JSON object; a bare `value`, a number or a text; `raw` bytes or text; a line of `csv`; a map in
-    `msgpack` or `cbor`; a line of InfluxDB's protocol, `influx`; a record of `avro`; a message of `protobuf`; a change
-    event of `debezium`; or a request with metrics of OpenTelemetry, `otlp`, or of Prometheus' remote write, `prometheus`, each
-    of whose data points is a row; or a message of Sparkplug B, `sparkplug`, each of whose metrics is a row. A package can
-    add formats."""
+    """Format of a record. A package can add formats.
+
+    - `json`: a JSON object.
+    - `value`: a bare number or string.
+    - `raw`: bytes or text.
+    - `csv`: a line of CSV.
+    - `msgpack`, `cbor`: a map.
+    - `influx`: a line of InfluxDB's protocol.
+    - `avro`: an Avro record.
+    - `protobuf`: a Protobuf message.
+    - `debezium`: a change event.
+    - `otlp`: a request with OpenTelemetry metrics. Each data point is a row.
+    - `prometheus`: a remote write request. Each data point is a row.
+    - `sparkplug`: a Sparkplug B message. Each metric is a row.
+    """
 
 
 _OPTIONS = {name: model for name in FORMATS if (model := built_in_form(name).options()) is not None}
-"""Format of Strandline -> the model of its options."""
+"""Format of Strandline -> model of its options."""
 
 if TYPE_CHECKING:
 
     class _FormatOptions(_StreamHead):
-        """The field of the options of each format."""
+        """Field for the options of each format."""
 
 else:
     _FIELDS = {
@@ -91,49 +101,50 @@ else:
 
 
 class StreamSpec(_FormatOptions):
-    """A persistent stream: its topic, its schema, and how records come in."""
+    """A persistent stream: its topic, its schema, and its endpoints."""
 
     NOT_SUPPORTED: ClassVar[dict[str, str]] = {
-        "event_time": "event time is said by each pipeline that reads the stream: 'event_time: {field: NAME, delay: 10s}' there",
-        "topic": "the topic has the stream's name",
-        "fields": "the fields of a record stand in 'schema: {NAME: TYPE, ...}'",
+        "event_time": "each pipeline that reads the stream specifies its event time: 'event_time: {field: NAME,"
+        " delay: 10s}' there",
+        "topic": "the topic has the name of the stream",
+        "fields": "the fields of a record belong in 'schema: {NAME: TYPE, ...}'",
     }
     format_options: dict[str, Any] | None = None
     """Options of the format of a package."""
     explode: Explode | None = None
-    """The array in a record, as `$.readings`, each of whose elements becomes a row; or another shape of a record that is several
-    rows, as `{members: $.sensors, name: sensor}`."""
+    """Array in a record, as `$.readings`, whose elements become rows. Or another shape of a record that is several rows, as
+    `{members: $.sensors, name: sensor}`."""
     fields: dict[FieldName, FieldSpec] = Field(
         alias="schema", min_length=1, max_length=COLUMNS_MAX, json_schema_extra=FIELD_NAMES_SCHEMA
     )
     """Field name -> type, or {type, required, min, max, unit}."""
     metadata: dict[str, MetadataName] = Field(default_factory=dict, max_length=50)
-    """Fields that metadata of a record fill where the record lacks them: name -> what, as `key`, `timestamp`, `sender`, `file`,
-    `topic[-1]`, `header.site`."""
+    """Fields that metadata of a record fill if the record lacks them: name -> metadata, as `key`, `timestamp`, `sender`,
+    `file`, `topic[-1]`, `header.site`."""
     missing: list[Marker] = Field(default_factory=list, max_length=MISSING_MAX)
     """Values that mean in each field that there is no value, as `["", "n/a", nan]`."""
     key: str | None = None
-    """The field whose value chooses the partition; without it records spread over all."""
+    """Field whose value determines the partition. Without it, records are spread over all partitions."""
     retention: Retention = Field(default=7 * 86_400_000, json_schema_extra={"default": "7d"})
-    """How long the log keeps a record after its arrival; `forever` is without end."""
+    """Time for which the log keeps a record after its arrival; `forever` for no limit."""
     durability: Literal["log", "spool"] = "log"
-    """Whether a gateway may acknowledge from its spool while Kafka cannot confirm."""
+    """`spool` if a gateway can acknowledge from its spool while Kafka can't confirm; `log` if it can't."""
     mqtt: MqttSpec | None = None
-    """MQTT topics that flow into this stream."""
+    """MQTT topics whose messages become records of this stream."""
     http: HttpSpec | None = None
-    """What the head of an HTTP request adds to its records."""
+    """Values that the head of an HTTP request adds to its records."""
     udp: UdpSpec | None = None
-    """A UDP port that flows into this stream."""
+    """A UDP port whose datagrams become records of this stream."""
     poll: list[PollSpec] | None = Field(default=None, min_length=1, max_length=COLUMNS_MAX)
-    """URLs that are asked again and again; one alone may stand there without the list."""
+    """URLs that are polled. A single URL can be written without the list."""
     tcp: TcpSpec | None = None
-    """A TCP port that flows into this stream, one record a line."""
+    """A TCP port whose lines become records of this stream."""
     gateways: dict[GatewayName, dict[str, JsonValue]] = Field(default_factory=dict, max_length=GATEWAYS_MAX)
-    """Gateways of packages that write into this stream: name -> what the gateway needs, as `{acme: {port: 5514}}`."""
+    """Gateways of packages that write into this stream: name -> options of the gateway, as `{acme: {port: 5514}}`."""
 
     @property
     def form(self) -> StreamFormat:
-        """The format, as the registry has it."""
+        """The format, from the registry."""
         return form_of(self.format)
 
     @property
@@ -149,12 +160,12 @@ class StreamSpec(_FormatOptions):
 
     @property
     def retention_ms(self) -> int:
-        """The retention in milliseconds; FOREVER_MS is without end."""
+        """Retention in milliseconds; FOREVER_MS for no limit."""
         return self.retention
 
     @property
     def event_time_parameter(self) -> str | None:
-        """The field that the query's parameter `event_time` fills."""
+        """Field that the query parameter `event_time` fills. None if there is none."""
         if self.http is not None and self.http.event_time is not None:
             return self.http.event_time
         times = [name for name, field in self.fields.items() if field.type == "timestamp"]
@@ -162,7 +173,7 @@ class StreamSpec(_FormatOptions):
 
     @property
     def explode_path(self) -> str | None:
-        """Path of the array whose elements are rows. None if there is none, or if the shape is another one."""
+        """Path of the array whose elements are rows. None if there is no array, or if the shape is another one."""
         if isinstance(self.explode, ShapeSpec):
             is_path = self.explode.kind == "elements" and self.explode.index is None
             return self.explode.elements if is_path else None
@@ -170,13 +181,13 @@ class StreamSpec(_FormatOptions):
 
     @property
     def shape(self) -> ShapeSpec | None:
-        """Shape of records that are several rows. None if `explode_path` says it, or if a record is one row."""
+        """Shape of records that are several rows. None if `explode_path` describes it, or if a record is one row."""
         is_path = self.explode_path is not None
         return self.explode if isinstance(self.explode, ShapeSpec) and not is_path else None
 
     @property
     def is_of_positions(self) -> bool:
-        """True if a row is an array, of which fields are read by index."""
+        """True if a row is an array whose fields are read by index."""
         paths = [
             parse_json_path(path) for field in self.fields.values() for path in field.joined or [field.path or "$.x"]
         ]
@@ -186,7 +197,7 @@ class StreamSpec(_FormatOptions):
 
     @property
     def framing(self) -> Framing:
-        """How gateways find the records in a body. Raises StrandlineError if the format can't be used."""
+        """Rules by which gateways find the records in a body. Raises StrandlineError if the format can't be used."""
         return self.form.framing()._replace(is_of_arrays=self.is_of_positions)
 
     @property
@@ -196,7 +207,7 @@ class StreamSpec(_FormatOptions):
         return {name: "string" if field.type in written else field.type for name, field in self.fields.items()}
 
     def decoding_changes(self, other: StreamSpec) -> list[str]:
-        """What `other` says otherwise of how records become rows. Empty: each record is decoded as by this document."""
+        """Return the settings of `other` that decode records into rows and differ from this document. Empty if none differs."""
         own_levels, other_levels = (dict(one.mqtt.fields) if one.mqtt else {} for one in (self, other))
         parts = ("format", *_OPTIONS, "format_options", "explode", "missing", "metadata")
         changes = [name for name in parts if getattr(self, name) != getattr(other, name)]
@@ -208,11 +219,11 @@ class StreamSpec(_FormatOptions):
         return changes + ["http.event_time"] * (own_times != other_times)
 
     def reading_changes(self, other: StreamSpec) -> list[str]:
-        """`decoding_changes`, and whether a key's records lie elsewhere."""
+        """Return `decoding_changes`, and `key` if the records of a key are in other partitions."""
         return self.decoding_changes(other) + ["key"] * (self.key != other.key)
 
     def entrances(self) -> Iterator[tuple[Path, str]]:
-        """Yield what only one stream may have, because it decides where a record goes: path, and what it is."""
+        """Yield the endpoints that only one stream can have, because they route records: path and name."""
         for number, topic in enumerate(self.mqtt.topics if self.mqtt else ()):
             yield ("mqtt", "topics", number), f"MQTT topic filter {topic}"
         if self.udp is not None:
@@ -245,7 +256,10 @@ class StreamSpec(_FormatOptions):
             if name not in self.fields:
                 yield ("metadata", name), f"is not a field of the schema{did_you_mean(name, self.fields)}"
             elif is_nested(self.fields[name].type) or self.fields[name].type == JSON_TYPE:
-                yield ("metadata", name), f"is a text, and the field is {self.fields[name].type}; declare it as string"
+                yield (
+                    ("metadata", name),
+                    f"is a string, but the field is {self.fields[name].type}; declare it as string",
+                )
             elif what == "timestamp" and (self.fields[name].type, self.fields[name].unit) != ("timestamp", "ms"):
                 yield (
                     ("metadata", name),
@@ -262,14 +276,14 @@ class StreamSpec(_FormatOptions):
                     )
         for number, url in enumerate(poll.url for poll in self.poll or ()):
             if url in [poll.url for poll in (self.poll or ())[:number]]:
-                yield ("poll", number, "url"), "stands there twice; each answer would be two records"
+                yield ("poll", number, "url"), "occurs twice, so each response would become two records; remove one"
 
     def _contradictions_of_http(self, http: HttpSpec, form: StreamFormat) -> Iterator[tuple[Path, str]]:
         for number, accepted in enumerate(http.accept):
             if accepted != "untyped" and form.unusable is None and not form.is_json:
                 yield (
                     ("http", "accept", number),
-                    f"a {accepted} becomes a JSON object, and the stream's format is {self.format}; use 'format: json'",
+                    f"a {accepted} becomes a JSON object, but the stream's format is {self.format}; use 'format: json'",
                 )
         for name in http.headers:
             if name not in self.fields:
@@ -279,7 +293,8 @@ class StreamSpec(_FormatOptions):
             yield ("http", "event_time"), f"is not a timestamp of the schema{did_you_mean(http.event_time, times)}"
 
     def _contradictions_of_key(self, key: str, form: StreamFormat) -> Iterator[tuple[Path, str]]:
-        """Gateways choose the partition, and only look for a member of a JSON object or a level of the topic."""
+        """Yield contradictions of the key. Gateways choose the partition, and read only a member of a JSON object or a topic
+        level."""
         if key not in self.fields:
             yield ("key",), f"'{key}' is not a field of the schema{did_you_mean(key, self.fields)}"
         elif (
@@ -291,12 +306,12 @@ class StreamSpec(_FormatOptions):
         elif not form.is_json or self.fields[key].source is not None:
             yield (
                 ("key",),
-                f"'{key}' is not a member of a JSON object, where gateways look for the key; take one that is, or one of "
-                "mqtt.fields, http.headers or poll.fields, or none: results don't depend on it",
+                f"'{key}' is not a member of a JSON object, which gateways read as the key. Use a member, a "
+                "field of mqtt.fields, http.headers, or poll.fields, or no key: results don't depend on it",
             )
 
     def _contradictions_of_nested(self, form: StreamFormat) -> Iterator[tuple[Path, str]]:
-        """Of fields that are arrays or structs."""
+        """Yield contradictions of fields that are arrays or structs."""
         filled = {self.key, *(self.mqtt.fields if self.mqtt else ()), *(self.http.headers if self.http else ())}
         for name, field in self.fields.items():
             if not is_nested(field.type):
@@ -305,27 +320,27 @@ class StreamSpec(_FormatOptions):
                 able = ", ".join(names_with(all_forms(), "has_nested"))
                 yield (
                     ("schema", name),
-                    f"{field.type} is read of the formats {able}, and this is {self.format}; take "
-                    "values out of it by 'from', or make rows of it by 'explode' where the format can",
+                    f"{field.type} can be read from the formats {able}, but this is {self.format}; extract "
+                    "values with 'from', or make rows with 'explode' if the format supports it",
                 )
             if name in filled:
-                yield ("schema", name), f"{field.type} is no key, and comes from no topic and no header"
+                yield ("schema", name), f"{field.type} can't be the key, and can't be filled from a topic or a header"
 
     def _is_element(self, path: str) -> bool:
-        """Return True if the path is that of an array or an object whose elements are rows."""
+        """Return True if the path is the path of an array or an object whose elements are rows."""
         containers = self.explode.containers if isinstance(self.explode, ShapeSpec) else []
         return self.explode == path or parse_json_path(path) in containers
 
     def _may_begin_with_index(self) -> bool:
-        """Return True if a path may begin with an index: into an element, or into a record that is an array."""
+        """Return True if a path can begin with an index: into an element, or into a record that is an array."""
         return self.is_of_positions or self.explode is not None
 
     def _contradictions_of_shape(self, shape: ShapeSpec, form: StreamFormat) -> Iterator[tuple[Path, str]]:
-        """Of fields that the shape fills."""
+        """Yield contradictions of fields that the shape fills."""
         if not form.is_json and self.explode_path is None:
             yield (
                 ("explode",),
-                f"a shape other than 'elements' is of 'format: json', and this is {self.format}; remove it",
+                f"a shape other than 'elements' is for 'format: json', but this is {self.format}; remove it",
             )
         for name, setting in shape.filled.items():
             if name not in self.fields:
@@ -333,12 +348,12 @@ class StreamSpec(_FormatOptions):
             elif self.fields[name].source is not None:
                 yield ("schema", name, "from"), f"'explode' fills the field ('{setting}'); remove 'from'"
             elif setting == "index" and self.fields[name].type not in ("long", "integer"):
-                yield ("explode", setting), f"'{name}' is a {self.fields[name].type}, and the number of a row is a long"
+                yield ("explode", setting), f"'{name}' is a {self.fields[name].type}, but the index of a row is a long"
 
     def _contradictions_of_options(self, form: StreamFormat) -> Iterator[tuple[Path, str]]:
         for name in _OPTIONS:
             if getattr(self, name) is not None and self.format != name:
-                yield (name,), f"is of 'format: {name}', and this is {self.format}; remove it"
+                yield (name,), f"is for 'format: {name}', but this is {self.format}; remove it"
         own = self.format if self.format in _OPTIONS else "format_options"
         if self.format_options is not None and (own != "format_options" or form.options() is None):
             yield ("format_options",), f"the format {self.format} has none of these options; remove it"
@@ -358,7 +373,7 @@ class StreamSpec(_FormatOptions):
             yield from form.problems(self)
         if self.explode is not None and not form.explodes:
             able = " | ".join(names_with(all_forms(), "explodes"))
-            yield ("explode",), f"is of 'format: {able}', and this is {self.format}; remove it"
+            yield ("explode",), f"is for 'format: {able}', but this is {self.format}; remove it"
         if isinstance(self.explode, ShapeSpec):
             yield from self._contradictions_of_shape(self.explode, form)
         is_bare, has_objects = form.paths == "value", form.paths == "members"
@@ -368,12 +383,12 @@ class StreamSpec(_FormatOptions):
             if field.source is not None and not has_paths and not (is_bare and field.path == "$"):
                 yield ("schema", name, "from"), f"a record of format {self.format} has no members; remove it"
             if field.path == "$" and has_objects and not self._is_element("$"):
-                yield ("schema", name, "from"), "is the whole record, which is no value; name a member, as '$.temp'"
+                yield ("schema", name, "from"), "is the whole record, which is not a value; name a member, as '$.temp'"
             elif field.path is not None and _begins_with_index(field.path) and not self._may_begin_with_index():
                 yield (
                     ("schema", name, "from"),
-                    f"begins with an index, and a record of format {self.format} is an object; begin with a member, as '$.temp', "
-                    "or read each field by an index if a record is an array",
+                    f"begins with an index, but a record of format {self.format} is an object. Begin with a "
+                    "member, as '$.temp'. If a record is an array, read each field by an index",
                 )
         yield from self._contradictions_of_nested(form)
         rest = [name for name, field in self.fields.items() if field.type == JSON_TYPE]
@@ -381,13 +396,16 @@ class StreamSpec(_FormatOptions):
             what = "explode" if form.keeps_rest else f"format {self.format}"
             yield (
                 ("schema", rest[0]),
-                f"json is for the other members of an object; with {what} there are none of a row",
+                f"json is for the other members of an object, but with {what} a row has none",
             )
         for name in rest[1:]:
-            yield ("schema", name), f"the members that no field takes go to '{rest[0]}' already"
+            yield ("schema", name), f"the members that have no other field go to '{rest[0]}' already"
         for name in rest:
             if name == self.key or (self.mqtt is not None and name in self.mqtt.fields):
-                yield ("schema", name), "json is no member of the record, and so no key and no level of a topic"
+                yield (
+                    ("schema", name),
+                    "json is not a member of the record, so it can't be the key or a level of a topic",
+                )
         if is_bare and len(whole) > 1:
             yield ("schema", whole[1], "from"), f"the value goes to '{whole[0]}' already; a record has one value"
 
@@ -397,5 +415,5 @@ def _begins_with_index(path: str) -> bool:
 
 
 def _differing(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
-    """The names that only one of them has, or to which they give different values."""
+    """Return the names that only one of them has, or whose values differ."""
     return [name for name in {**one, **other} if one.get(name) != other.get(name)]

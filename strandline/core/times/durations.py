@@ -1,5 +1,7 @@
-"""Durations as people write them (`10s`, `1m`, `1h30m`, `7d`, `250ms`), and times (ISO 8601, UTC unless it says), also as places
-of a log. Kept as whole milliseconds, times since 1970 UTC."""
+"""Durations (`10s`, `1m`, `1h30m`, `7d`, `250ms`), times (ISO 8601, UTC by default), and log positions, as people write them.
+
+They are parsed to integer milliseconds, times since 1970 UTC.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,16 @@ _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, 
 _WHOLE = re.compile(r"(?:\d+(?:ms|s|m|h|d|w))+")
 _PART = re.compile(r"(\d+)(ms|s|m|h|d|w)")
 DURATION_MS_MAX = 3_660 * 86_400_000
-"""Ten years: longer is a mistake in the unit."""
+"""Ten years. A longer duration has a wrong unit."""
 TIME_MS_MAX = 253_402_300_799_999
-"""The end of the year 9999: later times can't be written."""
+"""End of the year 9999. Later times can't be written."""
 FOREVER_MS = -1
-"""A retention without end, as Kafka writes it."""
+"""Retention without a limit, as Kafka writes it."""
 _FOREVER = "forever"
 
 
 def parse_duration_ms(text: str) -> int:
-    """Return the duration in milliseconds.
-
-    Raises ValueError, with a sentence that shows the expected form, for anything else.
-    """
+    """Return the duration in milliseconds. Raises ValueError, with the expected form, for other strings."""
     if not isinstance(text, str) or not _WHOLE.fullmatch(text.strip()):
         raise ValueError(f"{text!r} is not a duration; write a number and a unit, such as 250ms, 10s, 1m, 1h30m, 7d")
     total_ms = sum(int(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text))
@@ -32,7 +31,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def format_duration(duration_ms: int) -> str:
-    """Return the shortest text that `parse_duration_ms` reads back as the same number (`0s` for zero)."""
+    """Return the shortest string that `parse_duration_ms` reads as the same number (`0s` for zero)."""
     if duration_ms == 0:
         return "0s"
     parts = []
@@ -44,7 +43,7 @@ def format_duration(duration_ms: int) -> str:
 
 
 def parse_retention_ms(text: str) -> int:
-    """Return a duration in milliseconds, FOREVER_MS for `forever`. Raises ValueError as `parse_duration_ms`."""
+    """Return a duration in milliseconds; FOREVER_MS for `forever`. Raises ValueError as `parse_duration_ms`."""
     if text == _FOREVER:
         return FOREVER_MS
     try:
@@ -54,12 +53,12 @@ def parse_retention_ms(text: str) -> int:
 
 
 def format_retention(retention_ms: int) -> str:
-    """Return the text that `parse_retention_ms` reads back as the same number."""
+    """Return the string that `parse_retention_ms` reads as the same number."""
     return _FOREVER if retention_ms == FOREVER_MS else format_duration(retention_ms)
 
 
 def format_windows(size_ms: int, every_ms: int) -> str:
-    """Return the size of windows, and for sliding ones how far apart they begin: `1m`, `1m every 5s`."""
+    """Return the size of windows, and for sliding windows the distance between their starts: `1m`, `1m every 5s`."""
     size = format_duration(size_ms)
     return size if size_ms == every_ms else f"{size} every {format_duration(every_ms)}"
 
@@ -76,16 +75,16 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def parse_time_ms(text: str) -> int:
-    """Return a time in milliseconds since 1970. Raises ValueError, with the expected form, for what is none."""
+    """Return a time in milliseconds since 1970. Raises ValueError, with the expected form, if it isn't a time."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise ValueError(f"{text!r} is no time; write 2026-11-21T10:00:00Z") from error
+        raise ValueError(f"{text!r} is not a time; write 2026-11-21T10:00:00Z") from error
     return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH) // _MILLISECOND
 
 
 def parse_place(value: object) -> str | int:
-    """Return a place of a log: `earliest`, `latest`, or a log time. Raises ValueError for what is none."""
+    """Return a position in a log: `earliest`, `latest`, or a log time. Raises ValueError for other values."""
     if value in ("earliest", "latest"):
         return str(value)
     try:
@@ -93,11 +92,11 @@ def parse_place(value: object) -> str | int:
             return found
     except ValueError:
         pass
-    raise ValueError(f"{value!r} is no place of a log; write earliest, latest, or a time as 2026-11-21T10:00:00Z")
+    raise ValueError(f"{value!r} is not a log position; write earliest, latest, or a time such as 2026-11-21T10:00:00Z")
 
 
 def format_place(place: str | int) -> str:
-    """Return the text that `parse_place` reads back as the same place."""
+    """Return the string that `parse_place` reads as the same position."""
     if isinstance(place, str):
         return place
     shown = (_EPOCH + place * _MILLISECOND).isoformat(timespec="milliseconds")

@@ -1,19 +1,17 @@
-"""How a time is written: patterns of Java's `DateTimeFormatter`, as Spark takes them, of these letters alone:
+"""Patterns of written times: patterns of Java's `DateTimeFormatter` as in Spark, limited to these letters:
 
-| letters | what | `to_timestamp` reads |
-| --- | --- | --- |
-| `yyyy`, `yy` | the year; its last two digits | four digits; two, of 2000 to 2099 |
-| `MM`, `M`, `MMM`, `MMMM` | the month: `03`, `3`, `Mar`, `March` | in any case |
-| `dd`, `d` | the day of the month | |
-| `DDD`, `D` | the day of the year | not |
-| `EEE`, `EEEE` | the day of the week: `Sun`, `Sunday` | not |
-| `HH`, `H` | the hour, 0 to 23 | |
-| `hh`, `h`, with `a` | the hour, 1 to 12, and `AM` or `PM` | in any case |
-| `mm`, `m`, `ss`, `s` | minute, second | |
-| `S` to `SSSSSS` | so many digits of the second's fraction | so many or fewer |
-| `XXX`, `XX`, `X` | the offset from UTC: `+02:00`, `+0200`, `+02`; `Z` for none. A written time is UTC | |
+- `yyyy`, `yy`: the year; its last two digits. `to_timestamp` reads four digits; two, for 2000 to 2099.
+- `MM`, `M`, `MMM`, `MMMM`: the month: `03`, `3`, `Mar`, `March`. Read in upper and lower case.
+- `dd`, `d`: the day of the month.
+- `DDD`, `D`: the day of the year. Not read.
+- `EEE`, `EEEE`: the day of the week: `Sun`, `Sunday`. Not read.
+- `HH`, `H`: the hour, 0 to 23.
+- `hh`, `h`, with `a`: the hour, 1 to 12, and `AM` or `PM`. Read in upper and lower case.
+- `mm`, `m`, `ss`, `s`: minute, second.
+- `S` to `SSSSSS`: one to six digits of the second's fraction. This number of digits is read, or fewer.
+- `XXX`, `XX`, `X`: the offset from UTC: `+02:00`, `+0200`, `+02`; `Z` for none. Times are written in UTC.
 
-Anything between `'`, and whatever is no letter, stands for itself; `''` is a quote.
+Text between `'`, and characters that aren't letters, are literal; `''` is a quote.
 """
 
 from __future__ import annotations
@@ -57,19 +55,19 @@ _READ = {
     "XX": ("offset", rf"Z|{_OFFSET}\d{{2}}"),
     "X": ("offset", rf"Z|{_OFFSET}"),
 }
-"""Letters -> what they stand for, and the regular expression of what is read; empty for what is only written."""
+"""Letters -> their meaning, and the regular expression that reads them. Empty if they are only for writing."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a pattern: letters that stand for something, or a text that stands for itself."""
+    """A part of a pattern: letters with a meaning, or a literal string."""
 
     letters: str
     text: str = ""
 
     @property
     def what(self) -> str:
-        """What the letters stand for."""
+        """Meaning of the letters."""
         return _READ[self.letters][0] if self.letters else ""
 
 
@@ -77,7 +75,7 @@ Pattern = tuple[Piece, ...]
 
 
 def written_pattern(text: str) -> Pattern:
-    """The pieces of a pattern with which times are written. Raises ValueError."""
+    """Return the pieces of a pattern that writes times. Raises ValueError."""
     if not 0 < len(text) <= PATTERN_LENGTH_MAX:
         raise ValueError(f"has {len(text)} characters; expected 1 to {PATTERN_LENGTH_MAX}")
     pieces = tuple(_pieces(text))
@@ -88,7 +86,7 @@ def written_pattern(text: str) -> Pattern:
 
 
 def read_pattern(text: str) -> Pattern:
-    """The pieces of a pattern with which times are read. Raises ValueError."""
+    """Return the pieces of a pattern that reads times. Raises ValueError."""
     pieces = written_pattern(text)
     used = [piece.what for piece in pieces if piece.letters]
     for piece in pieces:
@@ -104,8 +102,8 @@ def read_pattern(text: str) -> Pattern:
 
 
 def read_expression(pattern: Pattern) -> str:
-    """The regular expression (RE2) of what a pattern reads, a named group for each piece with letters: `p0`, `p1` and so on, by
-    the piece's place."""
+    """Return the regular expression (RE2) that reads a pattern, with a named group for each piece with letters. The groups are
+    `p0`, `p1`, and so on, by the index of the piece."""
     parts = [
         f"(?P<p{at}>{_READ[piece.letters][1]})" if piece.letters else re.escape(piece.text)
         for at, piece in enumerate(pattern)
@@ -137,7 +135,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def micros_of_text(text: str) -> int | None:
-    """Microseconds since 1970 of a time as `timestamp '...'` has it, UTC unless it names an offset; None when it is no time."""
+    """Return microseconds since 1970 for a time as in `timestamp '...'`, UTC by default. None if it isn't a time."""
     match = _TIME_TEXT.fullmatch(text)
     if match is None:
         return None

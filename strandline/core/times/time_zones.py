@@ -1,8 +1,8 @@
-"""The rules of time zones. Pure, and light to import.
+"""Rules of time zones. Pure, and light to import.
 
-The rules of all zones come with the package `tzdata`, which is locked with all others: every process of an installation goes by
-the same ones, whatever the machine has. A newer package may know that a country has changed its clocks. Then days that are not
-emitted yet begin and end by the new rules, and expressions compute by them.
+The rules of all zones come from the package `tzdata`, whose version is locked. So every process of an installation uses the
+same rules, independent of the machine. A newer package can contain a change of a country's clocks. Then days that are not
+emitted yet begin and end by the new rules, and expressions use the new rules.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from zoneinfo import ZoneInfo
 import tzdata
 
 VERSION: str = tzdata.IANA_VERSION
-"""Of the rules, as `2026f`."""
+"""Version of the rules, as `2026f`."""
 
 
 @cache
 def zone_names() -> frozenset[str]:
-    """All time zones, as `Europe/Berlin`."""
+    """Return the names of all time zones, as `Europe/Berlin`."""
     return frozenset(files("tzdata").joinpath("zones").read_text(encoding="ascii").split())
 
 
 @lru_cache(maxsize=64)
 def rules_of(name: str) -> ZoneInfo:
-    """Raises ValueError where there is no such zone."""
+    """Return the rules of a time zone. Raises ValueError if the zone doesn't exist."""
     if name not in zone_names():  # a name is a path in the package
         raise ValueError(f"'{name}' is not a time zone of the tz database {VERSION}")
     with files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as rules:
