@@ -694,7 +694,7 @@ def in_slices(rows: Sequence[Record], random: Random) -> list[tuple[list[Record]
 
 @pytest.mark.guarantee(
     "G382",
-    "Days of a time zone begin and end at local midnight, with 23, 24, or 25 hours, by the rules of the locked "
+    "Days of a time zone begin and end by the local clock, with 23, 24, or 25 hours, by the rules of the locked "
     "package. Windows with an offset equal windows without it over shifted records. The audit agrees, in any slices.",
     promise="operators-compute-what-the-reference-describes",
 )

@@ -116,7 +116,7 @@ def silence() -> AbstractContextManager[Any]:
 @pytest.mark.guarantee(
     "G820",
     "Each event that matches a condition of a notice is reported. No kill of a control service, lost response of the "
-    "ledger, refusing or hanging receiver, cooldown, quiet time, or muting drops it.",
+    "ledger, cooldown, quiet time, or muting drops it. A receiver that refuses or hangs is retried for three days.",
     promise="failures-are-reported-with-their-remedy",
 )
 @pytest.mark.guarantee(

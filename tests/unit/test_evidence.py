@@ -64,6 +64,9 @@ def test_each_group_of_guarantees_lists_its_known_gaps_and_the_page_is_short():
     assert len(groups) == 10
     assert [group.splitlines()[0] for group in groups if group.count("**Known gaps.**") != 1] == []
     assert len(text.encode()) < 20_000
+    assert re.findall(r"^\| G\d+|`tests/", text, re.MULTILINE) == [], (
+        "claims are markers at the tests (docs/testing.md)"
+    )
 
 
 def test_the_site_writes_the_page_of_the_evidence():

@@ -267,7 +267,8 @@ def test_the_same_records_give_the_same_bits_in_any_slices_and_buckets(
 @pytest.mark.guarantee(
     "G392",
     "A record or result that fails in some branches has one dead letter, and the other branches use it as if it "
-    "hadn't failed. The dead letter names the failed stages, and a replay leaves it out unless requested.",
+    "hadn't failed. The dead letter names the stages that have the record, and a requeue skips it unless "
+    "requested.",
     promise="each-rejected-record-is-one-dead-letter",
 )
 def test_a_record_that_fails_in_a_branch_has_one_dead_letter_and_is_in_the_others(
