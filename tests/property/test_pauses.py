@@ -134,6 +134,7 @@ def check_restarts(name: str, seed: int) -> None:
     both(*(list(desk.drain()) for desk in (steady, restarted)))
 
 
+@pytest.mark.guarantee("G910")
 @pytest.mark.guarantee("G669")
 @pytest.mark.parametrize("name", STEPS)
 @examples(40)

@@ -90,6 +90,13 @@ def expected(rows: Sequence[Record], within_ms: int) -> list[tuple[Any, ...]]:
     return sorted(found, key=str)
 
 
+@pytest.mark.guarantee(
+    "G910",
+    "`lag`, `delta`, `increase`, `rate`, and `duration` compare a record with the previous record of its key in "
+    "event time, also across windows, slices, drains, and restarts. The results are the same to the last bit in any "
+    "slices, and the audit computes the same.",
+    promise="operators-compute-what-the-reference-describes",
+)
 @examples(40)
 @given(histories(), st.sampled_from([1, 3_000, 50_000]), st.integers(1, 4))
 def test_each_record_has_the_one_before_it_for_all_slicings(
@@ -103,6 +110,7 @@ def test_each_record_has_the_one_before_it_for_all_slicings(
     assert sorted((tuple(row[name] for name in names) for row in found), key=str) == expected(merged, within_ms)
 
 
+@pytest.mark.guarantee("G910")
 @examples(60)
 @given(histories(), st.sampled_from(PIPELINES), st.integers(1, 4), st.integers(1, 7))
 def test_no_bit_depends_on_slices_buckets_or_chunks(
@@ -142,6 +150,7 @@ def with_previous(checked: CheckedPipeline, random: Random) -> CheckedPipeline:
     return check(PipelineSpec.from_document(document), STREAM)
 
 
+@pytest.mark.guarantee("G910")
 @examples(15, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32))
 def test_the_audit_computes_the_same_by_a_query(seed: int) -> None:
