@@ -2,7 +2,7 @@
 
     echo '{"turbine": "T07", "power": 3.1}' | STRANDLINE_TOKEN=sl_... python3 signed_udp.py turbines gateway.example.org 8082
 
-The form of a datagram stands in docs/mqtt-udp-tcp-ingest.md, with examples to try an implementation of your own against.
+The page of the UDP gateway (strandline/ingest/udp/page.md) has the form of a datagram, and test vectors.
 """
 
 import argparse

@@ -48,7 +48,8 @@ SETTING_GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Elasticsearch", "[Connect to secured servers](../security.md#elasticsearch) has examples.", ("elasticsearch_",)),
     (
         "Ledger, databases, schema registry",
-        "See [tables](../sinks.md#tables), [lookups](../lookups.md), and [schemas](../formats.md#a-schema-registry).",
+        "See [tables](../sinks.md#write-to-a-table), [lookups](../lookups.md), and "
+        "[schemas](../../strandline/processing/formats/avro/page.md#schema-registry).",
         ("ledger_", "sql_", "schema_registry_"),
     ),
     (
@@ -64,7 +65,7 @@ SETTING_GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("gateway_", "record_", "streams_look", "confirm_", "spool_", "pages_", "port_offset"),
     ),
     ("HTTP gateway", "[HTTP ingest](../http-ingest.md) is the reference.", ("http_",)),
-    ("MQTT server", "[MQTT server](../mqtt-listener.md) is the guide.", ("mqtt_listener_",)),
+    ("MQTT server", "[MQTT server](../../strandline/ingest/mqtt/server_page.md) is the guide.", ("mqtt_listener_",)),
     ("MQTT bridge", "", ("mqtt_",)),
     ("UDP gateway", "", ("udp_",)),
     ("TCP gateway", "", ("tcp_",)),
@@ -87,12 +88,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     files.append(File.generated(config, BENCHMARKS, content=(ROOT / "benchmarks" / "RESULTS.md").read_text()))
     return files
-
-
-def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Let links to the benchmarks' results lead to their page. MkDocs' hook: called once a page."""
-    up = "../" * page.file.src_uri.count("/")
-    return re.sub(r"\]\((\.\./)+benchmarks/RESULTS\.md", f"]({up}{BENCHMARKS}", markdown)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

@@ -109,7 +109,7 @@ def read_topic_rights(path: Path) -> TopicRights:
         elif not problem:
             problem = "a line begins with user, topic, pattern, client or stream"
         if problem:
-            raise InvalidSettings(f"{path}:{number}: {problem}; docs/mqtt-listener.md shows the form of the file")
+            raise InvalidSettings(f"{path}:{number}: {problem}; docs/mqtt.md explains the file")
     return TopicRights(users, patterns)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from scripts.part_pages import aggregate_page
 from strandline.core.document_model import DocumentModel
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
@@ -16,6 +17,7 @@ from strandline.core.streams.entrances import HttpSpec, MqttSpec, PollSpec
 from strandline.core.streams.fields import FieldSpec
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
+from strandline.processing.aggregates.registry import BUILT_IN
 from strandline.processing.kinds.derive.step import Derive
 from strandline.processing.kinds.enrich.document import EnrichSpec
 from strandline.processing.kinds.map_rows.document import MapSpec
@@ -915,6 +917,7 @@ def test_json_schema_describes_what_the_models_accept() -> None:
 
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "pipeline.md"
+CODE = Path(__file__).parents[2] / "strandline"
 
 
 def test_the_examples_of_the_reference_are_right() -> None:
@@ -927,7 +930,9 @@ def test_the_reference_names_every_field_and_function() -> None:
         "pipeline", "stream-document", "event-time", "steps", "windows", "joins", "several-streams", "emissions", "aggregates",
         "functions",
     )  # fmt: skip
-    text = "".join(REFERENCE.with_name(f"{name}.md").read_text() for name in names_of_pages)
+    pages = [REFERENCE.with_name(f"{name}.md") for name in names_of_pages]
+    pages += [path for folder in ("processing", "results") for path in (CODE / folder).rglob("page.md")]
+    text = "".join([*(page.read_text() for page in pages), *map(aggregate_page, BUILT_IN)])
     models: list[type[DocumentModel]] = [
         StreamSpec, FieldSpec, HttpSpec, MqttSpec, PollSpec, PipelineSpec, EventTimeSpec, InputSpec, StepSpec, WindowSpec,
         EmitSpec, IndexSpec, DeadLettersSpec, EnrichSpec, MapSpec,

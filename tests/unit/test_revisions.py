@@ -55,7 +55,7 @@ def problem_of(*changes: tuple[str, str]) -> str:
 
 @pytest.mark.guarantee("G585")
 def test_the_example_of_the_page_gives_what_the_page_shows() -> None:
-    page = (ROOT / "docs" / "emissions.md").read_text().partition("### Results that late records revise")[2]
+    page = (ROOT / "docs" / "emissions.md").read_text().partition("## Results that late records revise")[2]
     records, shown = re.findall(r"```json\n(.*?)```", page, re.DOTALL)[:2]
     desk = Desk(checked(), 1)
     outcomes = [*desk.feed(DeskRecords(records.encode().splitlines(), [0] * 5)), *desk.drain()]

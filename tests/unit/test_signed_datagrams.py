@@ -48,7 +48,7 @@ def datagram(payload: bytes = b"{}", counter: int = NOW_US, stream: str = STREAM
 
 
 def test_the_datagrams_in_the_docs_are_right_and_the_example_makes_the_same() -> None:
-    text = (ROOT / "docs" / "mqtt-udp-tcp-ingest.md").read_text()
+    text = (ROOT / "strandline" / "ingest" / "udp" / "page.md").read_text()
     rows = re.findall(r"^\| (\d+) \| `([^`]*)` \| `([0-9a-f]+)` \|$", text, re.MULTILINE)
     assert len(rows) == 3 and TOKEN in text and KEY.hex() in text
     for counter, payload, expected in rows:

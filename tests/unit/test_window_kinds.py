@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,11 @@ def test_the_example_of_a_kind_passes_its_tests(kind: str, say: Say) -> None:
 
 
 def test_each_window_on_the_page_is_one_of_an_example() -> None:
-    page = (ROOT / "docs" / "windows.md").read_text()
-    of_kinds = page.partition("## Sessions")[2]
-    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", of_kinds, re.DOTALL)]
-    assert len(blocks) == len(KINDS)
+    folder = ROOT / "strandline" / "processing" / "kinds"
+    pages = [(folder / kind / "page.md").read_text() for kind in ("session", "days", "count")]
+    blocks = [
+        list(yaml.safe_load_all(page.partition("```yaml\n")[2].partition("```")[0]))[1]["steps"] for page in pages
+    ]
     examples = [(ROOT / "examples" / f"{kind}.yaml").read_text() for kind in KINDS]
     steps: list[Any] = [step for text in examples for step in list(yaml.safe_load_all(text))[1]["steps"]]
     assert [step for block in blocks for step in block if step not in steps] == []

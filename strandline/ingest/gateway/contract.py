@@ -1,8 +1,8 @@
 """The contract of a gateway with supervision, ports, the doctor, rights, and the checks of documents.
 
-Each gateway has a folder in `strandline/ingest` with a module that contains an instance of `Gateway`. The table of
-these modules is in `ingest/registry.py`. A package provides an instance as an entry point of the group
-`strandline.gateways`. No code outside of the folder of a gateway tests which gateway it has.
+Each gateway has a folder in `strandline/ingest` with a module that contains an instance of `Gateway`, and
+`page.md`, the page of the docs. The table of these modules is in `ingest/registry.py`. A package provides an instance as
+an entry point of the group `strandline.gateways`. No code outside of the folder of a gateway tests which gateway it has.
 
 `strandline up` and `strandline down` import this module and the modules with the instances. Therefore they import
 settings, models of documents, and clients inside the methods.

@@ -5,7 +5,7 @@ a session that the broker keeps while the bridge is away, and acknowledges a mes
 
 The broker acknowledges the message to the sensor before that, so Strandline's promise begins when the broker delivers a
 message. The broker keeps the message until the bridge acknowledges it, and resends it on the next connection. Then the
-record may be in the log twice. docs/mqtt-udp-tcp-ingest.md lists the settings of a broker that lose messages.
+record may be in the log twice. `bridge_page.md` lists the settings of a broker that lose messages.
 """
 
 from __future__ import annotations

@@ -40,6 +40,8 @@ class CallDocs:
     """A call over the records of the docs."""
     value: object
     """Value of the example, as a document contains it."""
+    limits: str = ""
+    """Maximum state and the effect of exceeding it, in sentences. Empty if the state is a few numbers or one row."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ class AggregateFunction(ABC):
     # The docs and the charts
 
     docs: tuple[CallDocs, ...]
-    """All forms of a call. The docs list them, and a test computes their examples."""
+    """All forms of a call. The page of the function is made from them, and a test computes their examples."""
     combined_by: Literal["sum", "min", "max"] | None = None
     """How a chart combines the values of successive windows into the value of all of them. None if that isn't possible."""
 

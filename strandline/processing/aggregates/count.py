@@ -56,9 +56,11 @@ class Count(AggregateFunction):
             "count(distinct x)",
             "any type",
             "long",
-            "distinct values, exactly; 0 without rows. More than 10,000 in a window and key make the result a dead letter",
+            "distinct values, exactly; 0 without rows",
             "count(distinct state)",
             3,
+            "`count(distinct x)` keeps up to 10,000 values for each window, key, and partition. With more than 10,000 distinct "
+            "values in a window and key, the result becomes a dead letter. `approx_count_distinct` has no such limit.",
         ),
     )
 

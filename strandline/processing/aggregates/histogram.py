@@ -35,6 +35,9 @@ from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.columns.codes import Codes
 from strandline.processing.columns.values import is_valid, numpy_of
 
+_LIMITS = (
+    "A histogram has at most 1,000 bins. The state has the bins that aren't empty, for each window, key, and partition."
+)
 _CALL = "histogram(x, 0, 100, 10) or histogram(x, array(0, 10, 50))"
 
 
@@ -51,6 +54,7 @@ class Bins(AggregateFunction):
             "counts; all 0 without rows",
             "histogram(flow, 0, 10, 2)",
             [0, 1, 2, 1],
+            _LIMITS,
         ),
         CallDocs(
             "histogram(x, array(...))",

@@ -48,9 +48,11 @@ class Frequent(AggregateFunction):
             "any type but arrays and structs",
             "`array<struct<value: ..., count: long>>`",
             "the `n` values that occur most often, with their counts, of equally frequent values the least first; an empty array "
-            "without rows. More than 10,000 distinct values in a window and key make the result a dead letter",
+            "without rows",
             "most_frequent(state, 2)",
             [{"value": "on", "count": 3}, {"value": "off", "count": 1}],
+            "The maximum length `n` is 1 to 1,000. The state has up to 10,000 values for each window, key, and partition. With "
+            "more than 10,000 distinct values in a window and key, the result becomes a dead letter.",
         ),
     )
 

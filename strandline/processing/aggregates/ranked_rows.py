@@ -141,6 +141,7 @@ class Ranked(Collecting):
 
 
 _NO_ROWS = "an empty array without rows"
+_LIMITS = "The maximum length `n` is 1 to 1,000. The state has up to `n` values for each window, key, and partition."
 COLLECT_LIST = RankedRows(
     "collect_list",
     docs=CallDocs(
@@ -150,6 +151,7 @@ COLLECT_LIST = RankedRows(
         f"the values that aren't null, earliest first by event time, then in the order of the log; at most `n`; {_NO_ROWS}",
         "collect_list(flow, 3)",
         [4.0, 6.0, 8.0],
+        _LIMITS,
     ),
 )
 TOP_N = RankedRows(
@@ -162,6 +164,7 @@ TOP_N = RankedRows(
         f"the `n` greatest values, the greatest first; {_NO_ROWS}",
         "top_n(flow, 2)",
         [10.0, 8.0],
+        _LIMITS,
     ),
 )
 BOTTOM_N = RankedRows(
@@ -173,6 +176,7 @@ BOTTOM_N = RankedRows(
         f"the `n` least values, the least first; {_NO_ROWS}",
         "bottom_n(state, 2)",
         ["off", "on"],
+        _LIMITS,
     ),
 )
 TOP_N_BY = RankedRows(
@@ -185,6 +189,7 @@ TOP_N_BY = RankedRows(
         f"first in the log; {_NO_ROWS}",
         "top_n_by(level, flow, 3)",
         [None, 25, 30],
+        _LIMITS,
     ),
 )
 BOTTOM_N_BY = RankedRows(
@@ -196,5 +201,6 @@ BOTTOM_N_BY = RankedRows(
         "`x` of the `n` rows with the least `y`; otherwise as `top_n_by`",
         "bottom_n_by(state, flow, 2)",
         ["start", "on"],
+        _LIMITS,
     ),
 )

@@ -32,7 +32,7 @@ _OF_RECORDS = {
     "strandline_offset": pa.int64(),
     "strandline_element": pa.int32(),
 }
-"""Named as by a sink for files (docs/sinks.md)."""
+"""Columns with the names that the sink `files` uses."""
 AnyStage = Stage | RecordStage
 
 

@@ -8,7 +8,8 @@ Each format has a folder in this package:
 * `reader.py`: the class that makes JSON objects of records, and imports `columns.py` if the format has a fast path. Workers
   import it before they are forked;
 * `columns.py`: the fast path, which reads plain records as columns;
-* `sample.py`: proposes the document of a stream from a sample.
+* `sample.py`: proposes the document of a stream from a sample;
+* `page.md`: the page of the docs.
 
 The table of the formats is in `core/streams/format_registry.py`. A package provides an instance of `Format` as an entry point of
 the group `strandline.formats`.

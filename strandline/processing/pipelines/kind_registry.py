@@ -10,6 +10,8 @@ Its parts are modules, so a worker doesn't import the model of documents:
 * `operator`: `operator_of(step, types)`, a `RowOperator`, or a `WindowOperator` of a stage;
 * `audit`, of stages: `query_of(stage, side, types, place_types)`, a `StageQuery`;
 * `words`: `sentence(step)`, for the graph of a pipeline; of stages `WORDS`, a `StageWords`.
+
+`page.md` in the folder is the page of the docs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every sink must do, as a check that its tests call: ours over each of our own, yours over yours (docs/sinks.md)."""
+"""Contract suite of a writer. Tests call it for each sink of Strandline and of packages (docs/packages.md)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The contract of a sink. Documents, checks, runs, the audit, and the front ends use a sink only by it.
 
-Each sink has a folder in this package, and its `sink.py` contains one instance. The table of the sinks is in `registry`.
-A package provides an instance as an entry point of the group `strandline.sinks`. No code outside the folder of a sink tests which
-sink it has.
+Each sink has a folder in this package: `sink.py` contains one instance, and `page.md` is the page of the docs. The table of the
+sinks is in `registry`. A package provides an instance as an entry point of the group `strandline.sinks`. No code outside the
+folder of a sink tests which sink it has.
 
 Every worker imports this module and the modules with the instances. Therefore they import their writers, and pydantic, inside the
 methods.

@@ -30,6 +30,7 @@ class ApproximateCountDistinct(AggregateFunction):
             "distinct values by HyperLogLog: any number of them, with a standard error of 1.6 %; 0 without rows",
             "approx_count_distinct(state)",
             3,
+            "The state has up to 16 kB for each window, key, and partition.",
         ),
     )
 

@@ -23,6 +23,16 @@ from strandline.processing.aggregates.kernel import CallValues, Kernel
 from strandline.processing.aggregates.percentiles import audit
 from strandline.processing.aggregates.percentiles.kernel import BINS_MAX, EXACT_MAX, Percentile
 
+_SKETCH_LIMITS = (
+    "The state has up to 2,048 bins (24 kB) for each window, key, and partition, usually a few hundred. If values cover a "
+    "range of more than 2**32, the lowest bins are merged, and low percentiles are too high. Percentiles of one argument "
+    "share their state."
+)
+_EXACT_LIMITS = (
+    "The state has up to 10,000 values for each window, key, and partition. With more values, the function counts bins as "
+    "`approx_percentile` does. Percentiles of one argument share their state."
+)
+
 
 class PercentileFunction(AggregateFunction):
     """A percentile, exact if there are few values, or always approximate."""
@@ -92,12 +102,13 @@ PERCENTILE = PercentileFunction(
         "values in a window and key; for more, as `approx_percentile`",
         "percentile(flow, 0.75)",
         8.5,
+        _EXACT_LIMITS,
     ),
 )
 MEDIAN = PercentileFunction(
     "median",
     share=0.5,
-    docs=CallDocs("median(x)", "numbers", "double", "`percentile(x, 0.5)`", "median(flow)", 7.0),
+    docs=CallDocs("median(x)", "numbers", "double", "`percentile(x, 0.5)`", "median(flow)", 7.0, _EXACT_LIMITS),
 )
 APPROXIMATE_PERCENTILE = PercentileFunction(
     "approx_percentile",
@@ -111,5 +122,6 @@ APPROXIMATE_PERCENTILE = PercentileFunction(
         "the value whose rank is the share `p` of all values, within 0.8 %, by a DDSketch",
         "approx_percentile(flow, 0.95)",
         10.0625,
+        _SKETCH_LIMITS,
     ),
 )
