@@ -103,7 +103,11 @@ def aggregate_page(function: AggregateFunction) -> str:
     if function.other_names:
         lines += [f"Other names: {', '.join(f'`{name}`' for name in function.other_names)}.", ""]
     lines += ["| call | arguments | type of the result | result |", "| --- | --- | --- | --- |"]
-    lines += [f"| `{one.call}` | {one.accepts} | {_type(one.returns)} | {one.summary} |" for one in function.docs]
+    # The links of a summary are those of docs/aggregates.md, which lists it.
+    lines += [
+        f"| `{one.call}` | {one.accepts} | {_type(one.returns)} | {one.summary.replace('](', '](../')} |"
+        for one in function.docs
+    ]
     lines += [
         "",
         "## Example",

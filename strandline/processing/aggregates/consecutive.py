@@ -286,6 +286,10 @@ def _sql_seconds(last: str, before: str) -> str:
     return f"((({last}).t - ({before}).t)::DOUBLE / {_SECOND_US}::DOUBLE)"
 
 
+_LIMITS = (
+    "The state has each row of a key until the watermark has passed it, and the last row of the key for the maximum time "
+    "between two records."
+)
 LAG = OneOfTwo(
     "lag",
     "previous",
@@ -296,12 +300,19 @@ LAG = OneOfTwo(
         "`x` of the record before the latest one; null if there is none",
         "lag(state)",
         "on",
+        _LIMITS,
     ),
 )
 CURRENT = OneOfTwo(
     "current",
     docs=CallDocs(
-        "current(x)", "any type", "that of `x`", "`x` of the latest record, even if it is null", "current(state)", "off"
+        "current(x)",
+        "any type",
+        "that of `x`",
+        "`x` of the latest record, even if it is null",
+        "current(state)",
+        "off",
+        _LIMITS,
     ),
 )
 DELTA = Difference(
@@ -315,6 +326,7 @@ DELTA = Difference(
         "`current(x) - lag(x)`; null if one of them is null",
         "delta(level)",
         None,
+        _LIMITS,
     ),
 )
 INCREASE = Difference(
@@ -327,13 +339,14 @@ INCREASE = Difference(
         "what a [counter](counters.md) has counted: the sum of `delta(x)`, and of `x` after a reset",
         "increase(flow)",
         6.0,
+        _LIMITS,
     ),
 )
 RATE = Rate(
     "rate",
     "irate",
     "non_negative_derivative",
-    docs=CallDocs("rate(x)", "numbers", "double", "[increase(x)](counters.md) per second", "rate(flow)", 0.4),
+    docs=CallDocs("rate(x)", "numbers", "double", "[increase(x)](counters.md) per second", "rate(flow)", 0.4, _LIMITS),
 )
 DURATION = Duration(
     "duration",
@@ -345,5 +358,6 @@ DURATION = Duration(
         "seconds in which `c` was true, each time until the [next record](counters.md)",
         "duration(state = 'on')",
         30.0,
+        _LIMITS,
     ),
 )
