@@ -1,1 +1,1 @@
-"""Who may do what: principals and rights, tokens, and the doors that ask for them."""
+"""Authentication and authorization: principals and rights, tokens, and the authenticators of listeners."""

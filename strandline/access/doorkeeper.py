@@ -1,14 +1,15 @@
-"""What a door knows of tokens: those of the ledger, read every few seconds, off the event loop.
+"""Authenticator of a listener: checks tokens against those of the ledger, which it reads every few seconds off the event loop.
 
-- A token that was right before costs one look-up in a dictionary. Its keys are hashed under a key of this process, so how long a
-  look-up takes says nothing about how near a guess is; the secret itself is compared in constant time.
-- A token that was made a moment ago is found at once: the ledger is asked for an id that is not known. What it does not know is
-  not asked for again before the next look, nor are more than UNKNOWN_MAX ids: guesses cost the ledger nothing.
-- A token that was revoked is refused after the next look (`look_s`); one that was looked up meanwhile, after the next but one.
-- While the ledger is away, tokens stay as they were last seen, for `kept_s` and no longer: records don't wait for the ledger, and
-  no token is right for ever because nobody can be asked. Tokens of an OIDC provider are forgotten when their signing key is
-  withdrawn, or when the keys are too old (`OidcIssuer`). After that, and for a token that was never seen, the answer is that it
-  can't be told now (503), not that the token is wrong.
+- A token that was valid before costs one dictionary lookup. The keys are hashed with a key of this process, so the time of a
+  lookup says nothing about how near a guess is. The secret itself is compared in constant time.
+- A new token is valid immediately: the authenticator queries the ledger for an unknown id. It doesn't repeat the query for a
+  missing id before the next read of the tokens, and it queries at most UNKNOWN_MAX ids. So guesses cost the ledger nothing.
+- A revoked token is refused after the next read (`look_s`). If a query for its id ran during that read, it is refused after the
+  read that follows.
+- While the ledger doesn't respond, tokens stay as they were last read, for at most `kept_s`. So records don't wait for the
+  ledger, and no token stays valid forever. Tokens of an OIDC provider are removed when their signing key is withdrawn, or when
+  the keys are too old (`OidcIssuer`). After that, and for a token that was never seen, the response is 503 (can't be checked
+  now), not that the token is wrong.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ OIDC_PREFIX = "oidc:"
 UNKNOWN_MAX = 1_000
 LOOKING_MAX = 50
 KNOWN_MAX = 50_000
-"""Over it all are forgotten: each is then checked again, which costs no question to the ledger."""
+"""Maximum number of known tokens. If it is reached, all are removed, and each is checked again without a query to the ledger."""
 CHECKED_AGAIN_S = 3_600.0
-"""A token that is used all the time is checked again, and noted as used, so often."""
+"""Interval in seconds at which a token in permanent use is checked again and noted as used."""
 _TICK_S = 1.0
 _SCHEMES = (b"bearer", b"token")
-"""`Token` is what clients of InfluxDB say."""
+"""Schemes of the header. Clients of InfluxDB use `Token`."""
 SEND_ONE = "send a token as `Authorization: Bearer TOKEN`"
 T = TypeVar("T")
 
 
 class TokensUnavailable(TransientError):
-    """Whether a token is right can't be told now."""
+    """The token can't be checked now."""
 
     code = "tokens_unavailable"
 
 
 class TokenBook(Protocol):
-    """Where the tokens are kept: the ledger. Every method blocks, and may raise LedgerUnavailable."""
+    """Store of the tokens: the ledger. Every method blocks, and can raise LedgerUnavailable."""
 
     def live_tokens(self) -> list[TokenRow]: ...
     def live_token(self, token_id: str) -> TokenRow | None: ...
@@ -60,14 +61,14 @@ class TokenBook(Protocol):
 
 
 class Issuer(Protocol):
-    """Who else gives out tokens: an OIDC provider."""
+    """Another issuer of tokens: an OIDC provider."""
 
     def principal(self, text: bytes) -> tuple[Principal, float, str]:
-        """Return the holder of a token, its expiry in seconds since 1970, and the mark of its signing key. Blocks. Raises
+        """Return the holder of a token, its expiry in seconds since 1970, and the thumbprint of its signing key. Blocks. Raises
         Unauthenticated, TransientError."""
 
     def trusts(self, mark: str) -> bool:
-        """Return True if tokens of the key with this mark are still valid. Doesn't block."""
+        """Return True if tokens of the key with this thumbprint are still valid. Doesn't block."""
 
     def refresh(self) -> None:
         """Read the keys again if they are due. Blocks."""
@@ -76,23 +77,23 @@ class Issuer(Protocol):
 class _Known(NamedTuple):
     principal: Principal
     row: TokenRow | None
-    """The token; None for one of an issuer."""
+    """The token. None for a token of an issuer."""
     until_s: float
-    """Seconds since 1970."""
+    """Expiry in seconds since 1970."""
     since_s: float
     key: str | None = None
-    """Mark of the key that signed the token. None for a token of Strandline."""
+    """Thumbprint of the key that signed the token. None for a token of Strandline."""
 
 
 class Signer(NamedTuple):
-    """Who signs datagrams with a token."""
+    """Holder of a token that signs datagrams."""
 
     principal: Principal
     key: bytes
 
 
 class Doorkeeper:
-    """Tells who sent a header `Authorization`, for one event loop. `follow` must run all the time."""
+    """Authenticates requests by their `Authorization` header. Use it from one event loop. `follow` must run all the time."""
 
     def __init__(
         self,
@@ -112,27 +113,27 @@ class Doorkeeper:
         self._now_s = now_s
         self._rows: dict[str, TokenRow] = {}
         self._counts: tuple[int, int] | None = None
-        """Of the tokens in `_rows`, as the ledger counted them; None: read them all again."""
+        """Counts of the tokens in `_rows` in the ledger. None if all must be read again."""
         self._seen_s = -float("inf")
-        """When the ledger was last asked with success."""
+        """Time of the last successful query of the ledger."""
         self._known: dict[bytes, _Known] = {}
         self._unknown: set[str] = set()
         self._looking: dict[str, asyncio.Task[TokenRow | None]] = {}
         self._used_ms: dict[str, int] = {}
         self._signers: dict[str, tuple[TokenRow, Signer]] = {}
-        """Token's id -> who signs with it, while the row is the one that `_rows` has."""
+        """Token id -> signer, while `_rows` has the same row."""
         self._is_reached = True
         self._asking = 0
-        """Questions to the issuer that wait or are under way."""
+        """Number of queries to the issuer that wait or run."""
         self._threads = ThreadPoolExecutor(max_workers=3, thread_name_prefix="tokens")
 
     def known(self, header: bytes) -> Principal | None:
-        """Who sent this header, if it was right before. One look-up."""
+        """Return the sender of this header if it was valid before. One dictionary lookup."""
         found = self._known.get(header)
         return found.principal if found is not None else None
 
     async def admit(self, header: bytes | None) -> Principal:
-        """Who sent this header. Raises Unauthenticated, and TransientError when that can't be told now."""
+        """Return the sender of this header. Raises Unauthenticated; TransientError if the header can't be checked now."""
         if header is None:
             raise Unauthenticated(f"this needs a token; {SEND_ONE}")
         recalled = self.recall(header)
@@ -140,7 +141,7 @@ class Doorkeeper:
             return recalled
         text = _token_of(header)
         if text is None:
-            raise Unauthenticated(f"this header Authorization holds no token; {SEND_ONE}")
+            raise Unauthenticated(f"the header Authorization contains no token; {SEND_ONE}")
         credential = read_token(text)
         if credential is not None:
             if credential.token_id not in self._rows:
@@ -148,20 +149,20 @@ class Doorkeeper:
                 found = self._check(header, row, credential) if row is not None else None
                 if found is not None:
                     return found
-            raise Unauthenticated("the token is wrong, has expired or was revoked; ask an admin for another one")
+            raise Unauthenticated("the token is wrong, has expired, or was revoked; ask an admin for another one")
         if self._issuer is not None:
             if self._asking >= LOOKING_MAX:
-                raise TokensUnavailable("too many tokens wait to be checked; send it again a little later")
+                raise TokensUnavailable("too many tokens wait to be checked; try again a little later")
             self._asking += 1
             try:
                 principal, until_s, key = await self._in_thread(partial(self._issuer.principal, text))
             finally:
                 self._asking -= 1
             return self._remember(header, principal, None, until_s, key)
-        raise Unauthenticated(f"this is no token of Strandline's; {SEND_ONE}")
+        raise Unauthenticated(f"this is not a token of Strandline; {SEND_ONE}")
 
     def recall(self, header: bytes) -> Principal | None:
-        """Who sent this header, if that can be told without asking anybody."""
+        """Return the sender of this header if no query is needed. None otherwise."""
         known = self._known.get(header)
         if known is not None:
             return known.principal
@@ -172,12 +173,12 @@ class Doorkeeper:
 
     @property
     def is_current(self) -> bool:
-        """Whether the ledger was asked lately enough for an unknown token to be a wrong one."""
+        """Return True if the ledger was queried recently enough to call an unknown token wrong."""
         return self._clock_s() - self._seen_s <= self._kept_s
 
     def signer(self, token_id: str) -> Signer | None:
-        """Who signs with the token of this id, and with which key; None while no valid one is known. Asks nobody: a token that
-        was made a moment ago is known after the next look. Who has proven to have the key calls `note_use`."""
+        """Return the holder of the token with this id and its signing key. None if no valid one is known. It sends no query, so
+        a new token is known after the next read. Call `note_use` after the holder has proven that it has the key."""
         row = self._rows.get(token_id)
         if row is None or not row.is_valid_at(self._now_ms()):
             return None
@@ -187,15 +188,15 @@ class Doorkeeper:
         return known[1]
 
     def may_have_token(self, name: str) -> bool:
-        """Return False if no valid token has this name. True also if this can't be known: the ledger doesn't respond, or an OIDC
-        provider issues the tokens."""
+        """Return False if no valid token has this name. True also if this can't be known: the ledger doesn't respond, or an
+        OIDC provider issues the tokens."""
         if name.startswith(OIDC_PREFIX):
             return self._issuer is not None
         now_ms = self._now_ms()
         return not self.is_current or any(row.name == name and row.is_valid_at(now_ms) for row in self._rows.values())
 
     def note_use(self, token_id: str) -> None:
-        """Have the ledger know that a token was used."""
+        """Record in the ledger, with the next read, that a token was used."""
         self._used_ms[token_id] = self._now_ms()
 
     async def follow(self) -> None:
@@ -212,11 +213,13 @@ class Doorkeeper:
                 refreshing.cancel()
 
     async def look(self) -> None:
-        """Read the tokens if they have changed, forget those that are not valid any more, note which were used."""
+        """Read the tokens if they have changed, remove invalid ones, and record which tokens were used."""
         self._unknown.clear()
         began_s = self._clock_s()
         try:
-            counts = await self._in_thread(self._book.token_counts)  # before the rows: they may be newer, not older
+            counts = await self._in_thread(
+                self._book.token_counts
+            )  # before the rows: the rows can be newer than the counts, but not older
             if counts != self._counts:
                 rows = await self._in_thread(self._book.live_tokens)
                 self._rows, self._counts = {row.id: row for row in rows}, counts
@@ -227,21 +230,19 @@ class Doorkeeper:
         except LedgerUnavailable as error:
             if self._is_reached:
                 logger.warning(
-                    f"the tokens can't be read; those seen last are believed for {self._kept_s:g} s",
+                    f"can't read the tokens; the known tokens stay valid for {self._kept_s:g} s",
                     action="tokens_lost", reason=str(error),
                 )  # fmt: skip
             self._is_reached = False
-        except (
-            Exception
-        ) as error:  # the edge: a look that fails must not end the looking, or old tokens would stay for ever
-            logger.error("the tokens can't be read", action="tokens_lost", error=repr(error), exc_info=error)
+        except Exception as error:  # edge: a failed read must not end the loop, or old tokens would stay valid forever
+            logger.error("can't read the tokens", action="tokens_lost", error=repr(error), exc_info=error)
             self._is_reached = False
         else:
             self._is_reached = True
         self.forget_old()
 
     def forget_old(self) -> None:
-        """Forget what is not valid any more, and everything when it was last seen too long ago."""
+        """Remove invalid entries, and all entries if the last read is too old."""
         clock_s, now_s = self._clock_s(), self._now_s()
         if clock_s - self._seen_s > self._kept_s:
             self._rows, self._counts = {}, None
@@ -256,21 +257,21 @@ class Doorkeeper:
             self._signers = {token_id: one for token_id, one in self._signers.items() if token_id in self._rows}
 
     def close(self) -> None:
-        """Ask the ledger nothing more."""
+        """Stop querying the ledger."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _refresh_issuer(self, issuer: Issuer) -> None:
-        """Keep the keys of the provider up to date: a token whose key was withdrawn is forgotten."""
+        """Keep the keys of the provider up to date. A token whose key was withdrawn is removed."""
         while True:
             try:
                 await self._in_thread(issuer.refresh)
-            except Exception as error:  # the edge: an error must not end the refreshing, or old keys would stay valid
-                logger.error("the OIDC provider's keys can't be read", action="oidc_keys_lost", exc_info=error)
+            except Exception as error:  # edge: an error must not end the loop, or old keys would stay valid
+                logger.error("can't read the keys of the OIDC provider", action="oidc_keys_lost", exc_info=error)
             self.forget_old()
             await asyncio.sleep(self._look_s)
 
     async def _tick(self) -> None:
-        """A look that hangs must not keep old tokens alive."""
+        """Remove old tokens even if a read hangs."""
         while True:
             await asyncio.sleep(_TICK_S)
             self.forget_old()
@@ -303,21 +304,23 @@ class Doorkeeper:
         if looking is None:
             if len(self._looking) >= LOOKING_MAX or len(self._unknown) >= UNKNOWN_MAX:
                 raise TokensUnavailable(
-                    f"too many unknown tokens came just now, and this one was not looked for; send it again in {self._look_s:g} s"
+                    f"too many unknown tokens arrived, so this token was not checked; try again in {self._look_s:g} s"
                 )
             looking = self._looking[token_id] = asyncio.create_task(self._look_up(token_id))
             looking.add_done_callback(lambda _: self._looking.pop(token_id))
-        return await asyncio.shield(looking)  # a sender that leaves does not take the answer from the others
+        return await asyncio.shield(looking)  # a sender that disconnects must not cancel the query for the others
 
     async def _look_up(self, token_id: str) -> TokenRow | None:
         try:
             row = await self._in_thread(partial(self._book.live_token, token_id))
         except LedgerUnavailable as error:
-            raise TokensUnavailable("the token can't be checked now, the ledger does not answer; try again") from error
+            raise TokensUnavailable(
+                "can't check the token now, because the ledger does not respond; try again"
+            ) from error
         if row is None:
             self._unknown.add(token_id)
             return None
-        # A look may have ended meanwhile that saw it revoked: the next one reads all again.
+        # A read that saw the token revoked may have ended in the meantime: the next read reads all tokens.
         self._counts = None
         self._rows[token_id] = row
         return row
@@ -330,6 +333,6 @@ class Doorkeeper:
 
 
 def _token_of(header: bytes) -> bytes | None:
-    """The token in a header; None when there is none."""
+    """Return the token in a header. None if there is none."""
     scheme, _, text = header.partition(b" ")
     return text if text and scheme.lower() in _SCHEMES else None

@@ -1,4 +1,4 @@
-"""The doorkeeper that a service's settings ask for."""
+"""Authenticators of services, according to the settings."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from strandline.ledger.roles import GatewayLedger
 
 
 def open_doorkeeper(settings: Settings, ledger: GatewayLedger) -> Doorkeeper | None:
-    """None without authentication: then every caller may do everything. The caller closes it, before the ledger.
+    """Return the authenticator. None without authentication: then every client can do everything. The caller closes it, before
+    the ledger.
 
-    Raises InvalidSettings when what is set of an OIDC provider can't be used.
+    Raises InvalidSettings if the settings of the OIDC provider can't be used.
     """
     if settings.auth == "none":
         return None
@@ -30,6 +31,6 @@ def open_doorkeeper(settings: Settings, ledger: GatewayLedger) -> Doorkeeper | N
 
 
 def open_token_keys(settings: Settings, ledger: GatewayLedger) -> Doorkeeper:
-    """A doorkeeper of tokens for who checks signatures, which a stream's document asks for, whatever `STRANDLINE_AUTH` says. The
-    caller closes it, before the ledger."""
+    """Return an authenticator for signatures, which a stream document requires, whatever `STRANDLINE_AUTH` is. The caller
+    closes it, before the ledger."""
     return Doorkeeper(ledger, look_s=settings.tokens_look_s, kept_s=settings.tokens_kept_s)

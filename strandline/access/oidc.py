@@ -1,13 +1,12 @@
-"""Tokens of an OIDC provider: JSON web tokens (RFC 7519), checked with the keys that the provider publishes (OpenID Connect
-Discovery 1.0, RFC 7517).
+"""Tokens of an OIDC provider: JSON web tokens (RFC 7519), checked with the keys that the provider publishes.
 
-What a token must be: signed by a key of the provider with an algorithm of `ALGORITHMS` (never `none`, and never with a shared
-secret: a public key would be one), from this issuer, for this audience, not expired and not from the future. Who holds it is
-`oidc:SUB`; its rights follow from one claim, by the map in the settings.
+A valid token is signed by a key of the provider with an algorithm of `ALGORITHMS`. The algorithm is never `none` and never uses
+a shared secret, because a public key would be one. The token is from this issuer and for this audience, has not expired, and is
+not from the future. Its holder is `oidc:SUB`. The rights follow from one claim, by the map in the settings.
 
-The keys are kept. They are read again every `look_s`, and when a token names a key that isn't among them, but at most once in
-READ_AGAIN_S. Tokens of a key that the provider has withdrawn are refused from then on. During an outage of the provider, its keys
-stay valid until they are `kept_s` old, so that an outage logs nobody out.
+The keys are cached. They are read again every `look_s`, and if a token names an unknown key, but at most once in READ_AGAIN_S.
+Tokens of a withdrawn key are refused from then on. During an outage of the provider, its keys stay valid until they are
+`kept_s` old, so that an outage ends no login. Sources: OpenID Connect Discovery 1.0, RFC 7517.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ KEYS_KEPT_S = 86_400.0
 """Default seconds for which keys stay valid if they can't be read again."""
 READ_AGAIN_S = 30.0
 LEEWAY_S = 60
-"""How far the provider's clock and ours may be apart."""
+"""Maximum difference in seconds between the provider's clock and ours."""
 TOKEN_BYTES_MAX = 16 * 1024
 ANSWER_BYTES_MAX = 1_000_000
 _FETCH_TIMEOUT_S = 5.0
@@ -51,11 +50,11 @@ _KEY_KINDS: dict[str, type[RSAKey | ECKey | OKPKey]] = {"RSA": RSAKey, "EC": ECK
 _ROLES = (Role.METRICS, Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 
 Fetch = Callable[[str], Any]
-"""The JSON at a URL. Raises OSError, httpx.HTTPError, ValueError."""
+"""Function that returns the JSON at a URL. Raises OSError, httpx.HTTPError, ValueError."""
 
 
 class OidcIssuer:
-    """One provider. May be used by several threads."""
+    """One provider. Thread-safe."""
 
     def __init__(
         self,
@@ -70,16 +69,19 @@ class OidcIssuer:
         now_s: Callable[[], float] = time.time,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`rights`: value of the claim -> a role, or `write:STREAM`. Raises InvalidSettings."""
+        """Raise InvalidSettings if an argument is invalid.
+
+        Args: rights: Value of the claim -> a role, or `write:STREAM`.
+        """
         parts = urlsplit(issuer)
         is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
         if not is_safe or not parts.hostname or parts.query or parts.fragment:
             raise InvalidSettings(
-                "STRANDLINE_OIDC_ISSUER is wrong: write the provider's address, as https://login.example.org/realms/farm"
+                "STRANDLINE_OIDC_ISSUER is wrong: write the provider's address, for example https://login.example.org/realms/farm"
             )
         if not audience:
             raise InvalidSettings(
-                "STRANDLINE_OIDC_AUDIENCE is missing: name what the provider's tokens for Strandline have in `aud`"
+                "STRANDLINE_OIDC_AUDIENCE is missing; set it to the value that tokens for Strandline have in `aud`"
             )
         self._issuer = issuer
         self._audience = audience
@@ -97,10 +99,10 @@ class OidcIssuer:
         self._read_s = self._tried_s = -float("inf")
 
     def principal(self, text: bytes) -> tuple[Principal, float, str]:
-        """Return the holder of a token, its expiry in seconds since 1970, and the mark of its signing key. Raises
-        Unauthenticated, and TokensUnavailable while the provider's keys can't be read."""
+        """Return the holder of a token, its expiry in seconds since 1970, and the thumbprint of its signing key. Raises
+        Unauthenticated; TokensUnavailable if the provider's keys can't be read."""
         if text.count(b".") != 2 or len(text) > TOKEN_BYTES_MAX:
-            raise Unauthenticated("this is no token of Strandline's, and none of the OIDC provider's")
+            raise Unauthenticated("this is neither a token of Strandline nor of the OIDC provider")
         keys: list[RSAKey | ECKey | OKPKey] = []
 
         def key_of(guest: Any) -> RSAKey | ECKey | OKPKey:
@@ -110,11 +112,11 @@ class OidcIssuer:
         try:
             claims = jwt.decode(text, key_of, algorithms=ALGORITHMS).claims
         except (JoseError, ValueError, TypeError, KeyError) as error:
-            raise Unauthenticated("the token is not signed by the OIDC provider as it must be; log in again") from error
+            raise Unauthenticated("the token is not validly signed by the OIDC provider; log in again") from error
         until_s = self._check(claims)
         name = claims.get("sub")
         if not isinstance(name, str) or not name or len(name) > 255 or not name.isprintable():
-            raise Unauthenticated("the token does not say whose it is (`sub`)")
+            raise Unauthenticated("the token does not name its holder (`sub`)")
         values = self._values(claims)
         roles = [self._roles[value] for value in values if value in self._roles]
         writes = frozenset(self._writes[value] for value in values if value in self._writes)
@@ -125,8 +127,8 @@ class OidcIssuer:
         )
 
     def trusts(self, mark: str) -> bool:
-        """Return True if tokens of the key with this mark are still valid, as far as the keys that were read last show. Doesn't
-        block."""
+        """Return True if tokens of the key with this thumbprint are still valid, according to the keys that were read last.
+        Doesn't block."""
         return mark in self._marks and self._clock_s() - self._read_s <= self._kept_s
 
     def refresh(self) -> None:
@@ -140,11 +142,11 @@ class OidcIssuer:
             self._read_keys(now_s)  # without the lock: tokens of known keys are checked in the meantime
 
     def _check(self, claims: Mapping[str, Any]) -> float:
-        """Raises Unauthenticated; returns when the token expires."""
+        """Return the expiry of the token. Raises Unauthenticated."""
         now_s, until_s = self._now_s(), claims.get("exp")
         audiences = claims.get("aud")
         if claims.get("iss") != self._issuer:
-            raise Unauthenticated("the token is of another issuer")
+            raise Unauthenticated("the token is from another issuer")
         if self._audience not in (audiences if isinstance(audiences, list) else [audiences]):
             raise Unauthenticated("the token is for another audience")
         if not _is_time(until_s) or now_s >= float(until_s) + LEEWAY_S:
@@ -152,11 +154,11 @@ class OidcIssuer:
         for claim in ("nbf", "iat"):
             since_s = claims.get(claim)
             if since_s is not None and not (_is_time(since_s) and since_s <= now_s + LEEWAY_S):
-                raise Unauthenticated("the token is not valid yet; are the clocks right?")
+                raise Unauthenticated("the token is not valid yet; check the clocks")
         return float(until_s) + LEEWAY_S
 
     def _values(self, claims: Mapping[str, Any]) -> list[str]:
-        """The values of the claim that rights follow from; `realm_access.roles` is a claim within a claim."""
+        """Return the values of the claim that determines rights. `realm_access.roles` is a claim in a claim."""
         found: Any = claims
         for part in self._claim:
             found = found.get(part) if isinstance(found, Mapping) else None
@@ -164,7 +166,7 @@ class OidcIssuer:
         return [value for value in values if isinstance(value, str)]
 
     def _key_of(self, guest: Any) -> RSAKey | ECKey | OKPKey:
-        """Called with the token's header. Raises Unauthenticated for a key that the provider does not have."""
+        """Return the key for a token's header. Raises Unauthenticated if the provider doesn't have the key."""
         name = guest.headers().get("kid")
         if not isinstance(name, str):
             raise Unauthenticated("the token does not name its key (`kid`)")
@@ -176,7 +178,7 @@ class OidcIssuer:
                 self._read_keys(now_s)
             if now_s - self._read_s > self._kept_s:
                 raise TokensUnavailable(
-                    "the OIDC provider's keys can't be had now, so its tokens can't be checked; try again"
+                    "can't read the OIDC provider's keys, so its tokens can't be checked now; try again"
                 )
             key = self._keys.get(name)
         if key is None:
@@ -187,10 +189,10 @@ class OidcIssuer:
         try:
             about = self._fetch(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
             if about["issuer"] != self._issuer:
-                raise ValueError("it says that it is another issuer")
+                raise ValueError("it names another issuer")
             place = urlsplit(about["jwks_uri"])
             if place.scheme != urlsplit(self._issuer).scheme:
-                raise ValueError("its keys are to be fetched in another way than it is itself")
+                raise ValueError("its keys have another URL scheme than the issuer")
             keys = _public_keys(self._fetch(about["jwks_uri"]))
             if withdrawn := self._keys.keys() - keys.keys():
                 logger.info(
@@ -199,7 +201,7 @@ class OidcIssuer:
             self._keys, self._marks = keys, frozenset(key.thumbprint() for key in keys.values())
             self._read_s = now_s
         except (OSError, httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
-            logger.warning("the OIDC provider's keys can't be read", action="oidc_keys_lost", reason=repr(error)[:300])
+            logger.warning("can't read the OIDC provider's keys", action="oidc_keys_lost", reason=repr(error)[:300])
 
 
 def fetch_json(url: str) -> Any:
@@ -211,12 +213,12 @@ def fetch_json(url: str) -> Any:
         answer.raise_for_status()
         body = read_body(answer, ANSWER_BYTES_MAX)
     if answer.status_code != 200:
-        raise ValueError(f"it answers {answer.status_code}")
+        raise ValueError(f"it responds with {answer.status_code}")
     return json.loads(body)
 
 
 def _public_keys(document: Any) -> dict[str, RSAKey | ECKey | OKPKey]:
-    """The keys that sign, by their names. Kinds that are not known are left out, as RFC 7517 says; so are shared secrets."""
+    """Return the signing keys by name. Unknown kinds are left out, as RFC 7517 requires, and shared secrets too."""
     found: dict[str, RSAKey | ECKey | OKPKey] = {}
     for one in document["keys"]:
         kind, name = _KEY_KINDS.get(one.get("kty")), one.get("kid")
@@ -240,7 +242,7 @@ def _rights(rights: Mapping[str, str]) -> tuple[dict[str, Role], dict[str, str]]
             writes[value] = stream
         else:
             raise InvalidSettings(
-                f"STRANDLINE_OIDC_RIGHTS is wrong: {right!r} is neither metrics, viewer, operator or admin, nor write:STREAM"
+                f"STRANDLINE_OIDC_RIGHTS is wrong: {right!r} is neither metrics, viewer, operator, admin, nor write:STREAM"
             )
     return roles, writes
 

@@ -1,16 +1,16 @@
-"""The one place that answers "may this principal do this to that". Pure: no door, no ledger, no clock.
+"""The only place that decides whether a principal may perform an operation on an object. Pure: no listener, ledger, or clock.
 
-Four roles. Each includes the rights of the one before it:
+There are four roles. Each includes the rights of the role before it:
 
-    metrics    reads metrics
-    viewer     reads everything: jobs, streams, results, dead letters with their bytes, events, metrics; checks documents
-    operator   applies documents, starts, stops, resets and deletes jobs, deletes streams and lookups, audits, backfills, replays
-               dead letters
-    admin      makes and revokes tokens, and writes to every stream
+- metrics: reads metrics.
+- viewer: reads everything (jobs, streams, results, dead letters with their bytes, events, metrics), and checks documents.
+- operator: applies documents; starts, stops, resets, and deletes jobs; deletes streams and lookups; audits, backfills, replays
+  dead letters.
+- admin: makes and revokes tokens, and writes to every stream.
 
-Writing to a stream is a right of its own, given stream by stream: a sensor's token has that one and no role, so that it reads
-nothing when it is stolen. What each operation needs stands in the tables below, as data: a test holds them against the API's
-description and the gateways' routes, and what stands in no table is refused to everybody.
+The right to write to a stream is separate, and given for each stream. The token of a sensor has this right and no role, so that
+it can't read anything if it is stolen. The tables below contain the required right of each operation. A test compares them with
+the API's description and the routes of gateways. An operation without an entry is refused.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from strandline.core.errors import Forbidden
 from strandline.ledger.states import Role
 
 ALL_STREAMS = "*"
-"""Among the streams that a principal may write to: it may write to any."""
+"""Entry in the streams of a principal that permits writing to any stream."""
 
 
 class Need(StrEnum):
-    """What an operation needs of who asks for it."""
+    """Right that an operation requires from its client."""
 
     OPEN = "open"
-    """Nothing: it tells nothing worth stealing."""
+    """No right: the operation returns nothing confidential."""
     METRICS = "metrics"
     VIEWER = "viewer"
     OPERATOR = "operator"
     ADMIN = "admin"
     WRITE = "write"
-    """The right to write to the stream that it names."""
+    """The right to write to the named stream."""
 
 
 @dataclass(frozen=True)
 class Principal:
-    """Somebody whose name was proven."""
+    """An authenticated client."""
 
     name: str
     role: Role | None = None
-    """None: reads and orders nothing."""
+    """None if the principal can't read or order anything."""
     writes: frozenset[str] = frozenset()
-    """The streams that it may write to, beside those that its role gives."""
+    """Streams that the principal can write to, in addition to those of its role."""
 
     def may_write(self, stream: str) -> bool:
-        """Whether its records may go to the stream. Asked for each request to a gateway."""
+        """Return True if the principal can write to the stream. Called for each request to a gateway."""
         return stream in self.writes or self.role is Role.ADMIN or ALL_STREAMS in self.writes
 
 
 ANYONE = Principal("anyone", Role.ADMIN)
-"""Who asks while `STRANDLINE_AUTH` is `none`: who reaches the service may do everything."""
+"""Client while `STRANDLINE_AUTH` is `none`: every client that reaches the service can do everything."""
 STRANGER = Principal("stranger")
-"""Who shows no valid token, where none is needed."""
+"""Client without a valid token, for operations that require none."""
 
 REST_OPERATIONS: dict[str, Need] = {
     "GET /healthz": Need.OPEN,
@@ -123,7 +123,7 @@ REST_OPERATIONS: dict[str, Need] = {
     "POST /v1/tokens": Need.ADMIN,
     "POST /v1/tokens/{name}/revoke": Need.ADMIN,
 }
-"""Each operation of the REST API -> what it needs."""
+"""Operation of the REST API -> required right."""
 
 PAGE_OPERATIONS: dict[str, Need] = {"GET /": Need.OPEN, "GET /console/{name}": Need.OPEN}
 """Requests for the files of the console, which contain no data."""
@@ -133,7 +133,7 @@ GATEWAY_PAGES: dict[str, Need] = {
     "GET /readyz": Need.OPEN,
     "GET /metrics": Need.METRICS,
 }
-"""Pages that each gateway serves -> what they need. `Gateway.actions` has the requests of senders."""
+"""Endpoints of each gateway -> required right. `Gateway.actions` has the requests of senders."""
 
 _ROLES = (Role.METRICS, Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 _ROLE_OF_NEED = {
@@ -145,7 +145,7 @@ _ROLE_OF_NEED = {
 
 
 def may(principal: Principal, need: Need, stream: str = "") -> bool:
-    """Whether the principal may do what needs this; `stream` is the one that is to be written to."""
+    """Return True if the principal has the right. `stream`: stream that the operation writes to."""
     if need is Need.OPEN:
         return True
     if need is Need.WRITE:
@@ -154,7 +154,7 @@ def may(principal: Principal, need: Need, stream: str = "") -> bool:
 
 
 def require(principal: Principal, need: Need, what: str, stream: str = "") -> None:
-    """Raises Forbidden, which says what is missing; `what` completes "may not ..."."""
+    """Raise Forbidden, which names the missing right, unless the principal has it. `what` completes "may not ..."."""
     if not may(principal, need, stream):
         missing = f"the right to write to stream {stream}" if need is Need.WRITE else f"the role {need.value}"
         raise Forbidden(f"{principal.name} may not {what}: that needs {missing}; ask an admin for a token that has it")

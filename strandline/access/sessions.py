@@ -1,7 +1,7 @@
-"""Sign-in sessions of the console: a random identifier in a cookie stands for the token that a person signed in with.
+"""Login sessions of the console: a random identifier in a cookie represents the token of the login.
 
-The token itself never returns to the browser. It stays in the memory of this process, so a restart signs everybody out, and each
-request with a session is authenticated by the token: a revoked or expired token ends its sessions.
+The token itself is never sent back to the browser. It stays in the memory of this process, so a restart ends all sessions. Each
+request of a session is authenticated by the token: a revoked or expired token ends its sessions.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 SESSIONS_MAX = 1_000
-"""Maximum number of sessions. If there are more, the oldest one ends."""
+"""Maximum number of sessions. If there are more, the oldest session ends."""
 SESSION_LASTS_S = 12 * 3_600.0
-"""Seconds after its sign-in that a session ends."""
+"""Lifetime of a session in seconds after its login."""
 _ID_BYTES = 32
 
 
@@ -31,7 +31,7 @@ class Sessions:
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
         self._open: dict[bytes, _Session] = {}
-        """Digest of the identifier -> session, the oldest first: the time of a lookup shows nothing about identifiers."""
+        """Digest of the identifier -> session, the oldest first. So the time of a lookup reveals nothing about identifiers."""
 
     def open(self, authorization: bytes) -> str:
         """Return the identifier of a new session. The caller has checked the token."""

@@ -1,9 +1,11 @@
 """Tokens: `sl_ID_SECRET`. The id finds the token in the ledger, and the secret proves it.
 
-The secret has 256 random bits, so nobody finds it by trying, also not from the ledger. A plain SHA-256 of it is therefore enough
-there: a slow, salted hash protects passwords, which people choose and others guess, and would cost each gateway tens of
-milliseconds for a token that it has not seen yet. The digest is also the key by which the holder signs datagrams (signing.py):
-who can read the ledger can sign as everybody, as who checks an HMAC always can, but can log in as nobody.
+The secret has 256 random bits, so it can't be guessed, even from the ledger. Therefore the ledger stores a plain SHA-256 of it.
+A slow, salted hash protects passwords, which people choose and others guess. It would cost each gateway tens of milliseconds
+for a new token.
+
+The digest is also the key with which the holder signs datagrams (signing.py). A reader of the ledger can sign as every holder,
+like everyone who checks an HMAC, but can't log in.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ from strandline.ledger.roles import TokenLedger
 from strandline.ledger.states import Role, TokenRow
 
 MARK = "sl_"
-"""Begins every token, so that programs which look for secrets in code and logs know one when they see it."""
+"""Prefix of every token, so that scanners for secrets in code and logs recognize it."""
 _FORM = re.compile(rb"sl_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 NAME_CHARACTERS_MAX = 100
 
 
 class Credential(NamedTuple):
-    """What a token holds."""
+    """Parts of a token."""
 
     token_id: str
     secret: bytes
@@ -37,35 +39,35 @@ class Credential(NamedTuple):
 
 @dataclass(frozen=True)
 class MadeToken:
-    """A new token. This is the only moment at which it can be shown."""
+    """A new token. It can't be displayed again later."""
 
     row: TokenRow
     text: str = field(repr=False)
 
 
 def read_token(text: bytes) -> Credential | None:
-    """The parts of a token; None for what can't be one."""
+    """Return the parts of a token. None if it can't be a token."""
     found = _FORM.fullmatch(text)
     return Credential(found[1].decode("ascii"), found[2]) if found else None
 
 
 def is_secret_of(row: TokenRow, secret: bytes) -> bool:
-    """Whether this is the token's secret. Takes as long for a nearly right one as for any other."""
+    """Return True if this is the token's secret. Compares in constant time."""
     return hmac.compare_digest(digest_of(secret), row.digest)
 
 
 def digest_of(secret: bytes) -> str:
-    """What the ledger keeps of a secret."""
+    """Return the form in which the ledger stores a secret."""
     return hashlib.sha256(secret).hexdigest()
 
 
 def signing_key_of(row: TokenRow) -> bytes:
-    """By which the token's holder signs datagrams: the digest itself, which the holder can make from the secret."""
+    """Return the key with which the token's holder signs datagrams: the digest, which the holder can compute from the secret."""
     return bytes.fromhex(row.digest)
 
 
 def principal_of(row: TokenRow) -> Principal:
-    """Whom the token stands for."""
+    """Return the principal of the token."""
     return Principal(row.name, row.role, frozenset(row.writes))
 
 
@@ -79,8 +81,10 @@ def make_token(
     now_ms: int,
     by: str,
 ) -> MadeToken:
-    """Make a token and keep its digest in the ledger. Raises InvalidDocument for a wrong name or none of the rights, Conflict
-    for a name that has a token."""
+    """Make a token and store its digest in the ledger.
+
+    Raises InvalidDocument for a wrong name or without rights; Conflict if a token has the name.
+    """
     problems = [
         Problem(f"{wrong!r} can't be a name; expected {NAME_FORM}", path)
         for path, values in (("name", [name]), ("writes", writes))
@@ -88,9 +92,9 @@ def make_token(
         if not (NAME.fullmatch(wrong) or (path == "writes" and wrong == ALL_STREAMS))
     ]
     if len(name) > NAME_CHARACTERS_MAX:
-        problems.append(Problem(f"a name has at most {NAME_CHARACTERS_MAX} characters", "name"))
+        problems.append(Problem(f"a name can have at most {NAME_CHARACTERS_MAX} characters", "name"))
     if role is None and not writes:
-        problems.append(Problem("such a token could do nothing: give it a role, or a stream to write to", "role"))
+        problems.append(Problem("the token would have no rights; give it a role, or a stream to write to", "role"))
     if problems:
         raise InvalidDocument(problems)
     token_id, secret = secrets.token_hex(8), secrets.token_urlsafe(32)
@@ -105,7 +109,7 @@ def make_token(
 
 
 def revoke_token(ledger: TokenLedger, name: str, by: str) -> TokenRow:
-    """Make a token invalid for ever. Raises NotFound."""
+    """Make a token invalid forever. Raises NotFound."""
     row = ledger.revoke_token(name, by)
     ledger.record_event("token_revoked", f"token {name} was revoked", facts={"token": name}, principal=by)
     return row

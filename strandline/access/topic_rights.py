@@ -1,15 +1,15 @@
-"""What each user of the MQTT server may do: a file in the form of Mosquitto's `acl_file`, with two kinds of lines more.
+"""Rights of the users of the MQTT server: a file in the form of Mosquitto's `acl_file`, with two additional kinds of lines.
 
-    user lundy                    what follows is about this user
-    topic write farm/+/power      it may publish to topics that match; `topic FILTER` and `topic readwrite FILTER` say the same
-    topic deny farm/secret/#      but never to these
-    client lundy-*                it may connect under these client identifiers only; the rest of the name may be anything
-    stream turbines               its messages may go to these streams only, whatever their topics
-    pattern write dev/%u/#        every user: %u is its name, %c its client identifier
+- `user lundy`: the following lines are about this user.
+- `topic write farm/+/power`: it can publish to matching topics. `topic FILTER` and `topic readwrite FILTER` mean the same.
+- `topic deny farm/secret/#`: it can never publish to these topics.
+- `client lundy-*`: it can connect only with these client identifiers; `*` matches the remainder of the name.
+- `stream turbines`: its messages can go only to these streams, whatever their topics are.
+- `pattern write dev/%u/#`: applies to every user: %u is its name, %c its client identifier.
 
-A user may publish where a `topic` or a `pattern` allows it. One that the file does not name, and no pattern covers, may publish
-nothing. `topic read` lines are read over: nobody can subscribe here. Lines before the first `user` are about clients without a
-name in Mosquitto; there are none here, and such a line is refused.
+A user can publish to topics that a `topic` or a `pattern` allows. A user that is not in the file and matches no pattern can't
+publish. `topic read` lines are ignored, because clients can't subscribe here. In Mosquitto, lines before the first `user` are
+about clients without a name. This server has no such clients, and refuses such lines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WRITING = ("write", "readwrite")
 
 @dataclass
 class UserRights:
-    """The lines about one user."""
+    """Lines about one user."""
 
     allowed: list[str] = field(default_factory=list)
     denied: list[str] = field(default_factory=list)
@@ -37,38 +37,38 @@ _NONE = UserRights()
 
 
 class TopicRights:
-    """The whole file."""
+    """Content of the file."""
 
     def __init__(self, users: dict[str, UserRights], patterns: Sequence[str]) -> None:
         self._users = users
         self._patterns = patterns
 
     def names(self, user: str) -> bool:
-        """Whether a line is about this user."""
+        """Return True if a line is about this user."""
         return user in self._users
 
     def may_connect(self, user: str, client_id: str) -> bool:
-        """Whether the user may have this client identifier."""
+        """Return True if the user can have this client identifier."""
         clients = self._users.get(user, _NONE).clients
         return not clients or any(
             client_id.startswith(one[:-1]) if one.endswith("*") else client_id == one for one in clients
         )
 
     def may_publish(self, user: str, client_id: str, topic: str, stream: str) -> bool:
-        """Whether the user's message may go from this topic to this stream."""
+        """Return True if the user's message can go from this topic to this stream."""
         own = self._users.get(user, _NONE)
         if (own.streams and stream not in own.streams) or any(matches(one, topic) for one in own.denied):
             return False
         if any(matches(one, topic) for one in own.allowed):
             return True
-        # A name that is itself a filter must not widen a pattern.
+        # A name that is a filter must not widen a pattern.
         if not {"+", "#", "/"}.isdisjoint(user + client_id):
             return False
         return any(matches(one.replace("%u", user).replace("%c", client_id), topic) for one in self._patterns)
 
 
 def matches(topic_filter: str, topic: str) -> bool:
-    """Whether a topic matches a filter, as MQTT 5.0, section 4.7 says."""
+    """Return True if a topic matches a filter (MQTT 5.0, section 4.7)."""
     if topic.startswith("$") and not topic_filter.startswith("$"):
         return False
     levels, wanted = topic.split("/"), topic_filter.split("/")
@@ -81,11 +81,11 @@ def matches(topic_filter: str, topic: str) -> bool:
 
 
 def read_topic_rights(path: Path) -> TopicRights:
-    """Raises InvalidSettings, which names the line."""
+    """Return the rights. Raises InvalidSettings, which names the line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"the file of MQTT rights {path} can't be read: {error}") from error
+        raise InvalidSettings(f"can't read the file of MQTT rights {path}: {error}") from error
     users: dict[str, UserRights] = {}
     patterns: list[str] = []
     present: UserRights | None = None
@@ -94,42 +94,42 @@ def read_topic_rights(path: Path) -> TopicRights:
         rest = rest.strip()
         if not word or word.startswith("#"):
             continue
-        problem = "" if rest else "nothing follows the first word"
+        problem = "" if rest else "the first word has no value"
         if not problem and word == "user":
             present = users.setdefault(rest, UserRights())
         elif not problem and word in ("topic", "pattern"):
             problem = _add_filter(word, rest, present, patterns)
         elif not problem and word in ("client", "stream"):
             if present is None:
-                problem = "no user stands before it"
+                problem = "it is before the first line `user NAME`"
             elif word == "client":
                 present.clients.append(rest)
             else:
                 present.streams.add(rest)
         elif not problem:
-            problem = "a line begins with user, topic, pattern, client or stream"
+            problem = "a line must begin with user, topic, pattern, client, or stream"
         if problem:
             raise InvalidSettings(f"{path}:{number}: {problem}; docs/mqtt.md explains the file")
     return TopicRights(users, patterns)
 
 
 def _add_filter(word: str, rest: str, present: UserRights | None, patterns: list[str]) -> str:
-    """Add a `topic` or a `pattern`; returns what is wrong with it."""
+    """Add a `topic` or a `pattern`. Return the error, or an empty string."""
     access, _, topic_filter = rest.partition(" ")
     if access not in (*_WRITING, "read", "deny"):
         access, topic_filter = "readwrite", rest
     topic_filter = topic_filter.strip()
     levels = topic_filter.split("/")
     if not topic_filter or "#" in levels[:-1] or any(len(one) > 1 and not {"+", "#"}.isdisjoint(one) for one in levels):
-        return f"{topic_filter!r} is no topic filter"
+        return f"{topic_filter!r} is not a topic filter"
     if word == "pattern":
         if access == "deny":
-            return "a pattern can't deny; deny topics user by user"
+            return "a pattern can't deny; deny topics for each user"
         if access in _WRITING:
             patterns.append(topic_filter)
         return ""
     if present is None:
-        return "it is about clients without a name, and there are none here; put it behind a line `user NAME`"
+        return "it is about clients without a name, which don't exist here; move it after a line `user NAME`"
     if access == "deny":
         present.denied.append(topic_filter)
     elif access in _WRITING:

@@ -1,1 +1,1 @@
-"""Notices: find what is wrong, and notify people. One module for each kind of condition and each kind of channel."""
+"""Notices: find problems, and notify people. One module for each kind of condition and each kind of channel."""

@@ -1,4 +1,4 @@
-"""The `notice:` document: which conditions are watched, and who is notified how often."""
+"""The `notice:` document: watched conditions, recipients, and the frequency of messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _OneOf(DocumentModel):
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
             found = f"has {' and '.join(given)}" if given else "has none"
-            yield (), f"a {self.WHAT} is exactly one of {', '.join(type(self).model_fields)}, and this one {found}"
+            yield (), f"a {self.WHAT} must be exactly one of {', '.join(type(self).model_fields)}; this one {found}"
 
 
 class ConditionSpec(*_FIELDS_OF_CONDITIONS, _OneOf):  # type: ignore[misc]  # one class for each condition
@@ -53,7 +53,7 @@ class ConditionSpec(*_FIELDS_OF_CONDITIONS, _OneOf):  # type: ignore[misc]  # on
     @model_validator(mode="before")
     @classmethod
     def _word(cls, value: object) -> object:
-        """A condition can be written as a word, if it needs no options."""
+        """Accept a word as a condition without options."""
         if not isinstance(value, str):
             return value
         if value not in CONDITIONS:
@@ -73,7 +73,7 @@ def _minutes(value: object) -> int:
         if not (0 <= hours <= 24 and 0 <= minutes < 60 and hours * 60 + minutes <= _DAY_MIN):
             raise ValueError
     except ValueError:
-        raise ValueError(f"{value!r} is no time of day; write '22:00', in quotes") from None
+        raise ValueError(f"{value!r} is not a time of day; write '22:00', in quotes") from None
     return hours * 60 + minutes
 
 
@@ -86,12 +86,12 @@ TimeOfDay = Annotated[str, BeforeValidator(_time_of_day)]
 
 
 class QuietSpec(DocumentModel):
-    """A time of day in which messages are held back. They are sent, joined, at its end."""
+    """Times of day in which messages are held back. They are sent, joined, at the end."""
 
     start: TimeOfDay = Field(alias="from")
     """Time of day, as `"22:00"`."""
     to: TimeOfDay
-    """Time of day; before `from`, it is one of the next day."""
+    """Time of day. If it is before `from`, it is on the next day."""
     zone: str = "UTC"
     """Time zone, as `Europe/Berlin`."""
     days: list[Day] = Field(default_factory=lambda: [*DAYS], min_length=1)
@@ -120,37 +120,37 @@ class QuietSpec(DocumentModel):
 
 
 class GroupSpec(DocumentModel):
-    """Which problems share a message."""
+    """Rules by which problems share a message."""
 
     by: GroupBy = "condition"
-    """`condition`: those of one condition; `job`: those of one job; `notice`: all; `problem`: none."""
+    """`condition`: problems of one condition share a message; `job`: problems of one job; `notice`: all; `problem`: none."""
     wait: Duration = Field(default=10_000, json_schema_extra={"default": "10s"})
-    """How long a new problem waits for others."""
+    """Time for which a new problem waits for others."""
     every: Duration = Field(default=60_000, json_schema_extra={"default": "1m"})
     """Minimum time between two messages about new problems of one group."""
 
 
 class NoticeSpec(DocumentModel):
-    """Who is notified when something is wrong."""
+    """Conditions to watch, and channels through which people are notified."""
 
     NOT_SUPPORTED: ClassVar[dict[str, str]] = {
         "mute": "a notice is muted by a command, not by its document: strandline notice mute NAME --for 2h",
     }
     notice: Name
-    """The name."""
+    """Name of the notice."""
     when: list[ConditionSpec] = Field(min_length=1, max_length=50)
     """Conditions: a word, as `job_failed`, or `{NAME: {OPTION: ...}}`."""
     to: list[ChannelSpec] = Field(min_length=1, max_length=20)
-    """Channels. Each gets every message."""
+    """Channels. Each receives every message."""
     jobs: list[str] = Field(default_factory=lambda: ["*"], min_length=1, max_length=200)
-    """Names of the watched jobs; `*` stands for any characters."""
+    """Names of the watched jobs; `*` matches any characters."""
     group: GroupSpec = Field(default_factory=GroupSpec)
-    """Which problems share a message."""
+    """Rules by which problems share a message."""
     cooldown: Duration = Field(default=600_000, json_schema_extra={"default": "10m"})
-    """Minimum time between two messages about new problems of one subject, as a job. What happens in between is reported in one
-    message at its end."""
+    """Minimum time between two messages about new problems of one subject, for example a job. New problems in between are
+    reported in one message at the end."""
     remind_after: Duration | None = None
-    """When one reminder of a problem that is still open is sent. Default: never."""
+    """Time after which one reminder of an open problem is sent. Default: never."""
     resolved: bool = True
     """True if a message reports that problems are over."""
     limit: int = Field(default=10, ge=1, le=1_000)
@@ -158,14 +158,14 @@ class NoticeSpec(DocumentModel):
     quiet: list[QuietSpec] = Field(default_factory=list, max_length=20)
     """Times of day in which messages are held back."""
     about: str = Field(default="", max_length=2_000)
-    """A text at the end of each message, as the link to a runbook."""
+    """Text at the end of each message, for example the link to a runbook."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if not 0 <= self.group.wait <= 3_600_000:
             yield ("group", "wait"), f"is {format_duration(self.group.wait)}; expected up to 1h"
         for number, pattern in enumerate(self.jobs):
             if not pattern or any(character.isspace() for character in pattern):
-                yield ("jobs", number), f"{pattern!r} is no name of a job, as 'turbine-*'"
+                yield ("jobs", number), f"{pattern!r} is not a name of a job, for example 'turbine-*'"
 
     @property
     def labels(self) -> list[str]:
@@ -174,7 +174,7 @@ class NoticeSpec(DocumentModel):
 
     @property
     def channels(self) -> dict[str, ChannelSpec]:
-        """Name -> channel, named like the conditions."""
+        """Name -> channel. Names have the same form as those of conditions."""
         return dict(zip(_labels([one.keyword for one in self.to]), self.to, strict=True))
 
     @property

@@ -1,4 +1,4 @@
-"""Results of a look at one condition of a notice. Pure data."""
+"""Results of the check of one condition of a notice. Pure data."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem that a condition found, with all that a person must know at night."""
+    """A problem that a condition found, with all information for the person who is notified."""
 
     subject: str
     """The affected object, as `job power`. A condition has at most one open problem of a subject."""
     title: str
-    """What is wrong, in one line."""
+    """The problem, in one line."""
     affected: str
-    """What this means for records, results and users."""
+    """Consequences for records, results, and users."""
     action: str
-    """What to do: exact commands, one a line."""
+    """Remedy: exact commands, one per line."""
     reason: str = ""
-    """Why, as far as it is known; empty if unknown."""
+    """Cause of the problem; empty if unknown."""
     job: str | None = None
 
 
@@ -35,24 +35,21 @@ class Happened:
 
 @dataclass(frozen=True)
 class Sight:
-    """Result of one look at one condition.
-
-    A condition that is based on events opens problems by `happened` only; `holding` keeps them open. Another condition opens
-    problems by `holding`.
-    """
+    """Result of one check of one condition. A condition that is based on events opens problems only by `happened`; `holding`
+    keeps them open. Another condition opens problems by `holding`."""
 
     holding: Mapping[str, Finding] = field(default_factory=dict)
-    """Subject -> problem that is there now."""
+    """Subject -> problem that exists now."""
     happened: tuple[Happened, ...] = ()
     unknown: frozenset[str] = frozenset()
-    """Subjects whose state could not be found out: their problems stay as they are."""
+    """Subjects whose state is unknown. Their problems stay unchanged."""
     is_blind: bool = False
-    """True if nothing could be found out."""
+    """True if nothing could be checked."""
     by_events: bool = False
     """True if only events open problems."""
     has_end: bool = True
-    """False if a problem is a moment, as the end of a batch: nothing reports that it is over."""
+    """False if a problem has no duration, as the end of a batch. Then no message reports that it is over."""
     hold_ms: int = 0
-    """How long `holding` must contain a problem before it is opened."""
+    """Time for which `holding` must contain a problem before it is opened."""
     clear_ms: int = 0
-    """How long `holding` must not contain a problem before it is over."""
+    """Time for which `holding` must not contain a problem before it is over."""

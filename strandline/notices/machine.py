@@ -1,19 +1,19 @@
-"""The state machine of a notice: from what was found, and what was reported before, to messages. Pure: no clock, no I/O.
+"""State machine of a notice: makes messages from new findings and from the problems reported before. Pure: no clock, no I/O.
 
 A problem is in one of these states:
 
     found --> reported --> ended
-        |                    ^
-        +-> ended, unreported (reported together with its end)
+      |                    ^
+      +-> ended, unreported (reported together with its end)
 
-Invariants, for each history of looks, kills and new leaders:
+Invariants, for each history of checks, kills, and new leaders:
 
 - Every event that a condition found has a problem, and every problem is part of a message about it.
 - No message is made without a problem that was found.
 - The end of each problem is reported at most once, and only together with or after the problem.
-- A message waits for the group, the cooldown, quiet hours and muting. It is delayed and joined with others, never dropped.
+- A message waits for the group, the cooldown, quiet hours, and muting. It is delayed and joined with others, never dropped.
 
-The caller records the result of `look` in one transaction. If it can't, it repeats the look with the state in the ledger.
+The caller records the result of `look` in one transaction. If it can't, it repeats the check with the state in the ledger.
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ from strandline.notices.finding import Finding, Happened, Sight
 GroupBy = Literal["condition", "job", "problem", "notice"]
 Kind = Literal["problem", "resolved", "reminder"]
 Render = Callable[[Kind, Sequence[ProblemRow]], dict[str, Any]]
-"""Makes the content of a message."""
+"""Function that makes the content of a message."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a notice's document says about when to send which messages."""
+    """Rules of a notice's document for the time and content of messages."""
 
     notice: str
     channels: tuple[str, ...]
     group_by: GroupBy = "condition"
     wait_ms: int = 10_000
-    """How long a new problem waits for others of its group."""
+    """Time for which a new problem waits for others of its group."""
     every_ms: int = 60_000
     """Minimum time between two messages of one kind about one group."""
     cooldown_ms: int = 600_000
     """Minimum time between two messages about new problems of one subject."""
     remind_after_ms: int | None = None
-    """When a reminder of an open problem is sent; None: never."""
+    """Time after which a reminder of an open problem is sent. None if no reminder is sent."""
     reports_end: bool = True
     """True if a message reports that problems are over."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """State of a notice between two looks, in addition to its problems."""
+    """State of a notice between two checks, in addition to its problems."""
 
     problems: int = 0
     """Number of problems so far; the next one has the next number."""
     messages: int = 0
     pending: Mapping[str, int] = field(default_factory=dict)
-    """Condition and subject -> since when a condition found the problem that isn't open yet."""
+    """Condition and subject -> time at which a condition first found the problem that isn't open yet."""
     clearing: Mapping[str, int] = field(default_factory=dict)
-    """Condition and subject -> since when an open problem isn't found any more."""
+    """Condition and subject -> time since which an open problem isn't found any more."""
     groups: Mapping[str, int] = field(default_factory=dict)
-    """Kind and group -> when its last message was made."""
+    """Kind and group -> time of its last message."""
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Memory:
@@ -82,7 +82,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Look:
-    """What a look changes."""
+    """Changes by one check."""
 
     memory: Memory
     problems: tuple[ProblemRow, ...]
@@ -100,15 +100,15 @@ def look(
     *,
     is_held: bool = False,
 ) -> Look:
-    """Return the changes that follow from what the conditions found.
+    """Return the changes that follow from the findings of the conditions.
 
     1. Events open problems. An event about an open problem ends it first: the condition was over in between.
-    2. Other findings open problems when they have held for long enough, or renew the text of unreported ones.
+    2. Other findings open problems if they have held for long enough, or update the text of unreported problems.
     3. Open problems that aren't found any more end.
-    4. Problems that are due become messages, one for each group and kind, to each channel.
+    4. Due problems become messages, one for each group and kind, to each channel.
 
-    `known`: the problems that aren't settled, and those that were reported within the cooldown. `sights`: condition -> what it
-    found; a condition that isn't in it is no longer part of the document. `is_held`: quiet hours or a muted notice.
+    `known`: the problems that aren't settled, and those that were reported within the cooldown. `sights`: condition -> its
+    findings; a condition that isn't in it is no longer part of the document. `is_held`: quiet hours or a muted notice.
     """
     state = _State(rules, memory, known, now_ms)
     for condition, sight in sights.items():
@@ -122,7 +122,7 @@ def look(
 
 
 class _State:
-    """One look that is under way."""
+    """State during one check."""
 
     def __init__(self, rules: Rules, memory: Memory, known: Sequence[ProblemRow], now_ms: int) -> None:
         self._rules = rules
@@ -185,7 +185,7 @@ class _State:
         self._clearing = {key: since_ms for key, since_ms in self._clearing.items() if key in is_open}
 
     def report(self, render: Render) -> tuple[MessageRow, ...]:
-        """Make messages of all that is due, ends first: an end and a new problem of one subject stay in this order."""
+        """Make messages of all due problems, ends first. So an end and a new problem of one subject stay in this order."""
         made: list[MessageRow] = []
         kinds: tuple[tuple[Kind, str], ...] = (
             ("resolved", "end_reported_ms"),
@@ -207,7 +207,7 @@ class _State:
         return tuple(made)
 
     def _due(self, kind: Kind) -> dict[str, list[ProblemRow]]:
-        """Group -> problems for a message of this kind now. A group is due when one of its problems is; the others join it."""
+        """Group -> problems for a message of this kind now. A group is due if one of its problems is due; the others join it."""
         ready: dict[str, list[ProblemRow]] = {}
         due: set[str] = set()
         for row in self._rows.values():
@@ -226,7 +226,8 @@ class _State:
         return {group: rows for group, rows in ready.items() if group in due}
 
     def _due_ms(self, kind: Kind, row: ProblemRow) -> int | None:
-        """When a message of this kind about a problem is due; None if none is, or the cooldown of its subject isn't over."""
+        """Return the time at which a message of this kind about a problem is due. None if no message is due, or if the cooldown
+        of its subject isn't over."""
         if kind == "problem":
             if row.reported_ms is not None or self._now_ms < self._cool_ms(row):
                 return None
@@ -241,7 +242,7 @@ class _State:
         return row.reported_ms + self._rules.remind_after_ms
 
     def _cool_ms(self, row: ProblemRow) -> int:
-        """When the cooldown of a problem's subject ends."""
+        """Return the end of the cooldown of a problem's subject."""
         reported = [
             one.reported_ms
             for one in self._rows.values()

@@ -17,7 +17,7 @@ class NoOptions(DocumentModel):
 def _share(value: object) -> object:
     if isinstance(value, str) and value.endswith("%") and value[:-1].isascii() and value[:-1].isdigit():
         return float(value[:-1]) / 100
-    raise ValueError(f"{value!r} is no share; write 90%")
+    raise ValueError(f"{value!r} is not a share; write 90%")
 
 
 Share = Annotated[
@@ -28,4 +28,4 @@ Share = Annotated[
 ]
 """Written as `90%`."""
 TextOrSecret = str | SecretSpec
-"""A text, or `{secret: NAME}`."""
+"""A string, or `{secret: NAME}`."""

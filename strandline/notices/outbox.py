@@ -1,4 +1,6 @@
-"""Which recorded messages are sent now: the limit per minute, and one summary for the rest. Pure: no clock, no I/O."""
+"""Choice of the recorded messages that are sent now: the limit per minute, and one summary for the rest. Pure: no clock, no
+I/O.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,12 @@ LIMIT_MS = 60_000
 PAUSE_FIRST_MS = 1_000
 PAUSE_MAX_MS = 300_000
 GIVE_UP_MS = 3 * 86_400_000
-"""Age at which a message is given up. The next attempts would report what nobody can act on any more."""
+"""Age at which a message is given up. Later attempts would report problems that are too old to act on."""
 
 
 @dataclass(frozen=True)
 class Sends:
-    """What to do for one channel of a notice."""
+    """Messages to send to one channel of a notice."""
 
     now: tuple[MessageRow, ...] = ()
     """Messages to send now."""
@@ -25,11 +27,12 @@ class Sends:
 
 
 def choose(pending: Sequence[MessageRow], attempts: Sequence[AttemptRow], limit: int, now_ms: int) -> Sends:
-    """Return what to send to one channel now. `attempts`: those of the channel.
+    """Return the messages to send to one channel now.
 
-    An attempt counts from its start until a minute after its end: the receiver gets the message at any time in between. So the
-    receiver gets at most `limit` messages within a minute, also when a message is sent again after a kill. If more messages are
-    due than may be sent, one summary replaces those beyond the limit.
+    An attempt counts from its start until a minute after its end, because the receiver can get the message at any time in
+    between. So the receiver gets at most `limit` messages within a minute, even if a message is sent again after a kill. If
+    more messages are due, one summary replaces those beyond the limit.
+    Args: attempts: Attempts of the channel.
     """
     used = sum(one.ended_ms is None or one.ended_ms > now_ms - LIMIT_MS for one in attempts)
     running = {one.message for one in attempts if one.ended_ms is None}

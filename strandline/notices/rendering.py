@@ -1,6 +1,7 @@
-"""The text of messages. Pure.
+"""Content of messages. Pure.
 
-A message answers three questions: what is wrong, what is affected, what to do. Its title is enough for the display of a phone.
+A message answers three questions: what is wrong, what is affected, what to do. Its title is sufficient for the display of a
+phone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _REASON_MAX = 1_000
 
 
 def render(notice: str, kind: Kind, rows: Sequence[ProblemRow], about: str = "") -> dict[str, Any]:
-    """Return the content of a message. `about`: a text of the document for each message, as the link to a runbook."""
+    """Return the content of a message. `about`: text of the document for each message, for example the link to a runbook."""
     if kind == "test":
         return {
             "kind": kind,

@@ -1,10 +1,10 @@
-"""Looks at the conditions of all notices, and sends their messages, while this control service leads the notices.
+"""Service that checks the conditions of all notices and sends their messages, while this control service leads the notices.
 
-One thread looks and decides; each channel sends from a thread of its own, so a receiver that hangs delays no other.
+One thread checks and decides. Each channel sends from its own thread, so a receiver that hangs delays no other channel.
 
-1. Claim or renew the lease. Only its holder goes on.
-2. For each notice: find out what its conditions say, let the state machine decide, and record problems and messages.
-3. For each channel: choose what may be sent now, and record an attempt before it begins and after it has ended.
+1. Claim or renew the lease. Only its holder continues.
+2. For each notice: check its conditions, run the state machine, and record problems and messages.
+3. For each channel: choose the messages to send now. Record an attempt before it begins and after it has ended.
 
 After a kill, the messages in the ledger are sent. A message whose attempt was interrupted is sent again, once for each kill.
 """
@@ -41,16 +41,16 @@ SEND_INTERVAL_S = 1.0
 EVENTS_A_LOOK = 5_000
 PROBLEMS_A_SUMMARY = 20_000
 LEASE_MIN_MS = 20_000
-"""Minimum length of the lease. It is longer than an attempt takes, so an attempt of the former leader has ended."""
+"""Minimum length of the lease. It is longer than an attempt, so when it ends, the attempts of the former leader have ended."""
 KEPT_MS = 30 * 86_400_000
-"""How long settled problems and sent messages are kept."""
+"""Time for which settled problems and sent messages are kept."""
 FORGET_EVERY_S = 3_600.0
 _SPARE_S = 2.0
 
 
 @dataclass(frozen=True)
 class NoticeTimes:
-    """How often a control service looks and sends."""
+    """Intervals at which a control service checks and sends."""
 
     look_s: float = LOOK_INTERVAL_S
     send_s: float = SEND_INTERVAL_S
@@ -70,7 +70,7 @@ class Work:
 
 
 class NoticeService:
-    """Runs in threads of its own between `start` and `close`."""
+    """Runs in its own threads between `start` and `close`."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class NoticeService:
         times: NoticeTimes | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`service`: name of this control service. No other process has the name while this one runs."""
+        """Args: service: Name of this control service. No other process has the name while this process runs."""
         self._ledger = ledger
         self._service = service
         self._holder = f"{service}/{token_hex(8)}"
@@ -90,16 +90,16 @@ class NoticeService:
         self._times = times or NoticeTimes()
         self._monotonic_s = monotonic_s
         self._sending: dict[tuple[str, str], int] = {}
-        """Notice and channel of the attempts that run -> number of the message."""
+        """Notice and channel of the running attempts -> number of the message."""
         self._lock = threading.Lock()
         self._next_look_s = self._next_forget_s = 0.0
         self._epoch, self._renew_at_s = 0, 0.0
         self._said = ""
-        """The error that was logged last, while it lasts."""
+        """Last logged error, while it persists."""
         self._specs: dict[str, tuple[tuple[int, int], NoticeSpec]] = {}
         """Notice -> its version, and its document."""
         self._failing: set[tuple[str, str]] = set()
-        """Notice and condition that could not be looked at, and were logged."""
+        """Notice and condition whose check failed and was logged."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
 
@@ -107,7 +107,7 @@ class NoticeService:
         self._thread.start()
 
     def close(self) -> None:
-        """Begin no attempt any more, wait for those that run, and give the lease back."""
+        """Begin no new attempt, wait for the running attempts, and release the lease."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -117,16 +117,14 @@ class NoticeService:
         try:
             self._ledger.release_notices(self._service)
         except StrandlineError as error:
-            logger.warning(
-                "the lease of the notices was not given back and will end", action="notices", error=str(error)
-            )
+            logger.warning("can't release the lease of the notices; it will expire", action="notices", error=str(error))
 
     def wake(self) -> None:
-        """Look soon, because a notice was applied or tested."""
+        """Check soon, because a notice was applied or tested."""
         self._next_look_s = 0.0
 
     def step(self) -> None:
-        """Look once, if it is time, and begin to send what is due. Raises StrandlineError."""
+        """Check the conditions if it is time, and begin to send due messages. Raises StrandlineError."""
         if not self._ledger.notices():
             return
         if not self._leads():
@@ -141,7 +139,7 @@ class NoticeService:
             self._ledger.forget_notices(now_ms - KEPT_MS)
 
     def _leads(self) -> bool:
-        """Claim the lease, or renew it when a quarter of it has passed. The ledger refuses what a former leader writes."""
+        """Claim the lease, or renew it after a quarter of its time. The ledger refuses writes of a former leader."""
         asked_s = self._monotonic_s()
         if asked_s < self._renew_at_s:
             return True
@@ -153,12 +151,14 @@ class NoticeService:
         return True
 
     def look(self, epoch: int, now_ms: int) -> None:
-        """Look at the conditions of each notice once. An error of one notice doesn't stop the others."""
+        """Check the conditions of each notice once. An error of one notice doesn't stop the others."""
         for row in self._ledger.notices():
             try:
                 self._look_at(epoch, now_ms, row)
             except (Fenced, InvalidDocument) as error:
-                logger.info("a look at a notice was not recorded", action="notices", notice=row.name, error=str(error))
+                logger.info(
+                    "the check of a notice was not recorded", action="notices", notice=row.name, error=str(error)
+                )
 
     def _look_at(self, epoch: int, now_ms: int, row: NoticeRow) -> None:
         spec = self._spec(row)
@@ -203,9 +203,9 @@ class NoticeService:
         return known[1]
 
     def _sight(self, notice: str, label: str, condition: ConditionSpec, view: View) -> Sight:
-        """Look at one condition. If it can't be looked at, its problems stay as they are.
+        """Check one condition. If the check fails, its problems stay unchanged.
 
-        Raises StrandlineError if events could not be looked at: they must not count as handled.
+        Raises StrandlineError if events could not be read, because they must not count as handled.
         """
         module = condition_of(condition.keyword)
         try:
@@ -214,7 +214,7 @@ class NoticeService:
             if (notice, label) not in self._failing:
                 self._failing.add((notice, label))
                 logger.warning(
-                    "could not look at a condition", action="notices", notice=notice, condition=label, error=str(error)
+                    "can't check a condition", action="notices", notice=notice, condition=label, error=str(error)
                 )
             if getattr(module, "BY_EVENTS", False):
                 raise
@@ -242,17 +242,17 @@ class NoticeService:
                 try:
                     self._send_to(epoch, now_ms, specs[name], channel, messages, attempts[name, channel])
                 except InvalidDocument as error:  # a newer version of Strandline has written it
-                    logger.warning("can't send messages of a notice", action="notices", notice=name, error=str(error))
+                    logger.warning(
+                        "can't send the messages of a notice", action="notices", notice=name, error=str(error)
+                    )
 
     def _end_orphan(self, attempt: AttemptRow) -> None:
-        """End an attempt that this process recorded without learning of it, because the answer of the ledger was lost.
-
-        Nothing was sent. Only the leader begins attempts, so one without an end that isn't running here is of this kind.
-        """
+        """End an attempt that this process recorded without learning of it, because the response of the ledger was lost.
+        Nothing was sent. Only the leader begins attempts, so an attempt without an end that doesn't run here is of this kind."""
         with self._lock:
             is_running = self._sending.get((attempt.notice, attempt.channel)) == attempt.message
         if attempt.ended_ms is None and not is_running:
-            self._ledger.end_attempt(attempt, "the attempt was not made: the ledger did not answer", 0)
+            self._ledger.end_attempt(attempt, "the attempt was not made, because the ledger did not respond", 0)
 
     def _send_to(
         self,
@@ -278,7 +278,7 @@ class NoticeService:
             self._begin(Work(row, spec, message, attempt, begun_s))
 
     def _begin(self, work: Work) -> None:
-        """Send a message in a thread of its own, so that a receiver that hangs delays no other."""
+        """Send a message in its own thread, so that a receiver that hangs delays no other channel."""
         threading.Thread(target=self._send, args=(work,), name=f"notice-{work.row.name}", daemon=True).start()
 
     def _summarize(self, epoch: int, now_ms: int, row: NoticeRow, channel: str, merged: tuple[MessageRow, ...]) -> None:
@@ -298,33 +298,33 @@ class NoticeService:
         if error is None:
             error = self._deliver(work)
         while not self._record(work, error):
-            # Unrecorded, a received message would be sent again.
+            # If the outcome isn't recorded, a received message would be sent again.
             if self._closing.wait(1.0):
                 return
 
     def _refusal(self, work: Work) -> str | None:
-        """Return why an attempt must not be made; None if it may."""
+        """Return the reason why an attempt must not be made. None if it can be made."""
         if work.message.channel not in work.spec.channels:
             return f"the document of notice {work.row.name} has no channel {work.message.channel} any more"
         if self._monotonic_s() - work.begun_s > self._times.lease_ms / 1_000 - self._tools.timeout_s - _SPARE_S:
-            return "this process was paused before the attempt, and another service may make it"
+            return "this process was paused before the attempt, and another service can make it"
         return None
 
     def _deliver(self, work: Work) -> str | None:
-        """Send a message to its receiver. Return why it wasn't confirmed; None if it was."""
+        """Send a message to its receiver. Return the reason if it wasn't confirmed. None if it was."""
         channel, message = work.spec.channels[work.message.channel], work.message
         outgoing = Outgoing(f"{work.row.name}@{work.row.created_ms}-{message.number}", message.made_ms, message.content)
         try:
             channel_of(channel.keyword).send(channel.options, outgoing, self._tools)
         except StrandlineError as refused:
             return str(refused)
-        except Exception as refused:  # the edge of a thread: a bug must not keep the channel from sending
-            logger.exception("a notice could not be sent", action="notices", notice=work.row.name)
+        except Exception as refused:  # edge of a thread: a bug must not block the channel
+            logger.exception("can't send a notice", action="notices", notice=work.row.name)
             return f"internal error {type(refused).__name__}; see the log of the control service"
         return None
 
     def _record(self, work: Work, error: str | None) -> bool:
-        """Record the outcome of an attempt; return False if that must be tried again."""
+        """Record the outcome of an attempt. Return False if this must be retried."""
         message, attempt = work.message, work.attempt
         is_last = message.channel not in work.spec.channels or gives_up(message, attempt.begun_ms)
         event = None
@@ -340,7 +340,7 @@ class NoticeService:
         try:
             self._ledger.end_attempt(attempt, error, pause_ms(attempt.number), event, gives_up=is_last)
         except StrandlineError as unsaid:
-            logger.warning("could not record the outcome of a notice", action="notices", error=str(unsaid))
+            logger.warning("can't record the outcome of a notice", action="notices", error=str(unsaid))
             return False
         with self._lock:
             self._sending.pop((work.row.name, message.channel), None)
@@ -351,7 +351,7 @@ class NoticeService:
         while not self._closing.is_set():
             try:
                 if not is_released:
-                    self._ledger.release_notices(self._service)  # of an earlier process of this service
+                    self._ledger.release_notices(self._service)  # lease of an earlier process of this service
                     is_released = True
                 self.step()
                 if self._said:
@@ -360,14 +360,14 @@ class NoticeService:
             except StrandlineError as error:
                 self._renew_at_s = 0.0
                 self._report(error)
-            except Exception as error:  # the edge: nobody would see that the thread has ended
+            except Exception as error:  # edge: without a log line, the end of the thread would go unnoticed
                 if self._said != repr(error):
                     logger.exception("notices failed", action="notices")
                 self._said = repr(error)
             self._closing.wait(self._times.send_s)
 
     def _report(self, error: StrandlineError) -> None:
-        """Log an error once, while it is of the same kind."""
+        """Log an error once, while its kind doesn't change."""
         if self._said != error.code:
-            logger.error("notices can't work now", action="notices", error=str(error))
+            logger.error("can't process notices", action="notices", error=str(error))
         self._said = error.code

@@ -1,4 +1,4 @@
-"""The settings of notices: which hosts may be notified, and the secrets of channels."""
+"""Settings of notices: hosts that can be notified, and secrets of channels."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from strandline.ingest.poll.secrets import NamedSecrets
 
 
 class NoticeSettings(Settings):
-    """The settings, and those that only notices need."""
+    """Settings, and those that only notices need."""
 
     notice_hosts: tuple[str, ...] = ()
-    """JSON list of hosts that notices can be sent to, and of pages that their conditions can read: networks, addresses, names,
-    `*.NAME`. Control services need it."""
+    """JSON list of hosts to which notices can be sent, and of endpoints that their conditions can read: networks, addresses,
+    names, `*.NAME`. Control services need it."""
     notice_secrets_dir: Path | None = None
     """Directory with a file for each secret that documents of notices name. Read again at each attempt."""
     notice_secrets: dict[str, SecretStr] = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What conditions look at: the ledger at one moment, and what the control service knows of its surroundings."""
+"""Input of conditions: the ledger at one moment, and what the control service knows of its environment."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from strandline.notices.finding import Finding
 
 @dataclass(frozen=True)
 class JobFacts:
-    """Facts about a job that the ledger alone doesn't have. None: unknown."""
+    """Facts about a job that the ledger doesn't contain. None if unknown."""
 
     lag_records: int | None = None
     retention_left_ms: int | None = None
-    """How long the streams still hold the records that a start reads again."""
+    """Time for which the streams still keep the records that a start reads again."""
     retention_ms: int | None = None
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the control service provides. Each function may raise StrandlineError."""
+    """Functions and values of the control service. Each function can raise StrandlineError."""
 
     job_facts: Callable[[str], JobFacts] = lambda job: JobFacts()
     """Name of a job -> its facts."""
     ask: Callable[[str], tuple[int, bytes]] = lambda url: (0, b"")
-    """Send a GET request to an allowed URL; return status and body."""
+    """Send a GET request to an allowed URL. Return status and body."""
     data_dir: Path = Path()
     """Directory of the leading control service."""
     certificates: Mapping[str, Path] = field(default_factory=dict)
@@ -43,11 +43,11 @@ class Surroundings:
 
 @dataclass
 class View:
-    """What the conditions of one notice see in one look."""
+    """Input of the conditions of one notice in one check."""
 
     ledger: NoticeLedger
     now_ms: int
-    """By the clock of the ledger's database."""
+    """Time of the clock of the ledger's database."""
     events: Sequence[EventRow]
     """Events that the notice has not handled yet, the oldest first."""
     patterns: Sequence[str] = ("*",)
@@ -84,7 +84,8 @@ def job_subject(job: str) -> str:
 
 
 def stopped_results(view: View, job: str) -> str:
-    """Return what it means that a job doesn't run: since when results are missing, and that records wait."""
+    """Return the consequences of a stopped job: the time since which results are missing, and the retention of its waiting
+    records."""
     try:
         checkpoint = view.ledger.last_checkpoint(job)
         row = view.ledger.job(job)

@@ -68,7 +68,7 @@ def test_a_revoked_token_is_refused_after_the_next_look_and_an_expired_one_at_on
         clock.now_s = 1_010.0
         door.forget_old()
         assert door.known(TOKEN) is None
-        with pytest.raises(Unauthenticated, match="expired or was revoked"):
+        with pytest.raises(Unauthenticated, match="has expired, or was revoked"):
             await door.admit(TOKEN)
         book.rows[ROW.id] = ROW
         book.revoked += 1

@@ -68,7 +68,7 @@ def test_every_gateway_refuses_in_one_sentence_to_be_open_to_strangers(what: str
 @pytest.mark.guarantee("G323")
 def test_the_rest_api_refuses_it_too(tmp_path: Path) -> None:
     with pytest.raises(
-        InvalidSettings, match=r"the REST API would be open to everyone who reaches 0\.0\.0\.0: set STRANDLINE_AUTH"
+        InvalidSettings, match=r"the REST API would accept every client that reaches 0\.0\.0\.0: set STRANDLINE_AUTH"
     ):
         control.serve(control.ControlSettings(data_dir=tmp_path / "new", control_host=WIDE))
     assert not (tmp_path / "new").exists()
@@ -92,7 +92,7 @@ def test_logins_close_a_door_that_asks_for_them_and_an_operators_word_opens_any(
         require_closed(Settings(**settings), WIDE, "the door", "STRANDLINE_X_HOST", asks=asks)
 
     if is_refused:
-        with pytest.raises(InvalidSettings, match="STRANDLINE_ALLOW_OPEN=true if the network keeps strangers out"):
+        with pytest.raises(InvalidSettings, match="STRANDLINE_ALLOW_OPEN=true if the network is protected"):
             look()
     else:
         look()

@@ -85,12 +85,12 @@ def test_a_user_connects_under_its_own_identifiers(user: str, client_id: str, ma
     ("line", "said"),
     [
         ("topic a/b", "without a name"),
-        ("client x", "no user stands before it"),
-        ("user", "nothing follows"),
-        ("allow a", "begins with"),
-        ("user a\ntopic write", "no topic filter"),
-        ("user a\ntopic write a/#/b", "no topic filter"),
-        ("user a\ntopic a+/b", "no topic filter"),
+        ("client x", "it is before the first line `user NAME`"),
+        ("user", "has no value"),
+        ("allow a", "must begin with"),
+        ("user a\ntopic write", "is not a topic filter"),
+        ("user a\ntopic write a/#/b", "is not a topic filter"),
+        ("user a\ntopic a+/b", "is not a topic filter"),
         ("pattern deny a", "can't deny"),
     ],
 )

@@ -29,10 +29,10 @@ _SUBJECT_MAX = 200
 
 
 class MailSpec(DocumentModel):
-    """A mail server, and who gets mail."""
+    """A mail server, and the recipients of mails."""
 
     to: list[str] = Field(min_length=1, max_length=50)
-    """Addresses that get the mail."""
+    """Addresses of the recipients."""
     sender: str = Field(alias="from")
     """Address of the sender."""
     server: str = Field(min_length=1, max_length=255)
@@ -40,7 +40,7 @@ class MailSpec(DocumentModel):
     port: int | None = Field(default=None, ge=1, le=65_535)
     """Default: 587 with `starttls`, 465 with `tls`, 25 with `none`."""
     security: Literal["starttls", "tls", "none"] = "starttls"
-    """How the connection is encrypted; `none` only to this machine."""
+    """Encryption of the connection. `none` only for a server on this machine."""
     user: str | None = None
     """User name of the login."""
     password: SecretSpec | None = None
@@ -49,13 +49,13 @@ class MailSpec(DocumentModel):
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         for number, address in enumerate(self.to):
             if not _ADDRESS.fullmatch(address):
-                yield ("to", number), f"{address!r} is not a mail address, as ops@example.org"
+                yield ("to", number), f"{address!r} is not a mail address, for example ops@example.org"
         if not _ADDRESS.fullmatch(self.sender):
-            yield ("from",), f"{self.sender!r} is not a mail address, as strandline@example.org"
+            yield ("from",), f"{self.sender!r} is not a mail address, for example strandline@example.org"
         if self.security == "none" and not is_loopback(self.server):
             yield ("security",), "none is allowed only for a mail server on this machine; use starttls or tls"
         if (self.user is None) != (self.password is None):
-            yield ("user",), "a login has both, 'user' and 'password'"
+            yield ("user",), "a login needs both 'user' and 'password'"
 
 
 class Fields(DocumentModel):
@@ -75,11 +75,11 @@ def send(options: MailSpec, message: Outgoing, tools: ChannelTools) -> None:
             if options.user is not None and password is not None:
                 server.login(options.user, password)
             refused = server.send_message(_mail(options, message), options.sender, options.to)
-            with contextlib.suppress(OSError, smtplib.SMTPException):  # the server has the mail
+            with contextlib.suppress(OSError, smtplib.SMTPException):  # the server has accepted the mail
                 server.quit()
     except smtplib.SMTPResponseException as error:
-        # Its text may repeat what was sent, so it isn't shown.
-        raise NotConfirmed(f"mail server {host}: it answered with {error.smtp_code}") from None
+        # Its text can repeat what was sent, so it isn't displayed.
+        raise NotConfirmed(f"mail server {host}: it responded with {error.smtp_code}") from None
     except smtplib.SMTPRecipientsRefused as error:
         raise NotConfirmed(f"mail server {host}: it refused the addresses {', '.join(error.recipients)}") from None
     except ssl.SSLError as error:
@@ -99,7 +99,7 @@ async def _resolved(host: str, port: int, timeout_s: float) -> list[str]:
 
 
 class _Connection:
-    """A connection to an address that was checked, encrypted for the name of the server."""
+    """A connection to a checked address, encrypted for the name of the server."""
 
     def __init__(self, address: str, port: int, host: str, tools: ChannelTools, *, security: str) -> None:
         self._address, self._port, self._host = address, port, host
@@ -108,7 +108,7 @@ class _Connection:
 
     def __enter__(self) -> smtplib.SMTP:
         self._server = _server(self._security)(self._host, self._address, self._tools.timeout_s, self._tools.tls)
-        # The timeout of a socket is one of each operation: a server that answers slowly could hold the attempt for long.
+        # The timeout of a socket applies to each operation, so a slow server could delay the attempt for a long time.
         self._watch = threading.Timer(self._tools.timeout_s, self._server.cut)
         self._watch.daemon = True
         self._watch.start()
@@ -127,7 +127,8 @@ class _Connection:
 
 
 class _Smtp(smtplib.SMTP):
-    """Connects to the checked address, not to what the name leads to a moment later. `_host` stays the name, for TLS."""
+    """Connects to the checked address, because the name could resolve to another address later. `_host` stays the name, for
+    TLS."""
 
     def __init__(self, host: str, address: str, timeout_s: float, tls: ssl.SSLContext) -> None:
         super().__init__(timeout=timeout_s, local_hostname="strandline")
@@ -136,7 +137,7 @@ class _Smtp(smtplib.SMTP):
         self._tls = tls
 
     def cut(self) -> None:
-        """End the connection. May be called from any thread."""
+        """End the connection. Can be called from any thread."""
         if isinstance(sock := self.sock, socket.socket):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
@@ -169,5 +170,5 @@ def _mail(options: MailSpec, message: Outgoing) -> EmailMessage:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return "it did not answer in time"
+        return "it did not respond in time"
     return (error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__) or "failed"

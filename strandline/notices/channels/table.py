@@ -1,10 +1,10 @@
-"""The table of channels: keyword in the document -> module. Another channel is a module and a line here.
+"""Table of channels: keyword in the document -> module. Another channel is a module and a line here.
 
 A module has:
 
 * `Fields`: a `DocumentModel` with one field, the keyword, whose value has the options of the channel;
-* `send(options, message, tools)`: returns when the receiver has confirmed the message. Raises StrandlineError if it hasn't; the
-  message is sent again later.
+* `send(options, message, tools)`: returns when the receiver has confirmed the message. It raises StrandlineError if the
+  receiver hasn't. The message is sent again later.
 """
 
 from __future__ import annotations

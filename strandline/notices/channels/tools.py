@@ -1,4 +1,4 @@
-"""What channels need to send a message."""
+"""Shared parts of channels: a message to send, and the tools to send it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Outgoing:
     """A message to one receiver."""
 
     id: str
-    """`NOTICE@LIFE-NUMBER`. It is the same for each attempt, so a receiver can recognize a message that it has."""
+    """`NOTICE@LIFE-NUMBER`. It is equal for each attempt, so a receiver can recognize a duplicate message."""
     made_ms: int
     content: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class ChannelTools:
-    """What all channels share."""
+    """Tools that all channels use."""
 
     allowed: AllowedHosts
     secrets: NamedSecrets
@@ -37,6 +37,6 @@ class ChannelTools:
 
 
 class NotConfirmed(TransientError):
-    """The receiver didn't confirm the message. It may have it."""
+    """The receiver didn't confirm the message. It may have received it."""
 
     code = "not_confirmed"

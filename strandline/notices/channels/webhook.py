@@ -41,7 +41,7 @@ _DEPTH_MAX = 10
 
 
 class WebhookSpec(DocumentModel):
-    """Where a webhook is, and what it gets."""
+    """Address of a webhook, and the content of its requests."""
 
     url: TextOrSecret
     """URL of http or https, or `{secret: NAME}` for a URL that is a secret itself. STRANDLINE_NOTICE_HOSTS must contain the
@@ -51,22 +51,22 @@ class WebhookSpec(DocumentModel):
     headers: dict[str, TextOrSecret] = Field(default_factory=dict, max_length=20)
     """Additional headers of the request: name -> value, or `{secret: NAME}`."""
     template: dict[str, Any] | None = None
-    """JSON object to send. In texts, `{title}`, `{text}` and other placeholders are replaced; `{secret: NAME}` stands for a
-    secret. Default: the whole message."""
+    """JSON object to send. In strings, `{title}`, `{text}`, and other placeholders are replaced. `{secret: NAME}` is replaced
+    by a secret. Default: the whole message."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if isinstance(self.url, str):
             if problem := problem_of_url(self.url):
                 yield ("url",), problem
             elif not takes_secrets(self.url) and any(self._secrets()):
-                yield ("url",), "is of http, and the request contains a secret: use https"
+                yield ("url",), "is of http, but the request contains a secret; use https"
         for name, value in self.headers.items():
             if not HEADER_NAME.fullmatch(name):
                 yield ("headers", name), f"{name!r} is not the name of an HTTP header"
             elif name.lower() in POLL_HEADERS_OWN or name.lower().startswith("webhook-"):
-                yield ("headers", name), f"'{name}' is a header that Strandline itself sends; remove it"
+                yield ("headers", name), f"'{name}' is set by Strandline itself; remove it"
             elif isinstance(value, str) and name.lower() in SECRET_HEADERS:
-                yield ("headers", name), "is a secret, and documents are shown to many; write {secret: NAME}"
+                yield ("headers", name), "is a secret, but documents are visible to many users; write {secret: NAME}"
             elif isinstance(value, str) and (not value.isascii() or not value.isprintable() or len(value) > 2_000):
                 yield (
                     ("headers", name),
@@ -91,7 +91,7 @@ class Fields(DocumentModel):
 
 
 def send(options: WebhookSpec, message: Outgoing, tools: ChannelTools) -> None:
-    """Send a message. Raises StrandlineError unless the receiver answers with a status from 200 to 299."""
+    """Send a message. Raises StrandlineError unless the receiver responds with a status from 200 to 299."""
     secrets = tools.secrets
     url = options.url if isinstance(options.url, str) else _secret_url(options.url.secret, tools)
     body = json.dumps(_body(options, message, lambda name: secrets.value_for(name, url))).encode()
@@ -110,15 +110,15 @@ def send(options: WebhookSpec, message: Outgoing, tools: ChannelTools) -> None:
     except StrandlineError as error:
         raise NotConfirmed(f"webhook at {urlsplit(url).hostname}: {error}") from None
     if not 200 <= reply.status < 300:
-        hint = "; redirects are not followed: use the URL that it leads to" if 300 <= reply.status < 400 else ""
-        raise NotConfirmed(f"webhook at {urlsplit(url).hostname}: it answered with status {reply.status}{hint}")
+        hint = "; redirects are not followed; use the URL of the redirect" if 300 <= reply.status < 400 else ""
+        raise NotConfirmed(f"webhook at {urlsplit(url).hostname}: it responded with status {reply.status}{hint}")
 
 
 def _secret_url(name: str, tools: ChannelTools) -> str:
-    """Return a URL that is a secret. Raises InvalidSettings, which doesn't show it."""
+    """Return a URL that is a secret. Raises InvalidSettings, which doesn't contain it."""
     url = tools.secrets.value(name)
     if problem_of_url(url):
-        raise InvalidSettings(f"secret {name} is not a URL of http or https; write it again")
+        raise InvalidSettings(f"secret {name} is not a URL of http or https; correct it")
     return tools.secrets.value_for(name, url)
 
 
@@ -169,7 +169,7 @@ def _signature(
     at = str(int(time.time()))
     headers = [("webhook-id", message.id), ("webhook-timestamp", at)]
     if options.sign is not None:
-        # The key itself isn't sent, so it may sign a request to any allowed URL.
+        # The key itself isn't sent, so it can sign a request to any allowed URL.
         key = key_of(tools.secrets.value(options.sign.secret))
         signed = hmac.digest(key, f"{message.id}.{at}.".encode() + body, "sha256")
         headers.append(("webhook-signature", f"v1,{base64.b64encode(signed).decode()}"))
@@ -177,12 +177,12 @@ def _signature(
 
 
 def key_of(secret: str) -> bytes:
-    """Return the key of a secret. One that begins with `whsec_` is base64, as Standard Webhooks defines it."""
+    """Return the key of a secret. A secret that begins with `whsec_` is base64, as Standard Webhooks defines it."""
     if not secret.startswith("whsec_"):
         return secret.encode()
     try:
         return base64.b64decode(secret.removeprefix("whsec_"), validate=True)
     except binascii.Error:
         raise InvalidSettings(
-            "the secret of a webhook begins with whsec_ and is no base64 after it; write it again"
+            "the secret of a webhook begins with whsec_ but isn't base64 after it; correct it"
         ) from None

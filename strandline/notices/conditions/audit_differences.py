@@ -32,9 +32,10 @@ def _finding(job: str, message: str) -> Finding:
         affected=f"Some results of job {job} are missing, wrong, or were changed after they were written.",
         action=(
             f"strandline audit {job}\n"
-            "It lists the differing results. If results are missing, restore exactly these:\n"
+            "The command lists the results that differ.\n"
+            "- If results are missing, restore exactly these:\n"
             f"strandline job backfill {job} --missing\n"
-            "If results differ, compute the affected time again under a new generation:\n"
+            "- If results differ, recompute the affected time in a new generation:\n"
             f"strandline job backfill {job} --from START --to END"
         ),
         job=job,

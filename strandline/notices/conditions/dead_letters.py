@@ -10,11 +10,11 @@ from strandline.notices.finding import Finding, Sight
 from strandline.notices.view import View, job_subject, show_duration
 
 _NO_LETTERS = frozenset({"duplicate"})
-"""Reasons for which a record is left out without a dead letter."""
+"""Reasons for which a record is dropped without a dead letter."""
 
 
 class DeadLettersSpec(DocumentModel):
-    """How many dead letters are too many."""
+    """Limit of dead letters."""
 
     above: int = Field(default=100, ge=0)
     """Number of dead letters of one reason."""
@@ -47,7 +47,7 @@ def _finding(job: str, reason: str, count: int, options: DeadLettersSpec) -> Fin
         subject=f"{job_subject(job)}, reason {reason}",
         title=f"Job {job} wrote {count:,} dead letters with reason {reason} within {within}",
         reason=f"More than {options.above:,} records within {within} could not be used ({reason}).",
-        affected=f"These records are missing from the results of job {job}. None is lost: each is a dead letter.",
+        affected=f"These records are missing from the results of job {job}. No record is lost: each is a dead letter.",
         action=(
             f"strandline dead-letters list {job} --reason {reason} --limit 10\n"
             "Fix the sender, or the schema of the stream and the pipeline (strandline apply FILE). Then put the records back:\n"

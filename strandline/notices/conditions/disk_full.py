@@ -14,7 +14,7 @@ from strandline.notices.view import View
 
 
 class DiskFullSpec(DocumentModel):
-    """How full a disk may be."""
+    """Limit of the use of a disk."""
 
     above: Share = Field(default=0.9, json_schema_extra={"default": "90%"})
     """Share of the disk that may be used."""
@@ -26,12 +26,12 @@ class Fields(DocumentModel):
 
 
 def look(options: DiskFullSpec, view: View) -> Sight:
-    """Look at the disk with the data directory."""
+    """Check the disk with the data directory."""
     directory = view.surroundings.data_dir
     try:
         usage = shutil.disk_usage(directory)
     except OSError as error:
-        raise StackError(f"the disk with {directory} can't be looked at: {error.strerror}") from error
+        raise StackError(f"can't examine the disk with {directory}: {error.strerror}") from error
     share = (usage.total - usage.free) / usage.total
     subject = f"disk with {directory}"
     finding = Finding(

@@ -1,4 +1,4 @@
-"""Condition `divergence`: a job computed another value for a result that a store contains already."""
+"""Condition `divergence`: a job computed a different value for a result that a store already contains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BY_EVENTS = True
 
 class Fields(DocumentModel):
     divergence: NoOptions | None = None
-    """A store contains another value under the id of a result. The job stopped and overwrote nothing."""
+    """A store contains a different value under the id of a result. The job stopped and overwrote nothing."""
 
 
 def look(options: NoOptions, view: View) -> Sight:
@@ -26,19 +26,19 @@ def _finding(event: EventRow, view: View) -> Finding:
     job = str(event.job)
     return Finding(
         subject=job_subject(job),
-        title=f"Results of job {job} diverge: the store contains another value",
+        title=f"Results of job {job} diverge: the store contains a different value",
         reason=event.message,
         affected=(
-            f"At least one stored result of job {job} is wrong, or somebody changed it. Nothing was overwritten. "
+            f"At least one stored result of job {job} is wrong, or was changed by another program. Nothing was overwritten. "
             f"{stopped_results(view, job)}"
         ),
         action=(
-            "Find out whether something else writes to the store, and which results differ:\n"
+            "Find out whether another program writes to the store, and which results differ:\n"
             f"strandline job status {job}\n"
             f"strandline audit {job}\n"
-            "If somebody changed stored results, delete these results from the store, then run:\n"
+            "- If another program changed stored results, delete these results from the store, then run:\n"
             f"strandline job start {job}\n"
-            "Otherwise keep the store as it is, and report the output of these commands as a bug."
+            "- Otherwise keep the store as it is, and report the output of these commands as a bug."
         ),
         job=job,
     )

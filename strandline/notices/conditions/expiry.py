@@ -15,7 +15,7 @@ from strandline.notices.view import View, show_time
 
 
 class ExpirySpec(DocumentModel):
-    """How early to report."""
+    """Time before the end of validity."""
 
     within: Duration = Field(default=1_209_600_000, json_schema_extra={"default": "14d"})
     """Time until the end of validity."""
@@ -36,7 +36,7 @@ def look(options: ExpirySpec, view: View) -> Sight:
             finding = Finding(
                 subject=f"token {token.name}",
                 title=f"Token {token.name} {_when(token.expires_ms, view.now_ms)}",
-                affected=f"After that, every request of whoever uses token {token.name} is refused.",
+                affected=f"After that, requests with token {token.name} are refused.",
                 action=(
                     f"strandline token create {token.name}-new{role}{writes} --expires 365d\n"
                     "Replace the token where it is used, then run:\n"
@@ -71,5 +71,5 @@ def _expires_ms(setting: str, path: Path) -> int:
     try:
         certificate = load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise StackError(f"{setting} names {path}, which is no readable certificate: {error}") from error
+        raise StackError(f"{setting} names {path}, which can't be read as a certificate: {error}") from error
     return int(certificate.not_valid_after_utc.timestamp() * 1_000)

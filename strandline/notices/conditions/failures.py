@@ -1,4 +1,4 @@
-"""Failed jobs: what `job_failed`, `stopped_by_record` and `divergence` share."""
+"""Failed jobs, for the conditions `job_failed`, `stopped_by_record`, and `divergence`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ BY_DIVERGENCE = "divergence"
 
 
 def failed_jobs(view: View, is_meant: Callable[[str], bool], finding_of: Callable[[EventRow], Finding]) -> Sight:
-    """Return the failures of watched jobs, by the code of their error. A problem lasts as long as its job is failed.
-
-    The event is recorded in the transaction in which the job becomes failed, so no failure is missed, however short it is.
-    """
+    """Return the failures of watched jobs, by the code of their error. A problem lasts as long as its job is failed. The event
+    is recorded in the transaction in which the job fails, so no failure is missed, however short it is."""
     happened = tuple(
         Happened(event.id, event.at_ms, finding_of(event))
         for event in view.new_events(EVENT)

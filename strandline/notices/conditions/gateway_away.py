@@ -1,4 +1,4 @@
-"""Condition `gateway_away`: a gateway, or another page, doesn't respond."""
+"""Condition `gateway_away`: a gateway, or another endpoint, doesn't respond."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PAGES_MAX = 20
 
 
 class GatewayAwaySpec(DocumentModel):
-    """Pages that must respond."""
+    """Endpoints that must respond."""
 
     urls: list[str] = Field(min_length=1, max_length=PAGES_MAX)
-    """Health pages, as `http://10.0.0.5:8081/readyz`. STRANDLINE_NOTICE_HOSTS must contain the hosts."""
+    """Health endpoints, as `http://10.0.0.5:8081/readyz`. STRANDLINE_NOTICE_HOSTS must contain the hosts."""
     hold: Duration = Field(default=60_000, alias="for", json_schema_extra={"default": "1m"})
-    """How long a page must not respond."""
+    """Time for which an endpoint must not respond."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         for number, url in enumerate(self.urls):
@@ -38,21 +38,21 @@ class Fields(DocumentModel):
 
 
 def look(options: GatewayAwaySpec, view: View) -> Sight:
-    """Find pages that don't respond, or with a status other than 2xx."""
+    """Find endpoints that don't respond, or respond with a status other than 2xx."""
     found = {url: _reason(view, url) for url in options.urls}
     holding = {_subject(url): _finding(url, reason, options) for url, reason in found.items() if reason is not None}
     return Sight(holding=holding, hold_ms=options.hold)
 
 
 def _reason(view: View, url: str) -> str | None:
-    """Return why a page counts as away; None if it responds."""
+    """Return the reason why an endpoint counts as unavailable. None if it responds."""
     try:
         status, _ = view.surroundings.ask(url)
     except (NotAllowed, InvalidSettings):
         raise
     except StrandlineError as error:
         return str(error)
-    return None if 200 <= status < 300 else f"it answered with status {status}"
+    return None if 200 <= status < 300 else f"it responded with status {status}"
 
 
 def _subject(url: str) -> str:
@@ -65,12 +65,12 @@ def _finding(url: str, reason: str, options: GatewayAwaySpec) -> Finding:
         title=f"{url} does not respond",
         reason=f"For {show_duration(options.hold)}: {reason}.",
         affected=(
-            "Senders that use this gateway can't deliver records. HTTP, MQTT and TCP senders that repeat unacknowledged records "
-            "lose none; datagrams (UDP) are lost meanwhile."
+            "Senders that use this gateway can't deliver records. HTTP, MQTT, and TCP senders that repeat unacknowledged records "
+            "lose none. Datagrams (UDP) are lost in the meantime."
         ),
         action=(
             f"curl -sv {url}\n"
             "Start the gateway again on its machine (strandline up, or docker compose up -d), then see its log in DATA_DIR/logs. "
-            "If the page answers 503: strandline doctor"
+            "If the endpoint responds with 503: strandline doctor"
         ),
     )

@@ -1,4 +1,4 @@
-"""Condition `job_failed`: a job failed, and stays so until somebody starts it."""
+"""Condition `job_failed`: a job failed. It stays failed until it is started."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Fields(DocumentModel):
 
 
 def look(options: NoOptions, view: View) -> Sight:
-    """Find failed jobs. A failure that another condition of the notice reports is left to that condition."""
+    """Find failed jobs. Failures that another condition of the notice reports are left out."""
     left = {code for code, keyword in _OWN_CONDITIONS.items() if keyword in view.keywords}
     return failed_jobs(view, lambda code: code not in left, lambda event: _finding(event, view))
 

@@ -12,12 +12,12 @@ from strandline.notices.view import View, job_subject, show_duration
 
 
 class LagSpec(DocumentModel):
-    """How many records may wait."""
+    """Limit of the lag."""
 
     above: int = Field(default=100_000, ge=0)
     """Number of records after the last committed slice."""
     hold: Duration = Field(default=120_000, alias="for", json_schema_extra={"default": "2m"})
-    """How long the lag must stay above this number."""
+    """Time for which the lag must stay above this number."""
 
 
 class Fields(DocumentModel):

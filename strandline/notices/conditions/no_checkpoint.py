@@ -1,4 +1,4 @@
-"""Condition `no_checkpoint`: a running job has work to do, and commits no slice."""
+"""Condition `no_checkpoint`: a running job has work to do, but commits no slice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.notices.view import View, job_subject, show_duration, show_time
 
 
 class NoCheckpointSpec(DocumentModel):
-    """How long a job may commit nothing."""
+    """Limit of the time without a commit."""
 
     hold: Duration = Field(default=300_000, alias="for", json_schema_extra={"default": "5m"})
     """Time without a checkpoint, while records wait."""
@@ -20,12 +20,12 @@ class NoCheckpointSpec(DocumentModel):
 
 class Fields(DocumentModel):
     no_checkpoint: NoCheckpointSpec | None = None
-    """A job has records to process, and has written no checkpoint for a time: `{for: 5m}`."""
+    """A job has records to process, but has written no checkpoint for a time: `{for: 5m}`."""
 
 
 def look(options: NoCheckpointSpec, view: View) -> Sight:
-    """Find jobs that are to run, have records to process, and committed nothing for too long. A job without new records commits
-    nothing either; that is no problem."""
+    """Find jobs that should run, have records to process, and have committed nothing for too long. A job without new records
+    also commits nothing, which is no problem."""
     holding, unknown = {}, set()
     for job in view.jobs.values():
         if job.desired is not Desired.RUNNING or job.has_completed:

@@ -1,4 +1,4 @@
-"""Condition `restarts`: the runner of a job ended several times within a short time, and was started again."""
+"""Condition `restarts`: the runner of a job ended several times within a short time, and was restarted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS = ("runner_died", "runner_killed")
 
 
 class RestartsSpec(DocumentModel):
-    """How many restarts are too many."""
+    """Limit of restarts."""
 
     times: int = Field(default=3, ge=1, le=1_000)
     """Number of restarts."""

@@ -12,15 +12,15 @@ from strandline.notices.view import JobFacts, View, job_subject
 
 
 class RetentionNearSpec(DocumentModel):
-    """How close retention may come."""
+    """Limit of the remaining retention."""
 
     below: Share = Field(default=0.25, json_schema_extra={"default": "25%"})
-    """Share of the retention that must be left."""
+    """Minimum share of the retention that must remain."""
 
 
 class Fields(DocumentModel):
     retention_near: RetentionNearSpec | None = None
-    """Little of the retention is left until the streams delete records that a restart of a job reads again: `{below: 25%}`."""
+    """The streams will soon delete records that a restart of a job reads again: `{below: 25%}`."""
 
 
 def look(options: RetentionNearSpec, view: View) -> Sight:

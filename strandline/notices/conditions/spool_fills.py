@@ -24,9 +24,9 @@ class SpoolFillsSpec(DocumentModel):
     """Gateways with a spool."""
 
     urls: list[str] = Field(min_length=1, max_length=PAGES_MAX)
-    """Pages with the metrics of gateways, as `http://10.0.0.5:8081/metrics`. STRANDLINE_NOTICE_HOSTS must contain the hosts."""
+    """Metrics endpoints of gateways, as `http://10.0.0.5:8081/metrics`. STRANDLINE_NOTICE_HOSTS must contain the hosts."""
     above: Share = Field(default=0.5, json_schema_extra={"default": "50%"})
-    """Share of STRANDLINE_SPOOL_BYTES_MAX that may be used."""
+    """Share of STRANDLINE_SPOOL_BYTES_MAX that can be used."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         for number, url in enumerate(self.urls):
@@ -53,7 +53,7 @@ def look(options: SpoolFillsSpec, view: View) -> Sight:
 
 
 def _share(view: View, url: str) -> float | None:
-    """Return the used share of a spool; None if it is unknown."""
+    """Return the used share of a spool. None if it is unknown."""
     try:
         status, body = view.surroundings.ask(url)
     except (NotAllowed, InvalidSettings):
@@ -73,7 +73,7 @@ def _finding(subject: str, url: str, share: float) -> Finding:
         affected="No record is lost so far. A full spool refuses all later records.",
         action=(
             "strandline doctor\n"
-            "Bring Kafka back: the gateway then sends the spool by itself. If that takes long, raise STRANDLINE_SPOOL_BYTES_MAX "
-            "on the gateway's machine, if its disk has room, and restart the gateway."
+            "Restore Kafka. The gateway then sends the spool automatically. If that takes too long, raise "
+            "STRANDLINE_SPOOL_BYTES_MAX on the gateway's machine, if its disk has space, and restart the gateway."
         ),
     )

@@ -16,7 +16,7 @@ _RECORD = re.compile(
     r"(?P<reason>\w+) at (?P<step>\S+): "
     r"(?P<place>stream (?P<stream>\S+), partition (?P<partition>\d+), offset (?P<offset>\d+)(?:, element \d+)?): (?P<why>.*)"
 )
-"""How a `BadRecord` names the record."""
+"""Form in which a `BadRecord` names the record."""
 
 
 class Fields(DocumentModel):
@@ -43,11 +43,11 @@ def _finding(event: EventRow, view: View) -> Finding:
         affected=stopped_results(view, job),
         action=(
             f"strandline job status {job}\n"
-            "If the record is right: change the schema of the stream or the pipeline so that it accepts the record, then run:\n"
+            "- If the record is right: change the schema of the stream or the pipeline so that it accepts the record, then run:\n"
             "strandline apply FILE\n"
             f"strandline job start {job}\n"
-            "If the record is wrong: set on_error: dead_letter in the pipeline, run the same two commands, and see the record "
-            "with:\n"
+            "- If the record is wrong: set on_error: dead_letter in the pipeline, and run the same two commands. To see the "
+            "record, run:\n"
             f"strandline dead-letters list {job}"
         ),
         job=job,

@@ -1,9 +1,9 @@
-"""The table of conditions: keyword in the document -> module. Another condition is a module and a line here.
+"""Table of conditions: keyword in the document -> module. Another condition is a module and a line here.
 
 A module has:
 
 * `Fields`: a `DocumentModel` with one field, the keyword, whose value has the options of the condition;
-* `look(options, view)`: returns a `Sight`. It may raise StrandlineError if nothing can be found out;
+* `look(options, view)`: returns a `Sight`. It can raise StrandlineError if the condition can't be checked;
 * `BY_EVENTS = True` if the condition is based on events, which must be handled exactly once.
 """
 
