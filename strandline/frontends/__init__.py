@@ -1,1 +1,1 @@
-"""Other ways to write what YAML documents say, Python and SQL. Each only builds documents; the model is `pipelines/model.py`."""
+"""Other ways to write YAML documents: Python and SQL. They only build documents; the model is `pipelines/model.py`."""

@@ -1,8 +1,8 @@
-"""Files beside a document that it names, as `schema_file: meter.avsc`: their content is written into it, so that what is
-registered needs no file. Who reads documents for a user does this; nobody else opens a file that a document names.
+"""Files that a document names, as `schema_file: meter.avsc`. Their content is written into the document.
 
-A document can come from another person than the user who applies it, and the content of the file becomes readable for others. So
-a document can only name files in its own folder.
+So a registered document needs no file. Only readers of documents on behalf of a user do this; no other code opens files that a
+document names. A document can come from another person than the user who applies it, and the content of the file becomes
+readable for others. So a document can only name files in its own folder.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from strandline.core.streams.format import NamedFile
 from strandline.core.streams.format_registry import FORMATS, all_forms
 
 _ROWS = ("lookup", "file")
-"""Of a lookup, where the file of its rows is named."""
+"""Part and field of a lookup that name the file of its rows."""
 
 
 def _files_of_formats() -> dict[tuple[str, str], NamedFile]:
-    """Return (part of a document, its field that names a file) -> the use of the file."""
+    """Return (part of a document, its field that names a file) -> use of the file."""
     return {
         (form.name if form.name in FORMATS else "format_options", field): use
         for form in all_forms()
@@ -35,10 +35,8 @@ def _files_of_formats() -> dict[tuple[str, str], NamedFile]:
 
 
 def with_files(text: bytes, document: Path) -> bytes:
-    """The text of a document with the content of the files that it names, each on the line where its name stood.
-
-    A text that can't be read is left as it is: its reader says why. Raises InvalidDocument for a file that can't be read.
-    """
+    """Return the text of a document with the content of the files that it names, each on the line of its name. A text that
+    can't be parsed is returned unchanged; its reader reports the reason. Raises InvalidDocument if a file can't be read."""
     files = _files_of_formats()
     if not any(name.encode() in text for _, name in (*files, _ROWS)):
         return text
@@ -65,10 +63,10 @@ def with_files(text: bytes, document: Path) -> bytes:
 
 
 class _Named(NamedTuple):
-    """A place where a text names a file."""
+    """Position at which a text names a file."""
 
     kind: str
-    """Of which part of a document, or of a lookup."""
+    """Part of a document, or of a lookup, that contains the name."""
     key: yaml.ScalarNode
     value: yaml.ScalarNode
     root: yaml.MappingNode
@@ -76,7 +74,7 @@ class _Named(NamedTuple):
 
 
 def _named(text: str, files: Collection[tuple[str, str]]) -> Iterator[_Named]:
-    """Where the text names files, in order."""
+    """Yield the names of files in the text, in their order."""
     for root in yaml.compose_all(text, yaml.SafeLoader):
         if not isinstance(root, yaml.MappingNode):
             continue
@@ -91,7 +89,8 @@ def _named(text: str, files: Collection[tuple[str, str]]) -> Iterator[_Named]:
 
 
 def _file_in_folder(named: _Named, document: Path) -> Path:
-    """Return the path of the file. Raises InvalidDocument if it isn't in the folder of the document, also by a symbolic link."""
+    """Return the path of the file. Raises InvalidDocument if it isn't in the folder of the document, also through a symbolic
+    link."""
     path = document.parent / str(named.value.value)
     try:
         is_inside = "\0" not in named.value.value and path.resolve().is_relative_to(document.parent.resolve())
@@ -101,8 +100,8 @@ def _file_in_folder(named: _Named, document: Path) -> Path:
         return path
     field = _ROWS[1] if named.kind == _ROWS[0] else f"{named.kind}.{named.key.value}"
     message = (
-        f"{named.value.value!r} is outside the folder of the document, and a document reads only files in its folder and "
-        "below; copy the file there, and name the copy"
+        f"{named.value.value!r} is outside the folder of the document, but a document can read only files in "
+        "and below its folder; copy the file there, and name the copy"
     )
     raise InvalidDocument([Problem(message, field, str(document), named.value.start_mark.line + 1)])
 
@@ -114,9 +113,9 @@ def _content(use: NamedFile, path: Path, named: _Named, document: Path) -> str:
 
     try:
         if path.exists() and not path.is_file():
-            raise refuse("is no file")
+            raise refuse("is not a file")
         if path.stat().st_size > DOCUMENT_BYTES_MAX:
-            raise refuse(f"is larger than the {DOCUMENT_BYTES_MAX:,} bytes that a document may have")
+            raise refuse(f"is larger than {DOCUMENT_BYTES_MAX:,} bytes, the maximum of a document")
         content = path.read_bytes()
         return content.decode("utf-8") if use.is_text else base64.b64encode(content).decode()
     except (OSError, UnicodeDecodeError) as error:
@@ -124,8 +123,8 @@ def _content(use: NamedFile, path: Path, named: _Named, document: Path) -> str:
 
 
 def _rows(text: str, path: Path, named: _Named, document: Path) -> str:
-    """The rows of a lookup's file, packed as they travel. They are checked here, where their lines are known. What is wrong with
-    the document itself, its reader says."""
+    """Return the rows of a lookup's file in their packed form. Errors get the lines of the file. Errors of the document are
+    left to its reader."""
     from strandline.core.documents import read_documents  # what computes is only needed where a lookup names a file
     from strandline.core.lookups.lookup import LookupSpec
     from strandline.core.lookups.packed_rows import TooLarge, pack_rows
@@ -139,11 +138,11 @@ def _rows(text: str, path: Path, named: _Named, document: Path) -> str:
     except (InvalidDocument, ValueError):
         return ""
     if not path.is_file():
-        raise InvalidDocument([Problem(f"{path}: can't be read, there is no such file", "file", str(document), line)])
+        raise InvalidDocument([Problem(f"{path}: no such file", "file", str(document), line)])
     try:
         return pack_rows(read_lookup_file(spec, path))
     except InvalidDocument:
-        raise  # it names the file's own lines
+        raise  # it names the lines of the file
     except PermanentError as error:
         raise InvalidDocument([Problem(str(error), "file", str(document), line)]) from error
     except TooLarge as error:

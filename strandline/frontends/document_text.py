@@ -1,4 +1,4 @@
-"""Documents written as YAML that `core.documents` reads back as the same data."""
+"""Writer of documents as YAML that `core.documents` reads back as the same data."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import yaml
 from strandline.core.documents import resolves_to_text
 
 RANGE_FIELDS = ("start", "end")
-"""Which part of a stream's log a pipeline reads, in each of its inputs."""
+"""Fields of each input of a pipeline that limit the range of the log."""
 _INLINE_MAX = 100
-"""Characters of a list or mapping that stands on one line."""
+"""Maximum length in characters of a list or mapping that is written on one line."""
 
 
 def window_name(place: str) -> str:
-    """The name of a window that has none of its own: that of the place of its results, with `_` for what no name may hold."""
+    """Return the name of a window without a name: that of its first sink, with `_` for characters that names can't contain."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", place).strip("_") or "window"
     return f"w_{name}" if name[0].isdigit() else name
 
 
 def write_documents(documents: Iterable[Mapping[str, Any]]) -> str:
-    """The documents as one YAML text, with `---` between them. Names keep their order."""
+    """Return the documents as one YAML text, with `---` between them. Fields keep their order."""
     return "---\n".join(
         yaml.dump(_with_step_lines(document), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
         for document in documents
@@ -31,7 +31,7 @@ def write_documents(documents: Iterable[Mapping[str, Any]]) -> str:
 
 
 class _Step(dict[str, Any]):
-    """A step of a pipeline: each of its fields has a line of its own."""
+    """A step of a pipeline. Each of its fields is on its own line."""
 
 
 def _with_step_lines(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,10 +42,10 @@ def _with_step_lines(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what is small on one line, and quotes text that a reader of YAML 1.1 or 1.2 would take for something else."""
+    """Writes small values on one line, and quotes strings that a reader of YAML 1.1 or 1.2 would read as another type."""
 
     def ignore_aliases(self, data: object) -> bool:
-        return True  # a value that stands twice is written twice: the reader takes no anchors
+        return True  # a repeated value is written again: the reader refuses anchors
 
     def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
         return super().represent_sequence(tag, sequence, flow_style=_is_small(sequence))
@@ -55,7 +55,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _is_small(value: object) -> bool:
-    """Whether it holds no list of mappings and fits on a line."""
+    """Return True if the value contains no list of mappings and fits on a line."""
     if isinstance(value, Mapping):
         inner = list(value.values())
     elif isinstance(value, list | tuple):

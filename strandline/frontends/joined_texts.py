@@ -1,4 +1,4 @@
-"""Documents from several files, in YAML or SQL, and from programs, as one text; each problem keeps its own file and line."""
+"""Documents from several files, in YAML or SQL, and from programs, as one text. Each problem keeps its own file and line."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from strandline.core.errors import InvalidDocument, Problem
 from strandline.frontends.document_files import with_files
 
 Place = Callable[[Problem], Problem]
-"""Gives a problem of a text the place where its author wrote it."""
+"""Function that returns a problem with its position in the text of its author."""
 
 
 class JoinedTexts:
-    """Documents from several places as one YAML text, so that they are checked together."""
+    """Documents from several sources as one YAML text, so that they are checked together."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._places: list[tuple[int, Place]] = []
-        """The line before each part, and the places in it."""
+        """Last line before each part, and the function that locates problems in it."""
         self._line = 0
 
     def add(self, text: bytes, place: Place) -> None:
-        """Add a text behind the others. `place` takes problems with the lines of this text."""
+        """Append a text. `place` gets problems with the lines of this text."""
         self._places.append((self._line, place))
         self._parts.append(text)
         self._line += text.count(b"\n") + 2
 
     def add_file(self, file: Path) -> None:
-        """Add a file of YAML or SQL, with the files that it names. Raises InvalidDocument where that can't be."""
+        """Add a YAML or SQL file, with the files that it names. Raises InvalidDocument if this fails."""
         if file.suffix.lower() == ".py":
             raise InvalidDocument(
                 [
                     Problem(
-                        "is Python, which is run and not read; let it write a file with PIPELINE.to_yaml() (docs/python.md)",
+                        "is Python, which must be run; let it write a file with PIPELINE.to_yaml() (docs/python.md)",
                         source=str(file),
                     )
                 ]
@@ -51,11 +51,11 @@ class JoinedTexts:
 
     @property
     def text(self) -> bytes:
-        """All of them."""
+        """All documents as one text."""
         return b"\n---\n".join(self._parts)
 
     def placed(self, problem: Problem) -> Problem:
-        """A problem of the whole text, with its own file and line."""
+        """Return a problem of the joined text with its own file and line."""
         if problem.line is None:
             return problem
         before, place = next(one for one in reversed(self._places) if problem.line > one[0])

@@ -1,4 +1,4 @@
-"""Steps and windows of documents, as the front ends read and write them. Each kind describes its own fields."""
+"""Steps and windows of documents, for the front ends that read and write them. Each kind describes its own fields."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class WrittenForm:
 
     @property
     def has_offset(self) -> bool:
-        """True if such windows can begin later."""
+        """True if such windows can have an offset."""
         return not self.plan.why_no_offset
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all arguments of the function in SQL, in order."""
+        """Names of all arguments of the SQL function, in their order."""
         more = ("offset", "tz") if self.has_offset else ()
         return ("data", "timecol", *(one.name for one in self.form.arguments), *more)
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Names of the arguments that every call has."""
+        """Names of the required arguments."""
         return ("data", "timecol", *(one.name for one in self.form.arguments if one.is_needed))
 
     def fields(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,14 +64,14 @@ class WrittenForm:
 
 
 def window_forms() -> dict[str, WrittenForm]:
-    """Return field of `window` -> its form, of the kinds that have one. The kinds of packages are among them."""
+    """Return field of `window` -> its form, for the kinds that have one, including those of packages."""
     keywords = part_of("windows", "document").WindowSpec.extended().keywords()
     plans: list[WindowPlan] = [part_of(kind, "plan").PLAN for kind in dict.fromkeys(map(window_kind_of, keywords))]
     return {form.keyword: WrittenForm(form, plan) for plan in plans for form in plan.forms}
 
 
 def window_functions() -> dict[str, WrittenForm]:
-    """Return function of SQL -> its form."""
+    """Return SQL function -> its form."""
     return {one.form.function: one for one in window_forms().values()}
 
 
@@ -81,13 +81,13 @@ def form_of(window: Mapping[str, Any]) -> WrittenForm | None:
 
 
 def step_keywords() -> tuple[str, ...]:
-    """Return the fields of a step that say what is done with rows. Those of packages are among them."""
+    """Return the fields of a step that define an operation on rows, including those of packages."""
     from strandline.processing.pipelines.model.steps import StepSpec  # takes long, and programs in Python don't need it
 
     return StepSpec.extended().keywords()
 
 
 def stage_of(step: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the stage that a step of a document is. None if it is none, or no mapping."""
+    """Return the stage of a document's step. None if the step is no stage, or if the stage is not a mapping."""
     stage = next((step[keyword] for keyword in STAGE_KEYWORDS if step.get(keyword)), None)
     return stage if isinstance(stage, Mapping) else None

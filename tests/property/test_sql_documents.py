@@ -189,7 +189,7 @@ def test_generated_documents_are_the_same_in_all_three_forms(data):
 EXAMPLE = (Path(__file__).parents[2] / "examples" / "sql" / "turbines.sql").read_text()
 SIGNS = "( ) , ; . * = ' \" ` -- /* */ begin end case map( array[ ] with null - 1 1e5 => as 'x' \u00e4"
 PIECES = (*EXAMPLE.split(), *SIGNS.split(" "))
-WITHOUT_PLACE = ("can be read", "holds no statement")
+WITHOUT_PLACE = ("can be read", "contains no statement")
 
 
 def problems_of(read: Callable[[], object]) -> list[Problem]:

@@ -330,7 +330,7 @@ def test_what_may_be_in_the_log_is_sent_again_only_with_a_key(failure: Answer) -
 
 def test_it_ends_at_the_deadline() -> None:
     http = httpx.Client(base_url="http://gateway", transport=httpx.MockTransport(problem(503, "log_away")))
-    with pytest.raises(SendFailed, match="of the next 1 none is in the log: because of log_away") as failed:
+    with pytest.raises(SendFailed, match="of the next 1, none is in the log: because of log_away") as failed:
         Sender(http, 0, lambda _: None).send("s", [{"n": 1}], None)
     assert (failed.value.accepted, failed.value.unknown) == (0, 0)
 

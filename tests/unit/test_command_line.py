@@ -358,7 +358,7 @@ def test_a_stream_in_a_file_of_its_own_is_named_alike_by_every_verb(say: Say, tm
 
 def test_a_program_is_no_document(say: Say, tmp_path: Path) -> None:
     said = say("pipeline", "check", _file(tmp_path, "health.py", "from strandline import stream\n"))
-    assert (said.code, "is Python, which is run and not read" in said.err) == (1, True)
+    assert (said.code, "is Python, which must be run" in said.err) == (1, True)
 
 
 def leaf_commands() -> list[tuple[str, ...]]:

@@ -107,5 +107,5 @@ def test_a_window_that_counts_is_one_document_in_each_form() -> None:
     assert canonical(read_documents(translate(sql, "counted.sql").yaml, "counted.sql")) == wanted
     assert "counted(3, '1h')" in python
     assert of_python(python) == wanted
-    with pytest.raises(InvalidDocument, match="is no number of records"):
+    with pytest.raises(InvalidDocument, match="is not a number of records"):
         translate(sql.replace("(ts), 3,", "(ts), 'three',"), "counted.sql")

@@ -274,7 +274,7 @@ def test_windows_without_a_form_in_sql_stay_in_yaml(monkeypatch: pytest.MonkeyPa
     documents = list(yaml.safe_load_all(text_of(window_of(WINDOWS["shifts"]))))
     with pytest.raises(PermanentError, match="SQL has no form for a window with shifts; keep this document in YAML"):
         as_sql(documents)
-    with pytest.raises(InvalidDocument, match="'shifts' is no function of a relation; expected one of: tumble, hop"):
+    with pytest.raises(InvalidDocument, match="'shifts' is not a function of a relation; expected one of: tumble, hop"):
         translate("create job j as select n from table(shifts(table s, descriptor(ts), array['06:00']))", "x.sql")
 
 

@@ -248,7 +248,7 @@ def test_a_file_of_rows_is_sent_with_its_document(tmp_path: Path) -> None:
             "a.yaml:4: file: {here}a.csv: the row at line 2 has 2 values, and the head has 3 names",
         ),
         ("a.txt", "", "a.yaml:4: file: {here}a.txt: rows come as .csv, .tsv, .ndjson"),
-        ("missing.csv", None, "a.yaml:4: file: {here}missing.csv: can't be read"),
+        ("missing.csv", None, "a.yaml:4: file: {here}missing.csv: no such file"),
     ],
 )
 def test_what_is_wrong_in_a_file_of_rows_is_told_with_its_line(

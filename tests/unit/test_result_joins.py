@@ -241,12 +241,12 @@ def test_sql_says_it_as_flink_and_duckdb_do(kind: str, near: str, said: dict[str
 @pytest.mark.parametrize(
     ("kind", "near", "sentence"),
     [
-        ("join", "l.window_start = r.window_start", "both window_start and window_end are equal"),
-        ("asof join", "l.window_time >= r.window_time", "say how far apart in time both may be"),
+        ("join", "l.window_start = r.window_start", "both window_start and window_end must be equal"),
+        ("asof join", "l.window_time >= r.window_time", "write the maximum difference before and after"),
         (
             "asof join",
             "r.window_time between l.window_time - interval '5' minute and l.window_time + interval '1' minute",
-            "says how old it may be",
+            "needs the maximum age of that row",
         ),
         ("join", "r.ts between l.ts - interval '5' minute and l.ts", "write window_time"),
     ],

@@ -87,14 +87,14 @@ def test_sessions_are_of_the_keys_that_partition_by_names(by):
 @pytest.mark.parametrize(
     ("relation", "groups", "sentence"),
     [
-        ("turbines", "turbine, window_start", "whose results; write session(table NAME partition by (turbine), ...)"),
-        ("turbines partition by (turbine, site)", "turbine, window_start", "whose sessions these are"),
-        ("turbines partition by turbine", "window_start", "whose results; leave it out, or group by that, too"),
-        ("turbines partition by turbine", "turbine, window_start", "leaves rows out of windows that these rows have made"),
+        ("turbines", "turbine, window_start", "of their results; write session(table NAME partition by (turbine), ...)"),
+        ("turbines partition by (turbine, site)", "turbine, window_start", "must have the same columns"),
+        ("turbines partition by turbine", "window_start", "of their results; remove it, or also group by that column"),
+        ("turbines partition by turbine", "turbine, window_start", "drops rows from windows that these rows have made"),
     ],
 )  # fmt: skip
 def test_sessions_of_others_than_the_query_groups_by_are_refused(relation, groups, sentence):
-    where = "where power > 1" if "leaves rows" in sentence else ""
+    where = "where power > 1" if "drops rows" in sentence else ""
     session = f"session(table {relation}, descriptor(ts), interval '30' second)"
     assert sentence in refusal_of(f"select turbine, count(*) as n from {session} {where} group by {groups}").message
 
@@ -105,7 +105,7 @@ def test_rows_are_chosen_before_they_are_counted():
         "select turbine, count(*) as n from table(counted(table {}, descriptor(ts), 3, interval '1' hour)) as c {} {}"
     )
     problem = refusal_of(query.format("turbines", "where power > 10", GROUPED))
-    assert "out of windows that these rows have made; write counted(table (select * from NAME where" in problem.message
+    assert "from windows that these rows have made; write counted(table (select * from NAME where" in problem.message
     chosen = query.format("(select * from turbines where power > 10)", "", GROUPED)
     document = documents(f"create job j with (event_time = 'ts', delay = '1s') as {chosen}")
     assert [next(iter(step)) for step in document[0]["steps"]] == ["where", "window"]
@@ -146,7 +146,7 @@ def test_having_knows_a_column_that_is_called_like_a_constant():
 )
 def test_another_aggregate_than_the_selected_one_is_refused(aggregate, having):
     problem = refusal_of(f"select turbine, {aggregate} from {TUMBLE} {GROUPED} having {having}")
-    assert "'having' sees what is selected" in problem.message
+    assert "'having' can use only selected values" in problem.message
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_a_relation_with_an_alias_is_called_by_that_alone():
     """So what is called as the relation was is a struct."""
     assert steps("select turbines.name as n, t.power from turbines as t")[0] == {"derive": {"n": "turbines.name"}}
     assert (
-        "nothing here is called 'turbines'; expected one of: t"
+        "no relation here has the name 'turbines'; expected one of: t"
         in refusal_of("select turbines.* from turbines t").message
     )
     window = steps(f"select max(m.power) as p, max(turbines.a) as a from {TUMBLE} m group by window_start")[0]["window"]
@@ -401,7 +401,7 @@ def test_event_time_is_no_column_that_is_computed(relation):
     job = f"{view}\ncreate job j with (delay = '1s') as insert into stream 'x' select count(*) as n from {window}"
     problem = refusal(job.format("ts"))
     assert (
-        "'ts' is computed before; event time is a column of the stream, by the name that it has there"
+        "'ts' is computed before, but event time is a column of the stream, with its name in the stream"
         in problem.message
     )
     assert (problem.line, problem.column) == (2, job.format("ts").splitlines()[1].index("ts)") + 1)
@@ -413,7 +413,7 @@ def test_event_time_of_several_streams_that_differ_is_called_event_time():
     window = "tumble(table w, descriptor({}), interval '1' minute) group by window_start"
     options = "'inputs.x.event_time' = 'ts', 'inputs.y.event_time' = 'time', delay = '1s'"
     job = f"{view} create job j with ({options}) as insert into stream 'n' select count(*) as n from {window}"
-    assert "; where streams differ in it, write event_time" in refusal(job.format("ts")).message
+    assert "; if the streams have different columns, write event_time" in refusal(job.format("ts")).message
     assert [one["event_time"]["field"] for one in documents(job.format("event_time"))[0]["inputs"]] == ["ts", "time"]
 
 
@@ -430,22 +430,22 @@ def test_event_time_of_several_streams_that_differ_is_called_event_time():
         (
             "select turbine, count(*) as n from turbines group by turbine",
             (2, 54),
-            "groups all rows of a stream, and such a result",
+            "groups all rows of a stream, so a result",
         ),
         (f"select turbine, count(*) as n from {TUMBLE} group by turbine", (2, 112), "groups without the window"),
         (f"select count(*) as n from {TUMBLE}", (2, 1), "groups without the window"),
-        (f"select * from {TUMBLE} {GROUPED}", (2, 8), "'*' has columns that nothing groups by"),
+        (f"select * from {TUMBLE} {GROUPED}", (2, 8), "'*' has columns that the query doesn't group by"),
         (f"select turbine, count(*) from {TUMBLE} {GROUPED}", (2, 17), "count(*) needs a name"),
         (
             f"select turbine, power, count(*) as n from {TUMBLE} {GROUPED}",
             (2, 17),
-            "'power' has many values in a window: group by it, too, or take one, as max(power) as power",
+            "'power' has many values in a window; group by it too, or select one value, as max(power) as power",
         ),
         (f"select turbine as t, count(*) as n from {TUMBLE} {GROUPED}", (2, 8), "'turbine' keeps its name in results"),
         (
             f"select count(*) as n from {TUMBLE} {GROUPED}",
             (2, 103),
-            "groups by 'turbine', which says which result it is",
+            "groups by 'turbine', which identifies the result",
         ),
         (f"select turbine from {TUMBLE} {GROUPED}", (2, 1), "has no aggregate"),
         (
@@ -457,12 +457,12 @@ def test_event_time_of_several_streams_that_differ_is_called_event_time():
         (
             f"select turbine, max(power) as p from {TUMBLE} {GROUPED} having count(*) > 3",
             (2, 155),
-            "'having' sees what is selected",
+            "'having' can use only selected values",
         ),
         (
             f"select turbine, max(power) as p from {TUMBLE} where window_start > 1 {GROUPED}",
             (2, 111),
-            "'window_start' can't be computed with",
+            "'window_start' can't be used in expressions",
         ),
         (
             f"select turbine, max(power) as p from {TUMBLE} {GROUPED} order by p",
@@ -470,27 +470,27 @@ def test_event_time_of_several_streams_that_differ_is_called_event_time():
             "'order by' is not supported",
         ),
         ("select * from turbines limit 10", (2, 24), "'limit' is not supported: a stream has no end"),
-        ("select distinct turbine from turbines", (2, 8), "'select distinct' would have to remember every row"),
-        ("select turbine, sum(power) over (order by ts) as s from turbines", (2, 28), "'over' looks at rows before"),
+        ("select distinct turbine from turbines", (2, 8), "'select distinct' would need every row"),
+        ("select turbine, sum(power) over (order by ts) as s from turbines", (2, 28), "'over' needs earlier rows"),
         ("select * from turbines window w as (order by ts)", (2, 24), "'window' is not supported"),
         (
             "select turbine, row_number() over (partition by turbine order by ts) as n from turbines",
             (2, 30),
-            "To keep the first of the records that come again",
+            "To keep the first of duplicate records",
         ),
         ("select * from turbines, sites", (2, 23), "write 'a join b on ...'"),
         ("select * from turbines emit on window close", (2, 24), "'emit' is not supported"),
         ("select * from turbines having power > 1", (2, 31), "'having' is for groups"),
         ("select power + 1 from turbines", (2, 8), "power + 1 needs a name"),
         ("select turbine.power, turbine from turbines t", (2, 8), "turbine.power needs a name"),
-        ("select *, * from turbines", (2, 11), "'*' stands twice"),
-        ("select x.* from turbines as t", (2, 8), "nothing here is called 'x'"),
+        ("select *, * from turbines", (2, 11), "'*' occurs twice"),
+        ("select x.* from turbines as t", (2, 8), "no relation here has the name 'x'"),
         (
             "select turbine.*, power as p from turbines",
             (2, 8),
-            "nothing here is called 'turbine'; did you mean 'turbines'?",
+            "no relation here has the name 'turbine'; did you mean 'turbines'?",
         ),
-        ("select t.* from (select * from turbines)", (2, 8), "nothing here is called 't'"),
+        ("select t.* from (select * from turbines)", (2, 8), "no relation here has the name 't'"),
         (
             "select count(*) as n from cumulate(table turbines, descriptor(ts), interval '1' hour, interval '1' day) group by window_start",
             (2, 114),
@@ -499,20 +499,20 @@ def test_event_time_of_several_streams_that_differ_is_called_event_time():
         (
             "select turbine from table(tumbel(table turbines, descriptor(ts), '1m'))",
             (2, 27),
-            "'tumbel' is no function of a relation",
+            "'tumbel' is not a function of a relation",
         ),
         ("select turbine from table(hop(table turbines, descriptor(ts), '1m'))", (2, 27), "hop(...) lacks 'size'"),
         (
             "select turbine from table(tumble(table turbines, descriptor(ts), interval '1' month))",
             (2, 66),
-            "have no one length",
+            "have no fixed length",
         ),
         (
             "select turbine from table(tumble(table turbines, descriptor(ts), interval '1' day to hour))",
             (2, 66),
-            "is no interval",
+            "is not a known interval",
         ),
-        ("select turbine", (2, 14), "expected 'from', and the text ends here"),
+        ("select turbine", (2, 14), "expected 'from', but the text ends here"),
         ("select (((power from turbines", (2, 29), "expected 'from'"),
         ("select turbine from s.turbines", (2, 22), "names without a dot"),
         (
@@ -545,13 +545,13 @@ def test_what_a_query_can_not_say_is_refused_with_its_place(query, place, senten
 @pytest.mark.parametrize(
     ("text", "place", "sentence"),
     [
-        ("", (None, None), "holds no statement that makes something"),
-        ("-- nothing", (None, None), "holds no statement that makes something"),
-        ("create view v as select * from t", (None, None), "holds no statement that makes something"),
-        ("select * from t", (1, 1), "results need a place"),
-        ("insert into elasticsearch 'x' select * from t", (1, 1), "an insert belongs to a job"),
-        ("create table t (a string)", (1, 8), "say 'create stream NAME"),
-        ("create or replace view v as select 1", (1, 8), "leave 'or replace' out"),
+        ("", (None, None), "contains no statement that creates a document"),
+        ("-- nothing", (None, None), "contains no statement that creates a document"),
+        ("create view v as select * from t", (None, None), "contains no statement that creates a document"),
+        ("select * from t", (1, 1), "results need a sink"),
+        ("insert into elasticsearch 'x' select * from t", (1, 1), "an insert must be in a job"),
+        ("create table t (a string)", (1, 8), "write 'create stream NAME"),
+        ("create or replace view v as select 1", (1, 8), "remove 'or replace'"),
         ("drop job x", (1, 1), "expected 'create stream NAME"),
         ("create stream t", (1, 15), "expected '(' and the columns"),
         ("create stream t (a string, a long)", (1, 28), "there is a column 'a' already"),
@@ -561,37 +561,37 @@ def test_what_a_query_can_not_say_is_refused_with_its_place(query, place, senten
             "a watermark belongs to the job",
         ),
         ("create stream t (a string primary key)", (1, 27), "'primary' is not supported"),
-        ("create stream t (a string) with (key = 'a', key = 'b')", (1, 45), "'key' stands twice"),
+        ("create stream t (a string) with (key = 'a', key = 'b')", (1, 45), "'key' occurs twice"),
         ("create stream t (a string) with (mqtt = 1, mqtt.topics = 2)", (1, 44), "'mqtt' has a value already"),
-        ("create stream t (a string) with (key = a)", (1, 40), "expected a text in quotes"),
+        ("create stream t (a string) with (key = a)", (1, 40), "expected a string in quotes"),
         ("create stream t (a string) nonsense", (1, 28), "expected ';', got nonsense"),
-        ("create job a-b as insert into x", (1, 13), "a name with '-' stands in backticks or quotes, as 'a-...'"),
+        ("create job a-b as insert into x", (1, 13), "a name with '-' must be in backticks or quotes, as 'a-...'"),
         (
             "create job j with (delay = '1s') as insert into stream 'x' select * from t",
             (1, 12),
             "with (event_time = 'COLUMN'",
         ),
-        ("create job j as insert into x select 1", (1, 29), "expected where results go: one of elasticsearch"),
+        ("create job j as insert into x select 1", (1, 29), "expected a sink: one of elasticsearch"),
         ("create job j as insert into elasticsearch select 1", (1, 43), "as elasticsearch 'NAME', got select"),
-        ("create job j as begin end", (1, 12), "holds no insert"),
+        ("create job j as begin end", (1, 12), "contains no insert"),
         (
             "create job j with (steps = 1) as insert into stream 'x' select * from t",
             (1, 20),
             "follows from the statement itself",
         ),
         ("create job j as insert into stream 'x' with (a = 1) select * from t", (1, 46), "a stream has its options"),
-        ("create job j as insert overwrite stream 'x' select * from t", (1, 24), "say 'insert into'"),
+        ("create job j as insert overwrite stream 'x' select * from t", (1, 24), "write 'insert into'"),
         ("create stream t (a string) with (key = 'a", (1, 40), "this quote is never closed"),
         ("create /* stream", (1, 8), "this comment is never closed"),
         (
             "create view a as select * from b; create view b as select * from t; create job j as insert into stream 'x' select * from a",
             (1, 32),
-            "view 'b' stands behind what reads it",
+            "view 'b' is created after its use",
         ),
         (
             "create view a as select * from a; create job j as insert into stream 'x' select * from a",
             (1, 32),
-            "stands behind what",
+            "is created after its use",
         ),
         ("create view a as select * from t; create view a as select * from t", (1, 47), "there is a view 'a' already"),
     ],
@@ -688,7 +688,7 @@ def test_many_views_below_many_jobs_are_bounded():
     )
     jobs = "".join(f"create job j{n} as insert into stream 'x{n}' select * from v1499;" for n in range(400))
     assert len(views + jobs) < DOCUMENT_BYTES_MAX
-    with pytest.raises(InvalidDocument, match="leads to more than 20,000 steps"):
+    with pytest.raises(InvalidDocument, match="makes more than 20,000 steps"):
         translate(views + jobs, "x.sql")
 
 
@@ -721,7 +721,7 @@ def test_a_step_without_a_clause_is_a_function_of_a_relation():
     ]
     data = documents(f"create job j with (event_time = 'ts', delay = '1s') as select * from {enriched} where rated > 1")
     assert documents(as_sql(data)) == data
-    with pytest.raises(InvalidDocument, match=r"x\.sql:1:98: 'key' stands twice"):
+    with pytest.raises(InvalidDocument, match=r"x\.sql:1:98: 'key' occurs twice"):
         translate(
             "create job j with (event_time = 'ts', delay = '1s') as select * from enrich(table t, key => 'a', key => 'b')",
             "x.sql",
@@ -767,4 +767,4 @@ def test_words_of_aggregates_end_no_expression():
 def test_the_times_of_a_window_are_no_columns(query):
     view = f"create view w as select turbine, count(*) as n from {TUMBLE} {GROUPED};\n"
     problem = refusal(f"{view}create job j with (delay = '1s') as {query}")
-    assert "'window_end' can't be computed with" in problem.message and problem.line == 2
+    assert "'window_end' can't be used in expressions" in problem.message and problem.line == 2

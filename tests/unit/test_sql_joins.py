@@ -163,41 +163,41 @@ def test_conditions_and_expressions_see_what_is_selected():
     ("query", "sentence"),
     [
         (f"select * from orders o join shipments s on {ON}", "'*' has columns of both sides"),
-        (f"select o.id, carrier from orders o join shipments s on {ON}", "either side of the join; write NAME.carrier"),
-        (f"select o.amount from orders o join shipments s on {ON}", "'id' says which rows meet"),
+        (f"select o.id, carrier from orders o join shipments s on {ON}", "both sides of the join; write NAME.carrier"),
+        (f"select o.amount from orders o join shipments s on {ON}", "'id' determines which rows"),
         (f"select o.id from orders o right join shipments s on {ON}", "write 'left join'"),
         (f"select o.id from orders o cross join shipments s on {ON}", "'cross join' is not supported"),
-        (f"select o.id from orders o left join shipments s on {ON} where s.id is null", "select s.id as NAME, too"),
-        (f"select o.id, coalesce(s.id, '') as x from orders o left join shipments s on {ON}", "select s.id as NAME, too"),
+        (f"select o.id from orders o left join shipments s on {ON} where s.id is null", "also select s.id as NAME"),
+        (f"select o.id, coalesce(s.id, '') as x from orders o left join shipments s on {ON}", "also select s.id as NAME"),
         (f"select s.id from orders o left join shipments s on {ON}", "write s.id as NAME, or o.id"),
         (f"select o.id from orders o full join shipments s on {ON}", "write o.id as NAME, or coalesce(o.id, s.id) as id"),
-        (f"select id, s.id as x from orders o full join shipments s on {ON} where o.id is null", "select o.id as NAME, too"),
-        (f"select coalesce(o.id, s.id) as x from orders o full join shipments s on {ON}", "'id' says which rows meet"),
-        (f"select o.id, s.amount as price from orders o join shipments s on {ON} where price > 3", "is what 'amount' of the"),
+        (f"select id, s.id as x from orders o full join shipments s on {ON} where o.id is null", "also select o.id as NAME"),
+        (f"select coalesce(o.id, s.id) as x from orders o full join shipments s on {ON}", "'id' determines which rows"),
+        (f"select o.id, s.amount as price from orders o join shipments s on {ON} where price > 3", "is the name of 'amount'"),
         (f"select o.id, o.a as x, x + 1 as y from orders o join shipments s on {ON}", "write NAME.a, with the name of its side"),
-        (f"select o.id, o.window_start from orders o join shipments s on {ON}", "windows of their own; write window_start"),
+        (f"select o.id, o.window_start from orders o join shipments s on {ON}", "their own windows; write window_start"),
         (f"select o.id, window_end as x from orders o join shipments s on {ON}", "'window_end' keeps its name in results"),
         (f"select o.id, s.window_start from orders o left join shipments s on {SAME}", "'s.window_start' is of one side"),
-        ("select o.id from orders o join shipments s on o.id = s.id", "looks at rows without an end"),
-        ("select o.id from orders o join shipments s on o.id = s.id and s.ts <= o.ts", "looks at rows without an end"),
-        (f"select o.id from orders o join shipments s on {ON.replace('o.id', 'o.number')}", "need one name: derive it"),
+        ("select o.id from orders o join shipments s on o.id = s.id", "needs bounds in time"),
+        ("select o.id from orders o join shipments s on o.id = s.id and s.ts <= o.ts", "needs bounds in time"),
+        (f"select o.id from orders o join shipments s on {ON.replace('o.id', 'o.number')}", "need the same name; derive it"),
         (f"select o.id from orders o join shipments s on {ON} and o.amount = o.price", "compares columns of one side"),
-        (f"select o.id from orders o join shipments s on {ON} and s.ts < o.ts", "bounds in time are included"),
-        (f"select o.id from orders o join shipments s on {ON} and o.amount > 3", "bounds in time are included"),
-        (f"select o.id from orders o join shipments s on {ON} and x = s.x", "'x' may be a column of either side of the join"),
-        (f"select id as x from orders o join shipments s on {ON}", "'id' may be a column of either side of the join"),
-        (f"select o.id from orders o join shipments s on {ON} and lower(o.x) = s.x", "'lower(...)' is computed, and 'on'"),
-        (f"select o.id from orders join orders on {ON}", "neither side is called 'o'"),
-        ("select o.id from orders o join shipments o on o.id = o.id", "both sides are called 'o'"),
+        (f"select o.id from orders o join shipments s on {ON} and s.ts < o.ts", "bounds in time are inclusive"),
+        (f"select o.id from orders o join shipments s on {ON} and o.amount > 3", "bounds in time are inclusive"),
+        (f"select o.id from orders o join shipments s on {ON} and x = s.x", "'x' can be a column of both sides of the join"),
+        (f"select id as x from orders o join shipments s on {ON}", "'id' can be a column of both sides of the join"),
+        (f"select o.id from orders o join shipments s on {ON} and lower(o.x) = s.x", "'lower(...)' is an expression, but 'on'"),
+        (f"select o.id from orders join orders on {ON}", "no side has the name 'o'"),
+        ("select o.id from orders o join shipments o on o.id = o.id", "both sides have the name 'o'"),
         ("select o.id from orders o join shipments s on o.id = s.id and s.ts between o.ts + interval '1' hour and "
-         "o.ts + interval '2' hour", "leaves out rows at the same time"),
-        (f"select o.id from orders o join shipments s on {ON} join more m on m.id = o.id", "a query has one join"),
+         "o.ts + interval '2' hour", "excludes rows at the same time"),
+        (f"select o.id from orders o join shipments s on {ON} join more m on m.id = o.id", "a query can have one join"),
         (f"select o.id, count(*) as n from orders o join shipments s on {ON} group by o.id", "make the join a view"),
-        (f"select o.id, o.a + s.b as c from orders o join shipments s on {ON}", "computes with 'o.a', which is not selected"),
+        (f"select o.id, o.a + s.b as c from orders o join shipments s on {ON}", "uses 'o.a', which is not selected"),
         ("select o.id from orders o join table(tumble(table shipments, descriptor(ts), interval '1' minute)) s on o.id = s.id",
-         "both sides are of tumble"),
-        ("select a from orders union select a from shipments", "'union' alone leaves repeats out"),
-        ("select a, b from orders union all select b, a from shipments", "unites by names"),
+         "both sides must use tumble"),
+        ("select a from orders union select a from shipments", "'union' removes duplicates"),
+        ("select a, b from orders union all select b, a from shipments", "unites columns by name"),
     ],
 )  # fmt: skip
 def test_what_a_join_or_a_union_can_not_say_is_refused(query, sentence):
@@ -209,7 +209,7 @@ def test_the_bounds_of_a_join_name_no_column_that_is_computed():
     side = "(select id, sent as ts from (select id, sent from shipments))"
     query = f"select o.id from orders o join {side} s on {ON}"
     problem = refusal(query)
-    assert "'ts' is computed before; event time is a column of the stream" in problem.message
+    assert "'ts' is computed before, but event time is a column of the stream" in problem.message
     assert problem.column == len("create view met as ") + query.index("s.ts") + 1
     found = joined(query.replace("s.ts", "s.sent"))
     assert found["inputs"][1] == {"stream": "shipments", "event_time": {"delay": "1s", "field": "sent"}}
@@ -259,7 +259,8 @@ def test_streams_are_united_and_each_has_its_event_time():
 def test_a_stream_of_several_without_event_time_is_told_with_the_remedy():
     query = "create job j with (delay = '1s') as\ninsert into stream 'c' select a from x union all select a from y"
     with pytest.raises(
-        InvalidDocument, match=r"x\.sql:1:12: .*doesn't say which column .*'inputs\.STREAM\.event_time'"
+        InvalidDocument,
+        match=r"x\.sql:1:12: .*doesn't name the column of event time of this stream.*'inputs\.STREAM\.event_time'",
     ):
         document(query)
 

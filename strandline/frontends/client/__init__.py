@@ -1,1 +1,1 @@
-"""A client of a platform for programs: `strandline.Client`."""
+"""Client of a platform for programs: `strandline.Client`."""

@@ -1,4 +1,4 @@
-"""What a platform answers, as values with types. Each has the whole answer in `data`: a service may say more than is named here.
+"""Typed responses of a platform. Each contains the whole response in `data`, because a service can return more fields.
 
 Times are milliseconds since 1970 UTC (`_ms`).
 """
@@ -13,19 +13,19 @@ Data = dict[str, Any]
 
 @dataclass(frozen=True)
 class Answer:
-    """The base of all of them."""
+    """Base of all responses."""
 
     data: Data = field(repr=False)
 
     @classmethod
     def of(cls, data: Data) -> Self:
-        """The fields that are named here, and all of it."""
+        """Return the response with its declared fields, and all of it in `data`."""
         return cls(data=data, **{one.name: data[one.name] for one in fields(cls) if one.name != "data"})
 
 
 @dataclass(frozen=True)
 class Applied(Answer):
-    """What became of one document."""
+    """Outcome for one document."""
 
     kind: str
     """`stream` or `pipeline`."""
@@ -34,87 +34,87 @@ class Applied(Answer):
     """`created`, `changed` or `unchanged`."""
     version: int
     notes: list[str]
-    """What the change of a stream means for each job that reads it."""
+    """Effect of the change of a stream on each job that reads it."""
 
 
 @dataclass(frozen=True)
 class DocumentPlan(Answer):
-    """What applying a stream or a lookup would mean."""
+    """Effect of applying a stream or a lookup."""
 
     kind: str
     """`stream` or `lookup`."""
     name: str
     changes: list[Data]
-    """The forbidden ones: why `apply` refuses the document."""
+    """Forbidden changes, for which `apply` refuses the document."""
     notes: list[str]
-    """As `apply` would answer with."""
+    """Notes that `apply` would return."""
 
 
 @dataclass(frozen=True)
 class JobPlan(Answer):
-    """What applying a pipeline would mean for its job."""
+    """Effect of applying a pipeline on its job."""
 
     job: str
     outcome: str
     version: int
     changes: list[Data]
-    """The forbidden ones first."""
+    """Changes, the forbidden ones first."""
     rewind: Data | None
-    """What the start of the new version would have to read again."""
+    """Range that the start of the new version would read again."""
 
 
 @dataclass(frozen=True)
 class Plan(Answer):
-    """What applying documents would mean."""
+    """Effect of applying documents."""
 
     documents: list[DocumentPlan]
-    """The streams and lookups."""
+    """Streams and lookups."""
     jobs: list[JobPlan]
 
     @classmethod
     def of(cls, data: Data) -> Self:
-        """With its parts."""
+        """Return the response with its parts."""
         documents = [DocumentPlan.of(one) for one in data["documents"]]
         return cls(data=data, documents=documents, jobs=[JobPlan.of(one) for one in data["jobs"]])
 
 
 @dataclass(frozen=True)
 class Job(Answer):
-    """A job as it was when it was asked for."""
+    """State of a job at the time of the request."""
 
     name: str
     version: int
     stream: str
-    """The input."""
+    """Input of the job."""
     desired: str
-    """`running`, `stopped` or `drained`, as it was ordered."""
+    """Ordered state: `running`, `stopped`, or `drained`."""
     state: str
-    """As it is: `created`, `starting`, `running`, `draining`, `stopping`, `stopped`, `drained`, `completed` (a
-    batch), `failed` and others."""
+    """Current state: `created`, `starting`, `running`, `draining`, `stopping`, `stopped`, `drained`, `completed` (a batch),
+    `failed`, and others."""
     message: str
-    """Why it is in this state; empty when there is nothing to say."""
+    """Reason for the state; empty if there is none."""
     epoch: int
-    """The newest run; 0 before the first."""
+    """Epoch of the newest run; 0 before the first run."""
     slice: int | None
-    """The last committed one."""
+    """Last committed slice. None before the first commit."""
     watermark_ms: int | None
     lag_records: int | None
-    """Records of the log after the last committed slice; None when Kafka does not answer."""
+    """Number of records in the log after the last committed slice. None if Kafka doesn't respond."""
     last_emission: dict[str, int]
-    """Stage -> end (ms) of the last window that it has emitted."""
+    """Stage -> end (ms) of the last emitted window."""
 
 
 @dataclass(frozen=True)
 class Explanation(Answer):
-    """Why a job has no output, or what it waits for."""
+    """Reason why a job has no output, or what it waits for."""
 
     cause: str
-    """A code for programs, as `window_open`."""
+    """Code for programs, as `window_open`."""
     sentence: str
     next: str
-    """What to do."""
+    """Next step for the user."""
     notes: list[str]
-    """Faults of senders: keys that are ahead of their log time, and partitions whose records are all rejected."""
+    """Problems of senders: keys that are ahead of their log time, and partitions whose records are all rejected."""
 
 
 @dataclass(frozen=True)
@@ -123,18 +123,18 @@ class RegisteredStream(Answer):
 
     name: str
     document: Data
-    """The registration, with its defaults filled in."""
+    """Registration of the stream, with its defaults."""
     version: int
 
 
 @dataclass(frozen=True)
 class StreamStatus(RegisteredStream):
-    """A registered stream, and what the log holds of it."""
+    """A registered stream, and its content in the log."""
 
     records: int
-    """In the log now, all partitions together."""
+    """Current number of records in the log, in all partitions."""
     emitted_by: str | None
-    """The job that emits to it; None where its records come from elsewhere."""
+    """Job that emits to the stream. None if no job does."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class DeadLetter(Answer):
     """A record that could not be used."""
 
     number: int
-    """Its offset in the dead-letter stream."""
+    """Offset in the dead-letter stream."""
     stream: str
     partition: int | None
     offset: int | None
@@ -151,28 +151,28 @@ class DeadLetter(Answer):
     step: str
     log_time_ms: int
     value: str
-    """The beginning of the sender's bytes as text."""
+    """Beginning of the sender's bytes as text."""
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """What became of dead letters that were put back; in a dry run, what would."""
+    """Outcome of a replay of dead letters; in a dry run, the expected outcome."""
 
     matched: int
     put_back: int
     already: int
-    """They were put back before."""
+    """Number of dead letters that were put back before."""
     left_out: dict[str, int]
-    """Why -> how many."""
+    """Reason -> number."""
     outcomes: dict[str, int]
-    """What the present version makes of those put back: `accepted`, or the reason for which it rejects them again."""
+    """Outcome with the current version -> number of requeued records: `accepted`, or the reason for the next rejection."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What became of the records that were sent."""
+    """Outcome of sending records."""
 
     accepted: int
-    """So many are in the log."""
+    """Number of records in the log."""
     refused: list[Data]
-    """Records that are too large: `{index, reason, detail}`, by their place among all that were sent."""
+    """Records that are too large: `{index, reason, detail}`. The index counts all sent records."""

@@ -1,8 +1,9 @@
-"""`strandline.Client`: a platform from a program in Python. What the command line does, with values instead of tables.
+"""`strandline.Client`: a platform from a Python program. It has the functions of the command line, with values instead of
+tables.
 
-Every method raises an error of `strandline.core.errors`, whose class says what to do: TransientError may succeed when tried
-again, PermanentError won't. A request is repeated by itself where that is safe: what only reads, and what leads to the same
-state however often it is asked for. `restart` is asked for once.
+Every method raises an error of `strandline.core.errors`, whose class determines the reaction: TransientError can succeed on a
+retry, PermanentError can't. Safe requests are repeated automatically: reads, and requests that lead to the same state when they
+are repeated. `restart` is sent once.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _Found = TypeVar("_Found")
 
 
 class Wanted(TypedDict, total=False):
-    """Which dead letters are meant; all of it must fit."""
+    """Filter of dead letters. All conditions must match."""
 
     reason: str
     step: str
@@ -53,7 +54,7 @@ class Wanted(TypedDict, total=False):
 
 
 class Client:
-    """One platform. Use it as a context manager, or `close` it."""
+    """Client of one platform. Use it as a context manager, or call `close`."""
 
     def __init__(
         self,
@@ -64,8 +65,10 @@ class Client:
         timeout_s: float = 60.0,
         trust: Trust | None = None,
     ) -> None:
-        """`url`: of the control service; `ingest_url`: of an HTTP gateway, for `send`. `token`: where the platform asks for one.
-        `timeout_s`: of one request; one that applies documents may take ten minutes. `trust`: certificates for `https`."""
+        """Args: url: URL of the control service. ingest_url: URL of an HTTP gateway, for `send`. token: Token, if the platform
+        requires one.
+            `timeout_s`: Timeout of one request. A request that applies documents can take ten minutes.
+            `trust`: Certificates for `https`."""
         self._control = ControlClient(url, timeout_s=timeout_s, token=token, trust=trust)
         self._gateway: httpx.Client | None = None
         if ingest_url is not None:
@@ -80,7 +83,8 @@ class Client:
 
     @classmethod
     def of_stack(cls, data_dir: str | Path) -> Self:
-        """The embedded stack that was last started in this directory, with its own token. Raises StackError where none was."""
+        """Return a client of the embedded stack that was last started in this directory, with its token. Raises StackError if
+        no stack was started there."""
         from strandline.services.embedded.addresses import read_stack
         from strandline.services.embedded.admin_token import read_admin_token
 
@@ -97,7 +101,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self._control.__exit__(None, None, None)
         if self._gateway is not None:
             self._gateway.close()
@@ -105,75 +109,77 @@ class Client:
     # Documents
 
     def apply(self, *documents: Documents | Path | str) -> list[Applied]:
-        """Register streams and submit pipelines, all or none: a new job starts, a changed one takes its new version.
+        """Register streams and submit pipelines, all or none. A new job starts, and a changed job gets its new version.
 
-        A document is a pipeline or a stream of Python, the path of a file in YAML or SQL (.sql), or YAML as text. To apply what
-        is applied already changes nothing. Raises InvalidDocument with every problem, each with the file and line where it was
-        said, and Conflict for a change that would lose data.
+        A document is a pipeline or a stream of Python, the path of a YAML or SQL file (.sql), or YAML as a string. Applying
+        unchanged documents changes nothing. Raises InvalidDocument with every problem, each with its file and line, and
+        Conflict for a change that would lose data.
         """
         return [Applied.of(one) for one in self._judged(self._control.apply, documents)]
 
     def plan(self, *documents: Documents | Path | str) -> Plan:
-        """What `apply` would mean. A change that is `forbidden` is one that `apply` refuses. Changes nothing."""
+        """Return the effect of `apply` without changing anything. `apply` refuses changes that are `forbidden`."""
         return Plan.of(self._judged(self._control.plan, documents))
 
     # Jobs
 
     def jobs(self) -> list[Job]:
-        """All jobs."""
+        """Return all jobs."""
         return [Job.of(one) for one in self._safely(lambda: self._control.get("/v1/jobs"))["jobs"]]
 
     def job(self, name: str) -> Job:
-        """One job as it is now. Raises NotFound."""
+        """Return the current state of a job. Raises NotFound."""
         return Job.of(self._safely(lambda: self._control.job(name)))
 
     def start(self, name: str, *, wait_s: float | None = 60.0) -> Job:
-        """Let a job run, and wait so long until it does; None: don't wait. Raises Conflict, and TransientError when it takes
-        longer."""
+        """Start a job, and wait until it runs, at most `wait_s`; None doesn't wait. Raises Conflict; TransientError on a
+        timeout."""
         self._safely(lambda: self._control.order(name, "start"))
         return (
             self.job(name) if wait_s is None else self.wait(name, lambda job: job.state == "running", "running", wait_s)
         )
 
     def stop(self, name: str, *, drain: bool = False, wait_s: float | None = 60.0) -> Job:
-        """Stop a job after its current slice, and wait so long until it has. `drain`: close all its windows first."""
+        """Stop a job after its current slice, and wait until it has stopped, at most `wait_s`; None doesn't wait. `drain`:
+        Close all its windows first."""
         self._safely(lambda: self._control.order(name, "drain" if drain else "stop"))
         states = ("drained", COMPLETED) if drain else ("stopped", "drained", COMPLETED)
         return self.job(name) if wait_s is None else self.wait(name, lambda job: job.state in states, states[0], wait_s)
 
     def wait_completed(self, name: str, timeout_s: float = 3_600.0) -> Job:
-        """Wait until a batch has read its range and closed all of its windows. Raises PermanentError when it fails or is stopped,
-        and TransientError at the end of the time."""
+        """Wait until a batch has read its range and closed all its windows. Raises PermanentError if it fails or is stopped;
+        TransientError on a timeout."""
         return Job.of(self._control.wait_for_batch(name, lambda job: None, timeout_s))
 
     def restart(self, name: str, *, wait_s: float | None = 60.0) -> Job:
-        """End a job's run after its current slice, begin a new one, and wait so long until that runs. Asked for once only."""
+        """End a job's run after its current slice, start a new run, and wait until it runs, at most `wait_s`. The request is
+        sent once."""
         before = int(self._control.order(name, "restart")["epoch"])
         if wait_s is None:
             return self.job(name)
         return self.wait(name, lambda job: job.epoch > before and job.state == "running", "running again", wait_s)
 
     def wait(self, name: str, is_so: Callable[[Job], bool], what: str, timeout_s: float = 60.0) -> Job:
-        """Wait until the job is as asked; `what` says how in errors. Raises PermanentError when it fails meanwhile, and
-        TransientError at the end of the time."""
+        """Wait until `is_so` returns True for the job. `what` describes this state in errors. Raises PermanentError if the job
+        fails; TransientError on a timeout."""
         return Job.of(self._control.wait_for_job(name, lambda job: is_so(Job.of(job)), what, timeout_s))
 
     def explain(self, name: str) -> Explanation:
-        """Why a job has no output, or what it waits for. Raises NotFound."""
+        """Return the reason why a job has no output, or what it waits for. Raises NotFound."""
         return Explanation.of(self._safely(lambda: self._control.get(f"{job_path(name)}/explanation")))
 
     def delete_job(self, name: str, *, results: bool = False, dead_letters: bool = False) -> None:
-        """Delete a job that is stopped; its results and dead letters only if asked. Raises NotFound, Conflict."""
+        """Delete a stopped job, and its results and dead letters only on request. Raises NotFound, Conflict."""
         self._control.delete_job(name, results=results, dead_letters=dead_letters)
 
     # Streams
 
     def streams(self) -> list[RegisteredStream]:
-        """All registered streams."""
+        """Return all registered streams."""
         return [RegisteredStream.of(one) for one in self._safely(lambda: self._control.get("/v1/streams"))["streams"]]
 
     def stream(self, name: str) -> StreamStatus:
-        """One stream, and what the log holds of it. Raises NotFound."""
+        """Return a stream, and its content in the log. Raises NotFound."""
         return StreamStatus.of(self._safely(lambda: self._control.stream(name)))
 
     def delete_stream(self, name: str, *, keep_topic: bool = False) -> None:
@@ -181,25 +187,30 @@ class Client:
         self._control.delete_stream(name, keep_topic=keep_topic)
 
     def send(self, stream: str, records: Record | Iterable[Record], *, key: str | None = None) -> Sent:
-        """Send records to the HTTP gateway, in requests of up to 10,000. When this returns they are in the log, except those
-        in the answer's `refused`, which are too large.
+        """Send records to the HTTP gateway, in requests of up to 10,000. All records are in the log when this returns, except
+        `refused` ones.
 
-        A record is an object, which becomes JSON, a text, or bytes. `key`: kept with each record as its message id (`KEY-0/0`,
-        `KEY-0/1`, ...), so that a reader of the stream can tell a record that came twice. With a key, a request whose fate is
-        unknown is repeated; without, it ends with SendFailed, whose `accepted` and `unknown` say how far it came. What was
-        refused because the gateway is busy or Kafka is away is repeated in any case, up to `timeout_s`. Raises also the error
-        that the gateway answered, as NotFound, with a note of how many records are in the log if some are.
+        A record is an object, which becomes JSON, a string, or bytes. Records in `refused` are too large. Requests that are
+        refused because the gateway is busy or Kafka is unavailable are repeated, for up to `timeout_s`. Raises SendFailed, and
+        errors of the gateway, such as NotFound, with a note of the number of records in the log.
+
+        Args: key: Stored with each record as its message id (`KEY-0/0`, `KEY-0/1`, ...), so that readers can detect duplicates.
+        With a key, a request with an unknown outcome is repeated. Without a key, it raises SendFailed, whose `accepted` and
+        `unknown` report the progress.
         """
         if self._gateway is None:
-            raise InvalidSettings("no gateway is known to send to; make the client with ingest_url='http://HOST:8081'")
+            raise InvalidSettings("the client has no gateway; create it with ingest_url='http://HOST:8081'")
         one_or_more: Iterable[Record] = [records] if isinstance(records, str | bytes | Mapping) else records
         return Sender(self._gateway, self._timeout_s).send(stream, one_or_more, key)
 
     # Dead letters
 
     def dead_letters(self, job: str, *, after: int = -1, **wanted: Unpack[Wanted]) -> Iterator[DeadLetter]:
-        """The dead letters of a job with a number above `after`, the oldest first, as they are asked for. `wanted`: `reason`,
-        `step`, `since_ms`, `until_ms`. Raises NotFound."""
+        """Yield the dead letters of a job with a number above `after`, the oldest first. Pages are requested on demand. Raises
+        NotFound.
+
+        Args: wanted: `reason`, `step`, `since_ms`, `until_ms`.
+        """
         asked: dict[str, Any] = dict(wanted)
         page = self._safely(lambda: self._control.dead_letters(job, after, **asked))
         while True:
@@ -210,8 +221,10 @@ class Client:
             page = self._safely(lambda path=following: self._control.get(path))  # type: ignore[misc]
 
     def replay_dead_letters(self, job: str, *, dry_run: bool = False, **wanted: Unpack[Wanted]) -> Replayed:
-        """Put dead letters back into their stream, each at most once, however often this is asked for. `wanted`: `reason`,
-        `step`, `since_ms`, `until_ms`. Raises NotFound, Conflict."""
+        """Put dead letters back into their stream, each at most once, even if the call is repeated. Raises NotFound, Conflict.
+
+        Args: wanted: `reason`, `step`, `since_ms`, `until_ms`.
+        """
         asked: dict[str, Any] = {**wanted, "dry_run": str(dry_run).lower()}
         piece = self._safely(lambda: self._control.replay_dead_letters(job, **asked))
         pieces = [piece]
@@ -227,7 +240,7 @@ class Client:
         )
 
     def _safely(self, ask: Callable[[], _Found]) -> _Found:
-        """Ask, and ask again after a failure that may pass: only for what may be asked for twice."""
+        """Send a request, and repeat it after transient errors. Only for requests that are safe to repeat."""
         for attempt in range(1, _ATTEMPTS):
             try:
                 return ask()
@@ -236,7 +249,7 @@ class Client:
         return ask()
 
     def _judged(self, ask: Callable[[bytes, str], _Found], documents: Iterable[Documents | Path | str]) -> _Found:
-        """What the service answers to documents. Problems get the places where they were said."""
+        """Return the response to a request with documents. Problems get the file and line of their author."""
         joined = _joined(documents)
         try:
             return self._safely(lambda: ask(joined.text, _SOURCE))
@@ -245,7 +258,7 @@ class Client:
 
 
 def _joined(documents: Iterable[Documents | Path | str]) -> JoinedTexts:
-    """Documents as one text. A stream that several pipelines bring stands there once."""
+    """Join documents. A stream of several pipelines is included once."""
     joined = JoinedTexts()
     known: list[YamlDocument] = []
     for one in documents:

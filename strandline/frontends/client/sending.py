@@ -1,4 +1,4 @@
-"""Records to a stream by HTTP, in requests of bounded size. One is repeated only where no record can be there twice unseen."""
+"""Sends records to a stream over HTTP, in requests of bounded size. Repeats a request only if readers can detect duplicates."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LINES = "application/x-ndjson"
 _BYTES = "application/octet-stream"
 _TOO_LARGE = "too_large"
 _NOTHING_IN_THE_LOG = ("log_away", "spool_full", "ledger_unavailable", "tokens_unavailable", "too_many_requests")
-"""Codes of 503 and 429: none of the request's records is in the log."""
+"""Codes of 503 and 429 that mean that no record of the request is in the log."""
 
 
 class SendFailed(TransientError):
-    """Not all records are in the log. The first `accepted` of them are, except those in `refused`, which are too large; of the
-    next `unknown` some may be; the rest is not."""
+    """Not all records are in the log. The first `accepted` records are, except those in `refused`, which are too large. Some of
+    the next `unknown` records may be in the log. The remaining records aren't."""
 
     code = "send_failed"
 
@@ -38,17 +38,17 @@ class SendFailed(TransientError):
 
 
 class Sender:
-    """Sends to one gateway."""
+    """Sender to one gateway."""
 
     def __init__(self, http: httpx.Client, timeout_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
-        """`timeout_s`: how long one request may be repeated."""
+        """Args: timeout_s: Time for which one request can be repeated."""
         self._http = http
         self._timeout_s = timeout_s
         self._sleep = sleep
 
     def send(self, stream: str, records: Iterable[Record], key: str | None) -> Sent:
-        """Send the records in their order. Raises SendFailed, or the error that the gateway answered, with a note of how many
-        records are in the log if some are."""
+        """Send the records in their order. Raises SendFailed, or the error of the gateway, with a note of the number of records
+        in the log."""
         accepted, sent, refused = 0, 0, list[Data]()
         for number, (body, count, content_type) in enumerate(_requests(records)):
             headers = {"Content-Type": content_type} | ({} if key is None else {"Idempotency-Key": f"{key}-{number}"})
@@ -56,7 +56,7 @@ class Sender:
                 answer = self._confirmed(f"/v1/streams/{quote(stream, safe='')}/records", body, headers, count)
             except _Unconfirmed as error:
                 raise SendFailed(
-                    f"{sent} records are confirmed, of the next {count} {error.state}: {error.reason}",
+                    f"{sent} records are confirmed; of the next {count}, {error.state}: {error.reason}",
                     sent,
                     count if error.is_unknown else 0,
                     refused,
@@ -71,8 +71,8 @@ class Sender:
         return Sent(accepted, refused)
 
     def _confirmed(self, path: str, body: bytes, headers: dict[str, str], count: int) -> dict[str, Any]:
-        """Send one request of `count` records until it is confirmed: again where none of it is in the log, and with a key, by
-        which a reader of the stream can tell, also where some of it may be."""
+        """Send one request of `count` records until it is confirmed. It is repeated if none of its records is in the log. With
+        a key, with which readers detect duplicates, it is also repeated if some records may be in the log."""
         deadline = time.monotonic() + self._timeout_s
         has_key = "Idempotency-Key" in headers
         may_be_there = False
@@ -82,7 +82,7 @@ class Sender:
                 response = self._http.post(path, content=body, headers=headers)
             except httpx.ConnectError as error:
                 failed: Exception = error
-                reason, asked_s = f"the gateway does not answer ({error})", None
+                reason, asked_s = f"the gateway does not respond ({error})", None
             except httpx.HTTPError as error:
                 failed, may_be_there = error, True
                 reason, asked_s = f"the gateway did not confirm ({error or type(error).__name__})", None
@@ -115,7 +115,7 @@ class _Unconfirmed(Exception):
 
 
 def _requests(records: Iterable[Record]) -> Iterator[tuple[bytes, int, str]]:
-    """Bodies, how many records each holds, and its content type: objects and texts as lines, bytes one by one."""
+    """Yield bodies with their number of records and content type: objects and strings as lines, bytes one by one."""
     lines: list[bytes] = []
     size = 0
     for record in records:
@@ -130,7 +130,7 @@ def _requests(records: Iterable[Record]) -> Iterator[tuple[bytes, int, str]]:
             lines.append(value)
             size += len(value) + 1
         else:
-            raise ValueError("a record that is empty is none; leave it out")
+            raise ValueError("a record must not be empty; leave it out")
     if lines:
         yield b"\n".join(lines), len(lines), _LINES
 
@@ -139,7 +139,7 @@ def _problem(response: httpx.Response) -> dict[str, Any]:
     try:
         found = response.json()
     except ValueError:
-        return {"detail": f"the gateway answered {response.status_code}"}
+        return {"detail": f"the gateway responded with {response.status_code}"}
     return found if isinstance(found, dict) else {}
 
 

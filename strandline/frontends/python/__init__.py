@@ -1,1 +1,1 @@
-"""Pipelines built in Python, and a client of a platform. What users import stands in `strandline` itself."""
+"""Pipelines built in Python. Users import them from `strandline`."""

@@ -1,8 +1,8 @@
 """Pipelines in Python: `stream("turbines").event_time("ts", delay="10s").where("load < 10")...pipeline("turbine-health")`.
 
-Nothing here knows what a step means. Each method adds what a YAML document would say, in the same words, and `pipeline` has
-the one model read it. So both give the same canonical document, and mistakes are told in the same sentences, with the file
-and line of the call instead of those of the document. Nothing is ever changed: each method returns a new object.
+No code here interprets a step. Each method adds the fields of a YAML document, with the same names, and `pipeline` has the same
+model read them. So both produce the same canonical document and the same messages, with the file and line of the call instead
+of the document. All objects are immutable: each method returns a new object.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from strandline.frontends.python.layout import CallPlace, Step, Taken, laid_out
 from strandline.frontends.python.pipeline import Pipeline
 from strandline.frontends.python.windows import DurationLike, Windows, duration_text
 
-if TYPE_CHECKING:  # what reads rows is loaded when some are read
+if TYPE_CHECKING:  # modules that read rows are imported on demand
     from strandline.core.lookups.lookup import LookupSpec
 
 _OWN_MODULES = "strandline.frontends."
 
 
 class Places(TypedDict, total=False):
-    """Where results go, in the words of a document's `emit`."""
+    """Sinks of results, with the fields of a document's `emit`."""
 
     elasticsearch: str | Mapping[str, Any]
-    """An alias in Elasticsearch, or `{name, shards, replicas, refresh_interval, lifecycle}`."""
+    """Alias in Elasticsearch, or `{name, shards, replicas, refresh_interval, lifecycle}`."""
     stream: str
-    """A stream, which other pipelines may read."""
+    """Stream, which other pipelines can read."""
     files: Mapping[str, Any]
     """Parquet files by day: `{path, format}`."""
     sql: Mapping[str, Any]
-    """A table: `{table}`."""
+    """SQL table: `{table}`."""
     sink: Mapping[str, Any]
-    """A sink that a package brings: `{use, name, options}`."""
+    """Sink of a package: `{use, name, options}`."""
 
 
 class StreamFields(TypedDict, total=False):
-    """The fields of a `stream:` document beside its name and schema."""
+    """Fields of a `stream:` document, except its name and schema."""
 
     partitions: int
     format: str
@@ -62,16 +62,16 @@ class StreamFields(TypedDict, total=False):
 
 
 class PipelineFields(TypedDict, total=False):
-    """The fields of a `pipeline:` document beside its name, input and steps."""
+    """Fields of a `pipeline:` document, except its name, input, and steps."""
 
     event_time: Mapping[str, Any]
-    """Of the one stream behind which no `.event_time(...)` stands, in a document's words: `{"field": "ts", "delay": "10s"}`."""
+    """Event time of the single stream without `.event_time(...)`, as in a document: `{"field": "ts", "delay": "10s"}`."""
     start: str
-    """Of `input`: where a new job begins: `earliest`, `latest` or a log time in ISO 8601."""
+    """Start of a new job in the log, in `input`: `earliest`, `latest`, or a log time in ISO 8601."""
     end: str
-    """Of `input`: where it ends, which makes it a batch: `latest`, or a log time."""
+    """End of the range, in `input`: `latest`, or a log time. A pipeline with an end is a batch."""
     late: Literal["dead_letter", "drop"] | Mapping[str, Any]
-    """Or `{"revise": "30m"}`: for so long late records revise results."""
+    """Treatment of late records. With `{"revise": "30m"}`, they revise results for this time."""
     on_error: Literal["dead_letter", "crash"]
     guarantee: Literal["exactly_once", "at_least_once", "none"]
     recovery: Literal["rewind", "snapshot"]
@@ -80,29 +80,29 @@ class PipelineFields(TypedDict, total=False):
 
 
 class _Limits(TypedDict, total=False):
-    """The bounds of event time that may be None, which is never."""
+    """Limits of event time. None disables a limit."""
 
     idle_timeout: DurationLike | None
-    """After so long a silence a partition no longer holds the others back."""
+    """Time without records after which a partition no longer holds back the watermark."""
     max_ahead: DurationLike | None
-    """A record more than this ahead of its arrival is a dead letter."""
+    """Maximum time that a record can be ahead of its arrival. Beyond it, the record becomes a dead letter."""
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """A lookup with its rows, by whose key records are enriched."""
+    """A lookup with its rows, which enrich records by their key."""
 
     name: str
     document: Mapping[str, Any]
     _place: CallPlace
 
     def yaml_documents(self) -> list[YamlDocument]:
-        """The document with the place where it was said."""
+        """Return the document with the position of the call."""
         return [YamlDocument("lookup", self.name, dict(self.document), self._place.file, {(): self._place.line})]
 
     @property
     def spec(self) -> LookupSpec:
-        """The model of the document. Raises InvalidDocument for a wrong one."""
+        """Model of the document. Raises InvalidDocument."""
         from strandline.core.lookups.lookup import LookupSpec
 
         return LookupSpec.parse(self.yaml_documents()[0])
@@ -116,7 +116,7 @@ def lookup(
     rows: Sequence[Mapping[str, Any]] | None = None,
     **more: Any,
 ) -> Lookup:
-    """A lookup: its fields, as those of a stream, the field or the fields by which a row is found, and its rows."""
+    """Return a lookup: its fields, as those of a stream, its key fields, and its rows."""
     said = more if rows is None else {"rows": [dict(row) for row in rows], **more}
     keys = key if isinstance(key, str) else list(key)
     return Lookup(name, {"lookup": name, "schema": dict(schema), "key": keys, **said}, _called_from())
@@ -128,14 +128,14 @@ class _Read:
 
     stream: Stream
     event_time: Mapping[str, Any]
-    """Empty: nothing has said it yet."""
+    """Event time of the stream. Empty while it isn't set."""
     place: CallPlace = field(compare=False)
     range: Mapping[str, Any]
-    """The RANGE_FIELDS that are said of it alone."""
+    """RANGE_FIELDS that are set for this stream only."""
 
 
 class Rows:
-    """What steps may stand behind: a stream, with which a flow begins, or the flow so far."""
+    """Rows that steps can follow: a stream, or the flow so far."""
 
     def _flow(self) -> Flow:
         raise NotImplementedError
@@ -152,12 +152,15 @@ class Rows:
         end: str | None = None,
         **limits: Unpack[_Limits],
     ) -> Flow:
-        """Say what tells when a record of the stream happened, before its steps or behind them.
+        """Set the event time of the stream, before or after its steps.
 
-        `field`: a timestamp of the stream, with `delay`, the disorder allowed. `from_log`: the time of arrival instead;
-        `else_log`: beside `field`, for records that lack it. `idle_timeout`, `max_ahead`: None is never; left out, the
-        document's defaults hold. `start`, `end`: where a new job begins to read the stream, and where a batch
-        ends.
+        Args:
+            `field`: A timestamp of the stream.
+            `delay`: Permitted disorder of `field`.
+            `from_log`: True to use the time of arrival instead.
+            `else_log`: True to use the time of arrival for records without `field`.
+            `idle_timeout`, `max_ahead`: None disables the limit. Default: as in documents.
+            `start`, `end`: Start of a new job in the stream, and end of a batch.
         """
         said: dict[str, Any] = {} if field is None else {"field": field}
         said |= {"from": "log"} if from_log else {}
@@ -172,32 +175,32 @@ class Rows:
         return self._flow()._with_event_time(said, _called_from(), range_)
 
     def derive(self, expressions: Mapping[str, str] | None = None, /, **named: str) -> Flow:
-        """New fields: name -> expression over the fields before this step."""
+        """Add fields: name -> expression over the fields before this step."""
         return self._with({"derive": {**(expressions or {}), **named}})
 
     def where(self, condition: str) -> Flow:
-        """Keep the records, or behind a window its results, for which this is true."""
+        """Keep the records for which the condition is true; after a window, its results."""
         return self._with({"where": condition})
 
     def select(self, *fields: str) -> Flow:
-        """Keep these fields alone, in this order."""
+        """Keep only these fields, in this order."""
         return self._with({"select": list(fields)})
 
     def drop(self, *fields: str) -> Flow:
-        """Leave these fields out."""
+        """Remove these fields."""
         return self._with({"drop": list(fields)})
 
     def dedupe(self, *, by: Sequence[str], within: DurationLike) -> Flow:
-        """Leave out records that come again: those with equal `by` fields whose event times are less than `within` apart. The
-        stream's key is among the fields."""
+        """Drop duplicates: records with equal `by` fields whose event times are less than `within` apart. `by` must contain the
+        stream's key."""
         if isinstance(by, str):
-            raise TypeError(f"by={by!r} is one text; write by=[{by!r}]")
+            raise TypeError(f"by={by!r} is a single string; write by=[{by!r}]")
         return self._with({"dedupe": {"by": list(by), "within": duration_text(within)}})
 
     def distinct(self, *, by: Sequence[str]) -> Flow:
-        """Of a batch: leave out every record whose `by` fields another one before it had. The stream's key is among them."""
+        """Drop every record of a batch whose `by` fields equal those of an earlier record. `by` must contain the stream's key."""
         if isinstance(by, str):
-            raise TypeError(f"by={by!r} is one text; write by=[{by!r}]")
+            raise TypeError(f"by={by!r} is a single string; write by=[{by!r}]")
         return self._with({"distinct": {"by": list(by)}})
 
     def window(
@@ -210,16 +213,16 @@ class Rows:
         agg: Mapping[str, str] | str | None = None,
         **named: str,
     ) -> Flow:
-        """Collect records by time and by the fields `by`: result field -> expression with an aggregate function.
+        """Aggregate records by time and by the fields `by`: result field -> expression with an aggregate function.
 
-        `aggregate`, or in short `agg`, is for names that are no Python names, or those of other parameters; both may be given.
-        (`agg="count(*)"`, a text, is a result field of that name.) Without `name` the window is called like the first place to
-        which its results go, as in SQL.
+        `aggregate`, or its short form `agg`, is for names that aren't Python names, or that are names of other parameters. Both
+        can be used. (`agg="count(*)"`, a string, is a result field with the name `agg`.) Without `name`, the window gets the
+        name of its first sink, as in SQL.
         """
         if isinstance(by, str):
-            raise TypeError(f"by={by!r} is one text; write by=[{by!r}]")
+            raise TypeError(f"by={by!r} is a single string; write by=[{by!r}]")
         if isinstance(windows, str):
-            raise TypeError(f"{windows!r} is a text; write tumbling({windows!r}), sliding(...) or session(...)")
+            raise TypeError(f"{windows!r} is a string; write tumbling({windows!r}), sliding(...) or session(...)")
         called = {} if name is None else {"name": name}
         keys = {"by": list(by)} if by else {}
         short = {"agg": agg} if isinstance(agg, str) else agg or {}
@@ -234,8 +237,12 @@ class Rows:
         add: Sequence[str] | Mapping[str, str],
         optional: bool = False,
     ) -> Flow:
-        """Add fields of a lookup: `key` is the field that holds its key, and `add` names those that are added, or `{field: field
-        of the lookup}`. A record without a row is a dead letter, or with `optional` has nulls."""
+        """Add fields of a lookup. A record without a row becomes a dead letter; with `optional`, it gets nulls.
+
+        Args:
+            `key`: Field that contains the key of the lookup.
+            `add`: Fields to add, or `{field: field of the lookup}`.
+        """
         name = lookup if isinstance(lookup, str) else lookup.name
         said = {"lookup": name, "key": _plain(key), "add": _plain(add), **({"optional": True} if optional else {})}
         flow = self._with({"enrich": said})
@@ -245,8 +252,10 @@ class Rows:
     def map(
         self, function: str, *, reads: Sequence[str], columns: Mapping[str, str], deterministic: Literal[True]
     ) -> Flow:
-        """New fields, name -> type, by a Python function `package.module:function` of the fields that it reads. You say that the
-        same record gives the same values in each run."""
+        """Add fields, name -> type, computed by a Python function `package.module:function` from the fields in `reads`.
+
+        Args: deterministic: Your confirmation that the function returns the same values for the same record in each run.
+        """
         said = {"function": function, "reads": list(reads), "columns": dict(columns), "deterministic": deterministic}
         return self._with({"map": said})
 
@@ -267,15 +276,20 @@ class Rows:
         add: Mapping[str, str] | None = None,
         **named: str,
     ) -> Flow:
-        """Put rows of this flow, on the left, and of another together that are equal in the fields `on`.
+        """Join rows of this flow (left) with rows of another flow (right) that are equal in the fields `on`.
 
-        `before`, `after`: how long before or after the row on the left that on the right may be; `within`: both; `tumbling`
-        instead: both are in one window of this size; or `same_window`: both are results of one window. `latest`: of the rows on
-        the right only the latest that is not later. `kind`: `left` and `full` also give rows without a partner. `add`, and
-        other names: fields of the joined row, `left.FIELD` or `right.FIELD`. `other` may be the name of a step or stream.
+        Args:
+            `other`: The other flow, or the name of a step or stream.
+            `before`, `after`: Maximum time that the right row can be before or after the left row.
+            `within`: Both limits in one.
+            `tumbling`: Size of the windows in which both rows must be, instead of these limits.
+            `same_window`: True if both rows are results of one window.
+            `latest`: True to join only the latest right row that isn't later than the left row.
+            `kind`: `left` and `full` also return rows without a partner.
+            `add`, `named`: Fields of the joined row, `left.FIELD` or `right.FIELD`.
         """
         if isinstance(on, str):
-            raise TypeError(f"on={on!r} is one text; write on=[{on!r}]")
+            raise TypeError(f"on={on!r} is a single string; write on=[{on!r}]")
         near: dict[str, Any] = {} if within is None else {"within": duration_text(within)}
         sides = {"before": before, "after": after}
         if said := {side: duration_text(one) for side, one in sides.items() if one is not None}:
@@ -292,19 +306,22 @@ class Rows:
         return replace(both, _at=(left._one("join"), right))._with({"join": document})
 
     def union(self, *others: Rows) -> Flow:
-        """Go on with the rows of this flow and of others, with the fields that all of them have, by name. Keeps duplicates."""
+        """Continue with the rows of this flow and of others, with their common fields, by name. Keeps duplicates."""
         together = self.beside(*others)
         return replace(together, _at=tuple(taken for rows in (self, *others) for taken in rows._flow()._at))
 
     def beside(self, *others: Rows) -> Flow:
-        """This flow, and others in the same pipeline: their streams, and their steps behind those here. Goes on with what this
-        one gave. Raises ValueError where they read one stream by two event times."""
+        """Add the streams and steps of other flows to the pipeline, after those of this flow. Continue with the rows of this
+        flow.
+
+        Raises ValueError if the flows read a stream with different event times.
+        """
         flow = self._flow()
         reads, steps, lookups = list(flow._reads), list(flow._steps), list(flow._lookups)
         for other in (rows._flow() for rows in others):
             for read in other._reads:
                 if any(read.stream.name == one.stream.name and read != one for one in reads):
-                    raise ValueError(f"stream '{read.stream.name}' is read in two ways; say its event time once")
+                    raise ValueError(f"stream '{read.stream.name}' has two event times; set its event time once")
                 reads += [] if read in reads else [read]
             places = {step.key: at for at, step in enumerate(steps)}
             for step in other._steps:
@@ -316,11 +333,9 @@ class Rows:
         return replace(flow, _reads=tuple(reads), _steps=tuple(steps), _lookups=tuple(lookups))
 
     def emit(self, *places: Mapping[str, Any], name: str | None = None, **more: Unpack[Places]) -> Flow:
-        """Send what comes so far to these places: results of the window or the join, or before the first one each record.
-
-        `emit(elasticsearch="turbine-minute", stream="minutes")`; a mapping as `{"elasticsearch": "other"}` serves where one
-        kind is needed twice. `name`: of the stage, where records are emitted.
-        """
+        """Emit the results of the window or join to these sinks; before the first window or join, emit each record. Example:
+        `emit(elasticsearch="turbine-minute", stream="minutes")`. A mapping, as `{"elasticsearch": "other"}`, is for a second
+        sink of a kind. `name`: name of the stage that emits records."""
         emits = [dict(place) for place in places] + [{kind: place} for kind, place in more.items()]
         flow = self._flow()
         last = flow._last()
@@ -329,24 +344,26 @@ class Rows:
         return self._with({"emit": emits} | ({} if name is None else {"name": name}))
 
     def take_from(self, *names: str) -> Flow:
-        """Go on with what the step of this name gave, or the stream: a branch begins. Several names unite."""
+        """Begin a branch: continue with the output of the step with this name, or with the stream. Several names are united."""
         return replace(self._flow(), _at=tuple(Taken(said=name) for name in names))
 
     def step(self, document: Mapping[str, Any]) -> Flow:
-        """A step as a YAML document has it, for one that has no method here."""
+        """Add a step in the form of a YAML document, for steps without a method."""
         return self._with(dict(document))
 
     def pipeline(self, name: str, **fields: Unpack[PipelineFields]) -> Pipeline:
-        """The whole pipeline, read by the model. Raises InvalidDocument with every mistake that its text alone shows, each
-        with the file and line of the call that made it; ValueError for a stream whose event time nothing says."""
+        """Return the whole pipeline, read by the model. Raises ValueError if a stream has no event time.
+
+        Raises InvalidDocument with every error that the document alone shows, each with the file and line of its call.
+        """
         place, flow = _called_from(), self._flow()
         more: dict[str, Any] = dict(fields)
         time = more.pop("event_time", None)
         streams = flow._with_event_time(time, place)._reads if time is not None else flow._reads
         if untimed := [read.stream.name for read in streams if not read.event_time]:
             raise ValueError(
-                f"nothing says the event time of stream '{untimed[0]}'; write .event_time('ts', delay='10s') behind the stream, "
-                f"with the field that holds it, or .pipeline({name!r}, event_time={{'field': 'ts', 'delay': '10s'}})"
+                f"stream '{untimed[0]}' has no event time; write .event_time('ts', delay='10s') after the stream, "
+                f"with its field, or .pipeline({name!r}, event_time={{'field': 'ts', 'delay': '10s'}})"
             )
         range_ = {name: more.pop(name) for name in RANGE_FIELDS if name in more}
         steps = laid_out(flow._steps, [read.stream.name for read in streams])
@@ -376,8 +393,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Flow(Rows):
-    """What is said of a pipeline so far: its streams, each with its event time, its steps in order, and what the next one
-    takes."""
+    """A pipeline under construction: its streams with their event times, its steps in order, and the input of the next step."""
 
     _reads: tuple[_Read, ...]
     _steps: tuple[Step, ...]
@@ -385,10 +401,10 @@ class Flow(Rows):
     _lookups: tuple[Lookup, ...] = ()
 
     def named(self, name: str) -> Flow:
-        """Give the step before a name, by which others may take what it gives."""
+        """Name the last step, so that others can use its output."""
         last = self._last()
         if last is None:
-            raise ValueError(f"there is no step yet that could be called {name!r}")
+            raise ValueError(f"there is no step yet that could have the name {name!r}")
         window = last.document.get("window")
         if isinstance(window, Mapping) and "name" not in window:
             return self._instead(last, {**last.document, "window": {"name": name, **window}})
@@ -400,14 +416,14 @@ class Flow(Rows):
     def _with_event_time(
         self, event_time: Mapping[str, Any], place: CallPlace, range_: Mapping[str, Any] | None = None
     ) -> Flow:
-        """The same with this event time of the one stream that has none yet."""
+        """Return the flow with this event time for its single stream without one."""
         untimed = [read for read in self._reads if not read.event_time]
         if len(untimed) != 1:
             names = ", ".join(f"'{read.stream.name}'" for read in untimed or self._reads)
             raise ValueError(
-                f"the event time of {names} is said already; say it once"
+                f"the event time of {names} is set already; set it once"
                 if not untimed
-                else f"one event time for the streams {names}; write .event_time(...) behind each of them"
+                else f"the streams {names} need one event time each; write .event_time(...) after each of them"
             )
         (old,) = untimed
         timed = replace(old, event_time=event_time, place=place, range=range_ or {})
@@ -416,12 +432,12 @@ class Flow(Rows):
     def _one(self, verb: str) -> Taken:
         if len(self._at) != 1:
             raise ValueError(
-                f"a {verb} takes the rows of one step on each side; give those that are united a step, as where()"
+                f"a {verb} needs one step as the input of each side; add a step after a union, for example where()"
             )
         return self._at[0]
 
     def _last(self) -> Step | None:
-        """The step whose rows come here; None: a stream, several, or one that was named."""
+        """Return the step whose rows come here. None after a stream, after several steps, and after a name."""
         keys = [taken.key for taken in self._at]
         return next((step for step in self._steps if keys == [step.key]), None)
 
@@ -433,33 +449,33 @@ class Flow(Rows):
 
 @dataclass(frozen=True)
 class Stream(Rows):
-    """A stream: its name alone, when it is registered elsewhere, or its whole document."""
+    """A stream: only its name if it is registered elsewhere, or its whole document."""
 
     name: str
     document: Mapping[str, Any] | None
-    """The `stream:` document; None: only its name is known."""
+    """The `stream:` document. None if only its name is known."""
     _place: CallPlace
 
     def yaml_documents(self) -> list[YamlDocument]:
-        """The document with the place where it was said; none where only the name is known."""
+        """Return the document with the position of the call. Empty if only the name is known."""
         if self.document is None:
             return []
         return [YamlDocument("stream", self.name, dict(self.document), self._place.file, {(): self._place.line})]
 
     @property
     def spec(self) -> StreamSpec:
-        """The model of the document. Raises InvalidDocument for a wrong one, LookupError where only the name is known."""
+        """Model of the document. Raises InvalidDocument; LookupError if only the name is known."""
         for document in self.yaml_documents():
             return StreamSpec.parse(document)
-        raise LookupError(f"only the name of stream '{self.name}' is known; give stream() its schema")
+        raise LookupError(f"only the name of stream '{self.name}' is known; pass a schema to stream()")
 
     def _flow(self) -> Flow:
         return Flow((_Read(self, {}, _called_from(), {}),), (), (Taken(stream=self.name),))
 
 
 def stream(name: str, *, schema: Mapping[str, Any] | None = None, **fields: Unpack[StreamFields]) -> Stream:
-    """A stream to read. With `schema` (field -> type, as in the YAML document) and what else the document has, it can be
-    registered, and pipelines over it can be checked and run at the desk; without, it is one that is registered elsewhere."""
+    """Return a stream to read. With `schema` (field -> type, as in the YAML document) and `fields`, it can be registered. Then
+    pipelines over it can also be checked and run locally. Without them, the stream is registered elsewhere."""
     document = None
     if schema is not None or fields:
         document = {"stream": name, **({} if schema is None else {"schema": dict(schema)}), **fields}
@@ -471,7 +487,7 @@ def _plain(names: str | Sequence[str] | Mapping[str, str]) -> object:
 
 
 def _called_from() -> CallPlace:
-    """Where the program called the method that asks."""
+    """Return the position of the call in the program."""
     frame = sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(_OWN_MODULES):
         frame = frame.f_back

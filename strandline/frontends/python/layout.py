@@ -1,4 +1,4 @@
-"""Steps of a program as the steps of a document: each says what it takes, where that is not the step before it."""
+"""Writes the steps of a program as steps of a document. A step names its input if it isn't the step before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strandline.results.sinks.registry import SINKS, form_of
 
 @dataclass(frozen=True)
 class CallPlace:
-    """Where in a program something was said."""
+    """Position in a program at which a value was set."""
 
     file: str
     line: int
@@ -22,41 +22,41 @@ class CallPlace:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a step takes from: one of the three."""
+    """Input of a step: one of the three fields."""
 
     key: object | None = None
-    """Of a step."""
+    """Key of a step."""
     stream: str | None = None
     said: str | None = None
-    """A name that the document says, whatever stands before the step."""
+    """Name in the document, whatever is before the step."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step as a document has it, without what it takes from."""
+    """A step of a document, without its input."""
 
     document: Mapping[str, Any]
     place: CallPlace
     takes: tuple[Taken, ...]
-    """Of a join the left and the right; of a union several."""
+    """Inputs: left and right of a join, several for a union."""
     key: object = field(default_factory=object, compare=False)
-    """The same in all forms that a step has got: with a name, with an emission beside it."""
+    """Key that stays equal in all versions of a step: with a name, with an additional emission."""
 
     @property
     def is_stage(self) -> bool:
-        """True if it is a window or a join."""
+        """True if the step is a window or a join."""
         return any(keyword in self.document for keyword in STAGE_KEYWORDS)
 
     def with_more(self, other: Step) -> Step:
-        """The same step as another flow has it: with its name and its emissions, too."""
+        """Return the step with the name and the emissions that it has in another flow."""
         emits = [*self.document.get("emit", ())]
         emits += [one for one in other.document.get("emit", ()) if one not in emits]
         return replace(self, document={**self.document, **other.document, **({"emit": emits} if emits else {})})
 
 
 def laid_out(steps: Sequence[Step], streams: Sequence[str]) -> list[dict[str, Any]]:
-    """The steps as a document has them. A step from which another takes that isn't the next gets a name, if it has none; a
-    window without one is called like the first place to which its results go."""
+    """Return the steps of the document. A step that is the input of a step other than the next gets a name if it has none. A
+    window without a name gets the name of its first sink."""
     documents = [dict(step.document) for step in steps]
     at_of = {step.key: at for at, step in enumerate(steps)}
     for step in steps:
@@ -84,7 +84,7 @@ def laid_out(steps: Sequence[Step], streams: Sequence[str]) -> list[dict[str, An
             name, *_ = document["join"].items()
             document["join"] = dict([name]) | {"left": left, "right": right} | document["join"]
         elif "join" in document or "from" in document:
-            continue  # as a document says it
+            continue  # as in the document
         elif len(step.takes) > 1:
             document["from"] = [name_of(taken) for taken in step.takes]
         elif not _is_before(step.takes[0], steps, at, streams):
@@ -93,7 +93,8 @@ def laid_out(steps: Sequence[Step], streams: Sequence[str]) -> list[dict[str, An
 
 
 def _window_of(step: Step, steps: Sequence[Step], at_of: Mapping[object, int]) -> int | None:
-    """Where the window stands whose results this step has; None: it has records, or rows of a join or of several steps."""
+    """Return the index of the window whose results this step has. None if it has records, or rows of a join or of several
+    steps."""
     while not step.is_stage:
         if len(step.takes) != 1 or step.takes[0].key not in at_of:
             return None
@@ -113,7 +114,7 @@ def _first_place(step: Step) -> str | None:
 
 
 def _is_before(taken: Taken, steps: Sequence[Step], at: int, streams: Sequence[str]) -> bool:
-    """Whether a step that says nothing takes from this."""
+    """Return True if this is the input of a step that names none."""
     if taken.stream is not None:
         return at == 0 and len(streams) == 1
     return at > 0 and taken.key is not None and steps[at - 1].key is taken.key

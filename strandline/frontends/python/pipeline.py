@@ -1,4 +1,4 @@
-"""A pipeline that Python built: its document, its check, and a run over records at the desk."""
+"""A pipeline built in Python: its document, its check, and a local run over records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strandline.core.documents import YamlDocument, did_you_mean
 from strandline.frontends.document_text import write_documents
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 
-if TYPE_CHECKING:  # what computes is loaded when something is computed
+if TYPE_CHECKING:  # modules that compute are imported on demand
     from strandline.processing.desk.desk import Outcome
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 
@@ -24,39 +24,39 @@ class Documents(Protocol):
     """A pipeline or a stream."""
 
     def yaml_documents(self) -> list[YamlDocument]:
-        """Its documents, as they were said, each with the places of the calls that said it."""
+        """Return its documents, each with the positions of the calls that built it."""
 
 
 Record = Mapping[str, Any] | str | bytes
-"""An object, which becomes JSON, or the bytes or text that a sender would send."""
+"""An object, which becomes JSON, or the bytes or text of a sender."""
 
 
 @dataclass(frozen=True)
 class DeskRun:
-    """What came of a run at the desk."""
+    """Output of a local run."""
 
     results: list[dict[str, Any]]
-    """The documents, as they would stand in the store, in the order in which they would be emitted."""
+    """Documents as in the store, in the order of their emission."""
     dead_letters: list[dict[str, Any]]
-    """`reason`, `message`, `step`, where it stands, `value`."""
+    """`reason`, `message`, `step`, position, `value`."""
     records: int
-    """How many were read; rows, where a record is several."""
+    """Number of records read; of rows, if a record is several rows."""
 
     def of(self, stage: str) -> list[dict[str, Any]]:
-        """The documents of one stage."""
+        """Return the documents of one stage."""
         return [one for one in self.results if one["strandline"]["stage"] == stage]
 
 
 @dataclass(frozen=True, repr=False)
 class Pipeline:
-    """A pipeline that is right as far as its text alone tells. `check` compares it with its stream."""
+    """A pipeline whose document is valid on its own. `check` compares it with its streams."""
 
     document: YamlDocument
-    """As it was said, without defaults, with the place of each step."""
+    """The document without defaults, with the position of each step."""
     known: tuple[YamlDocument, ...] = ()
-    """Those of its streams and lookups, as far as they are known."""
+    """Known documents of its streams and lookups."""
     spec: PipelineSpec = field(init=False, compare=False)
-    """The model that all ways of writing a pipeline share."""
+    """The model, which YAML, SQL, and Python share."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "spec", PipelineSpec.parse(self.document))
@@ -66,22 +66,22 @@ class Pipeline:
 
     @property
     def name(self) -> str:
-        """Of the pipeline, and of its job."""
+        """Name of the pipeline, and of its job."""
         return self.document.name
 
     def as_document(self) -> dict[str, object]:
-        """The canonical document: with its defaults, as plain data. The same for YAML, SQL and Python."""
+        """Return the canonical document: with its defaults, as plain data. It is equal for YAML, SQL, and Python."""
         return self.spec.as_document()
 
     def to_yaml(self) -> str:
-        """The pipeline, and its streams and lookups as far as they are known, as a file for `strandline apply`."""
+        """Return the pipeline, and its known streams and lookups, as a file for `strandline apply`."""
         return write_documents(document.data for document in self.yaml_documents())
 
     def check(self, *known: Documents) -> CheckedPipeline:
-        """Compare the pipeline with its streams: columns, types, how windows fit. Needs no server.
+        """Compare the pipeline with its streams: columns, types, window sizes. Needs no server.
 
-        `known`: the stream, or the pipeline that emits it, where `stream()` was given a name only. Raises InvalidDocument
-        with every problem, each with the file and line of its step.
+        Raises InvalidDocument with every problem, each with the file and line of its step.
+        Args: known: The stream, or the pipeline that emits it, if `stream()` got only a name.
         """
         from strandline.processing.desk.desk_pipeline import pipeline_of
 
@@ -99,12 +99,12 @@ class Pipeline:
         log_time: str | None = None,
         drain: bool = True,
     ) -> DeskRun:
-        """Run the pipeline over records, or a file of them, without any server: what `strandline pipeline run` does.
+        """Run the pipeline over records, or a file of records, without a server, as `strandline pipeline run` does.
 
-        Of several streams each record is a pair, `("turbines", record)`, or each stream has a file, `{"turbines": Path(...)}`.
-        The order of the records is the order of the log, and log time is event time, or the field `log_time`; by it the files of
-        several streams are merged. `drain`: close all windows at the end. Results do not depend on
-        `slice_records`. Raises InvalidDocument as `check`, and BadRecord where the pipeline ends at a bad record.
+        If there are several streams, each record is a pair, `("turbines", record)`, or each stream has a file,
+        `{"turbines": Path(...)}`. The order of the records is the order of the log. The log time is the event time, or the
+        field `log_time`; files of several streams are merged by it. `drain`: close all windows at the end. Results do not
+        depend on `slice_records`. Raises InvalidDocument as `check`, and BadRecord if a bad record stops the pipeline.
         """
         from strandline.processing.desk.desk import Desk, DeskResult, letter_fields
         from strandline.processing.desk.merged_files import merged_files
@@ -114,12 +114,12 @@ class Pipeline:
         if isinstance(records, Path):
             if checked.has_several_inputs:
                 each = ", ".join(f"'{name}': Path(...)" for name in checked.streams)
-                raise TypeError(f"a file holds the records of one stream; give a file for each: {{{each}}}")
+                raise TypeError(f"a file contains the records of one stream; pass a file for each stream: {{{each}}}")
             records = {checked.inputs[0].name: records}
         if isinstance(records, str | bytes) or (
             isinstance(records, Mapping) and not (records and all(isinstance(one, Path) for one in records.values()))
         ):
-            raise TypeError("expected several records, or the Path of a file; one record stands in a list")
+            raise TypeError("expected several records, or the Path of a file; put a single record into a list")
         desk = Desk(checked, slice_records, log_time=log_time)
 
         def there(name: str) -> str:
@@ -153,12 +153,12 @@ class Pipeline:
         return DeskRun(results, letters, desk.counts.records)
 
     def yaml_documents(self) -> list[YamlDocument]:
-        """The documents of streams and lookups that are known, and the pipeline's, each with the places of its calls."""
+        """Return the known documents of streams and lookups, and that of the pipeline, with the positions of their calls."""
         return [*self.known, self.document]
 
 
 def record_bytes(record: Record) -> bytes:
-    """The bytes that a sender would send. Raises TypeError for an object that has no form in JSON."""
+    """Return the bytes that a sender would send. Raises TypeError if an object can't be represented in JSON."""
     if isinstance(record, bytes):
         return record
     if isinstance(record, str):
@@ -169,7 +169,7 @@ def record_bytes(record: Record) -> bytes:
 def _pieces(
     records: Iterable[Record] | Iterable[tuple[str, Record]], first: str, at_once: int
 ) -> Iterator[tuple[str, list[bytes]]]:
-    """Records in a row that come to one stream, which is the first one where nothing else is said."""
+    """Yield consecutive records of one stream together. Records without a stream belong to the first stream."""
     named = (one if isinstance(one, tuple) else (first, one) for one in records)
     for stream, of_stream in groupby(named, key=lambda one: one[0]):
         while piece := [record_bytes(record) for _, record in islice(of_stream, at_once)]:
@@ -177,8 +177,10 @@ def _pieces(
 
 
 def _in_json(value: object) -> object:
-    if isinstance(value, date):  # a datetime is one; without a zone it has that of the field, as a text has
+    if isinstance(
+        value, date
+    ):  # a datetime is also a date; without a zone, it has the zone of the field, as a string does
         return value.isoformat()
     if isinstance(value, Decimal):
         return str(value)
-    raise TypeError(f"{value!r} has no form in JSON; send a text or a number")
+    raise TypeError(f"{value!r} can't be represented in JSON; send a string or a number")

@@ -1,4 +1,4 @@
-"""Documents as a program in Python that builds them."""
+"""Writes documents as a Python program that builds them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strandline.frontends.steps import form_of
 
 
 def as_python(documents: Iterable[Mapping[str, Any]]) -> str:
-    """The documents as a program that ends with a name for each of them."""
+    """Return the documents as a program that ends with a name for each of them."""
     used: set[str] = set()
     names: dict[str, str] = {}
     lines: list[str] = []
@@ -56,7 +56,7 @@ def _pipeline(name: str, document: Mapping[str, Any], streams: Mapping[str, str]
 
 
 def _reads(document: Mapping[str, Any], streams: Mapping[str, str]) -> list[str]:
-    """What reads each stream, by its event time."""
+    """Return the expressions that read each stream with its event time."""
     inputs = document.get("inputs")
     if inputs is not None and len(inputs) == 1:
         raise PermanentError(
@@ -142,7 +142,7 @@ def _emit(emits: list[Mapping[str, Any]], name: str | None) -> str:
 
 
 def _named(values: Mapping[str, Any], taken: tuple[str, ...], parameter: str = "") -> str:
-    """Values by their names: as keywords where all names can be some."""
+    """Return values by their names: as keywords if all names are valid keywords."""
     if all(one.isidentifier() and not keyword.iskeyword(one) and one not in taken for one in values):
         return ", ".join(_keywords(values))
     return f"{parameter}{dict(values)!r}"
@@ -153,7 +153,7 @@ def _keywords(values: Mapping[str, Any]) -> list[str]:
 
 
 def _variable(name: str, used: set[str]) -> str:
-    """A name for a document that no other has."""
+    """Return a name for a document that no other document has."""
     plain = "".join(one if one.isalnum() and one.isascii() else "_" for one in name)
     plain = f"_{plain}" if not plain.isidentifier() or keyword.iskeyword(plain) or plain in _RESERVED else plain
     while plain in used:

@@ -1,1 +1,1 @@
-"""Pipelines in SQL: statements with the windowing functions of Flink, translated to the documents that YAML would hold."""
+"""Pipelines in SQL: statements with Flink's windowing functions, translated to documents."""

@@ -1,12 +1,13 @@
-"""The clause `join`: Flink's interval join, and its join of windows, as a join of a document.
+"""The clause `join`: Flink's interval join and window join, as a join of a document.
 
 ```
 from orders as o join shipments as s
 on o.order_id = s.order_id and s.ts between o.ts - interval '5' minute and o.ts + interval '1' hour
 ```
 
-With `asof join` only the latest row meets, and the bound behind is the row's own time: `s.ts between o.ts - interval '1' hour and
-o.ts`. The time of a window's result is `window_time`; two windows' results meet where `window_start` and `window_end` are equal.
+`asof join` joins only the latest row, and its upper bound is the time of the row:
+`s.ts between o.ts - interval '1' hour and o.ts`. The time of a window's result is `window_time`. Results of two windows are
+joined if `window_start` and `window_end` are equal.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ _WINDOW_TIMES = ("window_start", "window_end")
 _TURNED = {TokenType.GTE: True, TokenType.LTE: False}
 _OFFSETS = {TokenType.PLUS: 1, TokenType.DASH: -1}
 _MAY_LACK = {"inner": (), "left": (1,), "full": (0, 1)}
-"""The sides that a joined row may be without."""
+"""Sides that can be missing in a joined row."""
 _OF_BOTH_TOKENS = 10
-"""Of `coalesce(o.id, s.id)`."""
+"""Number of tokens of `coalesce(o.id, s.id)`."""
 _FORM = "s.ts between o.ts - interval '5' minute and o.ts + interval '1' hour"
 
 
-# As it is written
+# Reading
 
 
 def read_join_type(cursor: Cursor) -> tuple[str, bool]:
-    """Go on behind `[asof] [inner | left | full] [outer] join`. Returns the type, and whether it is `asof`. Raises
-    InvalidDocument for another one."""
+    """Read `[asof] [inner | left | full] [outer] join`. Return the type, and whether it is `asof`. Raises InvalidDocument for
+    another join."""
     is_latest = cursor.takes_words("asof")
     word = cursor.word()
     if word == "right":
-        raise cursor.error("'right join' is not supported; name the sides in the other order, and write 'left join'")
+        raise cursor.error("'right join' is not supported; exchange the sides, and write 'left join'")
     if word not in _TYPES:
         raise cursor.error(f"'{word} join' is not supported; write 'join', 'left join' or 'full join', and 'on'")
     if word != "join":
@@ -57,7 +58,7 @@ def read_join_type(cursor: Cursor) -> tuple[str, bool]:
 
 
 def read_on(cursor: Cursor) -> tuple[Comparison, ...]:
-    """The conditions behind `on`, joined by `and`."""
+    """Read the conditions after `on`, joined by `and`."""
     is_in_brackets = cursor.takes(TokenType.L_PAREN)
     found = _comparisons(cursor)
     while cursor.takes_words("and"):
@@ -75,20 +76,22 @@ def _comparisons(cursor: Cursor) -> list[Comparison]:
         return [Comparison(low, first, is_equal=False), Comparison(first, _moment(cursor), is_equal=False)]
     kind = cursor.kind()
     if kind in (TokenType.LT, TokenType.GT):
-        raise cursor.error("bounds in time are included; write <= or >=, or 'between', with a millisecond less")
+        raise cursor.error(
+            "bounds in time are inclusive; write <= or >=, or 'between' with a bound of one millisecond less"
+        )
     if kind == TokenType.EQ or kind in _TURNED:
         cursor.take()
         second = _moment(cursor)
         low, high = (second, first) if _TURNED.get(kind, False) else (first, second)
         return [Comparison(low, high, is_equal=kind == TokenType.EQ)]
     raise cursor.expected(
-        f"'=' between columns of both sides, or bounds in time, as {_FORM}; other conditions stand in 'where'"
+        f"'=' between columns of both sides, or bounds in time, as {_FORM}; put other conditions into 'where'"
     )
 
 
 def _without_side(sql: SqlText, at: int, column: str) -> InvalidDocument:
     return sql.error(
-        at, f"'{column}' may be a column of either side of the join; write NAME.{column}, with the name of its side"
+        at, f"'{column}' can be a column of both sides of the join; write NAME.{column}, with the name of its side"
     )
 
 
@@ -96,7 +99,7 @@ def _moment(cursor: Cursor) -> Moment:
     side, at = cursor.name("a column of one side, as o.ts")
     if cursor.kind() == TokenType.L_PAREN:
         raise cursor.sql.error(
-            at, f"'{side}(...)' is computed, and 'on' compares columns; derive a column in a query of that side"
+            at, f"'{side}(...)' is an expression, but 'on' compares columns; derive a column in a query of that side"
         )
     if not cursor.takes(TokenType.DOT):
         raise _without_side(cursor.sql, at, side)
@@ -108,7 +111,7 @@ def _moment(cursor: Cursor) -> Moment:
     return Moment(side, column, ms, at)
 
 
-# What it means
+# Meaning
 
 
 @dataclass(frozen=True)
@@ -116,34 +119,34 @@ class Sides:
     """Both sides of a join."""
 
     names: tuple[frozenset[str], frozenset[str]]
-    """Of each side the names that may stand before its columns."""
+    """Names of each side that can qualify its columns."""
     windows: tuple[str | None, str | None]
-    """The size of the windows that each side is read in, if any."""
+    """Size of the windows of each side. None if it has none."""
 
     def of(self, sql: SqlText, name: str, at: int) -> int:
-        """0 for the left side, 1 for the right one."""
+        """Return 0 for the left side, 1 for the right side."""
         is_left, is_right = (name in names for names in self.names)
         if is_left and is_right:
-            raise sql.error(at, f"both sides are called '{name}'; give each a name of its own, as '{name} as a'")
+            raise sql.error(at, f"both sides have the name '{name}'; give each its own name, as '{name} as a'")
         if not is_left and not is_right:
-            raise sql.error(at, f"neither side is called '{name}'")
+            raise sql.error(at, f"no side has the name '{name}'")
         return 0 if is_left else 1
 
 
 @dataclass(frozen=True)
 class JoinCondition:
-    """What `on` says."""
+    """Condition of a join, from `on`."""
 
     on: dict[str, int]
-    """Fields in which both are equal, and where each stands."""
+    """Fields that are equal on both sides -> offset in the text."""
     near: dict[str, Any]
-    """`within`, `tumbling` or `same_window`."""
+    """`within`, `tumbling`, or `same_window`."""
     times: tuple[tuple[str, int] | None, tuple[str, int] | None]
-    """The column of event time of each side, if it is named, and where."""
+    """Column of event time of each side, if it is named, and its offset."""
 
 
 def condition_of(sql: SqlText, join: JoinRelation, sides: Sides) -> JoinCondition:
-    """Raises InvalidDocument for what a document can't say."""
+    """Return the condition. Raises InvalidDocument if a document can't express it."""
     on: dict[str, int] = {}
     bounds: dict[str, int] = {}
     times: list[tuple[str, int] | None] = [None, None]
@@ -153,15 +156,15 @@ def condition_of(sql: SqlText, join: JoinRelation, sides: Sides) -> JoinConditio
         if len(moments) < 2:
             raise sql.error(
                 one.low.at,
-                "compares columns of one side; write it as 'where' in a query of that side, which the join reads",
+                "compares columns of one side; move it to 'where' in a query of that side, and join that query",
             )
         left, right = moments[0], moments[1]
         if one.is_equal and not (left.ms or right.ms):
             if left.column != right.column:
                 raise sql.error(
                     one.low.at,
-                    f"'{left.column}' and '{right.column}' need one name: derive it in a query of one side, as select *, "
-                    f"{right.column} as {left.column}",
+                    f"'{left.column}' and '{right.column}' need the same name; derive it in a query of one "
+                    f"side, as select *, {right.column} as {left.column}",
                 )
             if left.column in _WINDOW_TIMES:
                 window_times.add(left.column)
@@ -169,32 +172,32 @@ def condition_of(sql: SqlText, join: JoinRelation, sides: Sides) -> JoinConditio
                 on[left.column] = one.low.at
             continue
         if one.is_equal:
-            raise sql.error(one.low.at, f"is no range of time; write {_FORM}")
+            raise sql.error(one.low.at, f"is not a range of time; write {_FORM}")
         for side, moment in moments.items():
             known = times[side]
             if known is not None and known[0] != moment.column:
-                raise sql.error(moment.at, f"event time of this side is '{known[0]}' above; bounds are of one column")
+                raise sql.error(
+                    moment.at, f"the event time of this side is '{known[0]}' above; bounds must use one column"
+                )
             times[side] = (moment.column, moment.at)
         bound = "after" if one.low is right else "before"
         bounds[bound] = min(one.high.ms - one.low.ms, bounds.get(bound, one.high.ms - one.low.ms))
         if bounds[bound] < 0:
             raise sql.error(
                 one.low.at,
-                "leaves out rows at the same time; let the bounds hold the row's own time, and choose rows by 'where'",
+                "excludes rows at the same time; include the row's own time in the bounds, and filter rows by 'where'",
             )
     near = _near(sql, join, sides, bounds, window_times)
     if join.is_latest:
         if near.get("within", {}).keys() != {"before"}:
             raise sql.error(
                 join.at,
-                "takes the latest row that is not later, and says how old it may be: and "
-                "r.ts between l.ts - interval '1' hour and l.ts",
+                "joins the latest row that is not later, so it needs the maximum age of that row: and r.ts "
+                "between l.ts - interval '1' hour and l.ts",
             )
         near["latest"] = True
     if not on:
-        raise sql.error(
-            join.at, "has no column in which both sides are equal; write on o.order_id = s.order_id and ..."
-        )
+        raise sql.error(join.at, "needs a column that is equal on both sides; write on o.order_id = s.order_id and ...")
     return JoinCondition(on, near, (times[0], times[1]))
 
 
@@ -208,20 +211,23 @@ def _near(
         if window_times:
             raise sql.error(
                 join.at,
-                "joins results of one window where both window_start and window_end are equal, and nothing else bounds the time",
+                "joins results of one window, so both window_start and window_end must be equal, without other "
+                "bounds in time",
             )
         if set(bounds) != {"before", "after"}:
             raise sql.error(
                 join.at,
-                f"looks at rows without an end; say how far apart in time both may be, before and after: and {_FORM}",
+                "needs bounds in time, because a stream has no end; write the maximum difference before and "
+                f"after: and {_FORM}",
             )
         return {"within": {name: format_duration(bounds[name]) for name in ("before", "after") if bounds[name]}}
     if left is None or right is None or parse_duration_ms(left) != parse_duration_ms(right):
-        raise sql.error(join.at, "joins windows; both sides are of tumble(...), with one size")
+        raise sql.error(join.at, "joins windows, so both sides must use tumble(...) with the same size")
     if bounds or window_times != set(_WINDOW_TIMES):
         raise sql.error(
             join.at,
-            "joins rows of one window: on both sides window_start and window_end are equal, and nothing else bounds the time",
+            "joins rows of one window, so window_start and window_end must be equal on both sides, without "
+            "other bounds in time",
         )
     return {"tumbling": left}
 
@@ -229,18 +235,22 @@ def _near(
 def joined_steps(
     sql: SqlText, query: Query, join: JoinRelation, sides: Sides, name: str
 ) -> tuple[list[SqlStep], JoinCondition]:
-    """The join, and what the query makes of its rows: a condition, and new columns of those that it selects."""
+    """Return the steps of the join and of its query: a condition, and new columns computed from the selected ones."""
     condition = condition_of(sql, join, sides)
     columns = _Columns(sql, sides, condition, _MAY_LACK[join.type])
     computed: list[Item] = []
     for item in query.items:
         if isinstance(item, Star):
-            raise sql.error(item.at, "'*' has columns of both sides under one name; name them, as o.amount, s.carrier")
+            raise sql.error(
+                item.at, "'*' has columns of both sides with the same name; name the columns, as o.amount, s.carrier"
+            )
         if not columns.add(item):
             computed.append(item)
     for column, at in condition.on.items():
         if column not in columns.selected:
-            raise sql.error(at, f"'{column}' says which rows meet, and each joined row has it; select it, too")
+            raise sql.error(
+                at, f"'{column}' determines which rows are joined, so each joined row has it; select it too"
+            )
     document: dict[str, Any] = {"name": name, "on": list(condition.on), **condition.near}
     document |= {"type": join.type} if join.type != "inner" else {}
     document |= {"add": columns.added} if columns.added else {}
@@ -253,7 +263,7 @@ def joined_steps(
     derived_at: dict[Path, int] = {}
     for item in computed:
         if item.name is None:
-            raise sql.error(item.at, "needs a name, which the field of the result has: write 'as NAME'")
+            raise sql.error(item.at, "needs a name for the field of the result; write 'as NAME'")
         if item.name in derive or item.name in columns.added:
             raise sql.error(item.at, f"there is a column '{item.name}' already; choose another name")
         derive[item.name] = columns.text(item.value)
@@ -262,7 +272,7 @@ def joined_steps(
 
 
 class _Columns:
-    """The columns of the joined rows."""
+    """Columns of the joined rows."""
 
     def __init__(self, sql: SqlText, sides: Sides, condition: JoinCondition, may_lack: Sequence[int]) -> None:
         self._sql = sql
@@ -274,10 +284,10 @@ class _Columns:
         """Name -> `left.FIELD` or `right.FIELD`."""
         self.places: dict[str, int] = {}
         self.selected: set[str] = set()
-        """Of those of `on`."""
+        """Selected columns of `on`."""
 
     def add(self, item: Item) -> bool:
-        """Take the column that the item is; False if it is more than a column."""
+        """Add an item that is a column. Return False if it is another expression."""
         tokens = item.value.tokens
         if len(tokens) == 1 and _is_name(self._sql, tokens[0]):
             side, column = None, tokens[0].text
@@ -291,13 +301,14 @@ class _Columns:
             return False
         if column in (*_WINDOW_TIMES, "window_time"):
             if item.name not in (None, column):
-                raise self._sql.error(item.at, f"'{column}' keeps its name in results; leave 'as {item.name}' out")
+                raise self._sql.error(item.at, f"'{column}' keeps its name in results; remove 'as {item.name}'")
             if side is not None and (self._is_near or side in self._may_lack):
                 raise self._sql.error(
                     item.at,
-                    f"'{self._sql.written(tokens)}' is of one side, and joined rows have windows of their own; write {column}",
+                    f"'{self._sql.written(tokens)}' is of one side, but joined rows have their own windows; "
+                    f"write {column}",
                 )
-            return True  # every result has these
+            return True  # every result has these columns
         if column in self._on and (side is None or item.name in (None, column)):
             if side in self._may_lack:
                 raise self._lacking(
@@ -315,7 +326,8 @@ class _Columns:
         return True
 
     def text(self, expression: Expression) -> str:
-        """An expression over the joined rows: `o.amount` stands there by the name under which it is selected."""
+        """Return an expression over the joined rows, in which columns such as `o.amount` have the names under which they are
+        selected."""
         tokens = expression.tokens
         names = {taken: name for name, taken in self.added.items()}
         instead: dict[int, str] = {}
@@ -332,12 +344,12 @@ class _Columns:
                 shown = column if is_of_both else names.get(f"{'right' if side else 'left'}.{column}")
                 if shown is None and column in self._on:
                     written = self._sql.written(tokens[at : at + 3])
-                    raise self._lacking(tokens[at : at + 3], f"select {written} as NAME, too")
+                    raise self._lacking(tokens[at : at + 3], f"also select {written} as NAME")
                 if shown is None:
                     raise self._sql.error(
                         tokens[at].start,
-                        f"computes with '{tokens[at].text}.{column}', which is not selected; select it, too, or compute with "
-                        "it in a query of that side",
+                        f"uses '{tokens[at].text}.{column}', which is not selected; select it too, or use it in "
+                        "a query of that side",
                     )
                 instead |= {at: column_text(shown), at + 1: "", at + 2: ""}
                 at += 2
@@ -347,7 +359,7 @@ class _Columns:
         return self._sql.written(tokens, instead)
 
     def _refuse_new_name(self, tokens: Sequence[Token], at: int) -> None:
-        """A name without a side is a column of one of them, as in all SQL, and not the new name of another."""
+        """Refuse an unqualified name that is a new name of another column. In SQL, it is a column of one side."""
         token = tokens[at]
         is_name = token.token_type in (TokenType.VAR, TokenType.IDENTIFIER)
         is_member = at > 0 and tokens[at - 1].token_type == TokenType.DOT
@@ -358,12 +370,12 @@ class _Columns:
         if column != token.text:
             raise self._sql.error(
                 token.start,
-                f"'{token.text}' is what '{column}' of the {side} side is called in results, and may be a column of a side, too; "
-                f"write NAME.{column}, with the name of its side",
+                f"'{token.text}' is the name of '{column}' of the {side} side in results, but can also be a "
+                f"column of a side; write NAME.{column}, with the name of its side",
             )
 
     def _of_both(self, tokens: Sequence[Token]) -> str | None:
-        """The column of `on` that `coalesce(o.id, s.id)` is: that of the joined row, whichever side it is without."""
+        """Return the column of `on` in `coalesce(o.id, s.id)`: the column of the joined row. None for other expressions."""
         words = [token.text for token in tokens]
         if len(words) != _OF_BOTH_TOKENS or words[0].lower() != "coalesce" or words[1::2] != ["(", ".", ",", ".", ")"]:
             return None
@@ -377,8 +389,8 @@ class _Columns:
     def _lacking(self, tokens: Sequence[Token], remedy: str) -> InvalidDocument:
         return self._sql.error(
             tokens[0].start,
-            f"'{self._sql.written(tokens)}' is null where that side has no row, and '{tokens[2].text}' of a joined row is that "
-            f"of the other side then; {remedy}",
+            f"'{self._sql.written(tokens)}' is null if that side has no row. Then '{tokens[2].text}' of a "
+            f"joined row is that of the other side; {remedy}",
         )
 
 
@@ -389,7 +401,7 @@ def _is_name(sql: SqlText, token: Token) -> bool:
 
 
 def names_selected(query: Query) -> Sequence[str] | None:
-    """The names of the columns that a query selects, in order; None where `*` stands for some."""
+    """Return the names of the columns that a query selects, in their order. None if it selects `*`."""
     names: list[str] = []
     for item in query.items:
         if isinstance(item, Star):

@@ -1,9 +1,9 @@
-"""The relations of a job: each is a node, and from each of them the ways back lead to streams.
+"""Relations of a job as nodes. Their paths lead back to streams.
 
 ```
 stream <- view (derive) <- per_minute (where, window) <- hourly (window)
-                              |                            |
-                          insert into ...              insert into ...
+               |                            |
+             insert into ...              insert into ...
 ```
 """
 
@@ -17,12 +17,12 @@ from strandline.core.documents import Path
 from strandline.frontends.steps import stage_of
 
 EVENT_TIME = "event_time"
-"""Stands in descriptor(...) for the event time of each row, where rows of several streams have it in different columns."""
+"""Name in descriptor(...) for the event time of each row, if several streams have it in different columns."""
 
 
 @dataclass(frozen=True)
 class SqlStep:
-    """A step as a document has it, and where its values stand in the text."""
+    """A step of a document, with the offsets of its values in the text."""
 
     document: dict[str, Any]
     places: dict[Path, int]
@@ -30,17 +30,17 @@ class SqlStep:
 
 @dataclass(frozen=True)
 class Emission:
-    """What one insert does with the rows of a relation."""
+    """Output of an insert: the sinks for the rows of a relation."""
 
     places: tuple[tuple[dict[str, Any], int], ...]
-    """Entries of `emit`, and where each stands."""
+    """Entries of `emit`, with their offsets."""
     stage: tuple[str, int] | None
     at: int
 
 
 @dataclass(frozen=True)
 class TimeClaim:
-    """What a window or a join says of the event time of a stream: its column."""
+    """Column that a window or a join uses as the event time of a stream."""
 
     stream: str
     column: str
@@ -52,17 +52,17 @@ class Node:
     """A relation."""
 
     takes: tuple[Node, ...]
-    """What it takes rows from: none for a stream, both sides of a join, the parts of a union."""
+    """Inputs: none for a stream, both sides of a join, the parts of a union."""
     at: int
     steps: list[SqlStep] = field(default_factory=list)
     number: int = 0
-    """Nodes are numbered as the text makes them."""
+    """Nodes are numbered in the order in which the text creates them."""
     is_windowed: bool = False
-    """Whether this is, or follows from, results of a window or a join."""
+    """True if the rows are results of a window or a join, or follow from them."""
     claims: tuple[TimeClaim, ...] = ()
     emissions: list[Emission] = field(default_factory=list)
     name: str | None = None
-    """Of the stream, the view or the query of `with` that it is."""
+    """Name of the stream, the view, or the query in `with`. None if there is none."""
 
     @property
     def is_stream(self) -> bool:
@@ -70,12 +70,12 @@ class Node:
 
     @property
     def is_union(self) -> bool:
-        """Whether it unites alone, which no step of a document says: the next step takes from all."""
+        """True if the node only unites rows. A document has no step for this: the next step has all of them as its input."""
         return len(self.takes) > 1 and not self.steps
 
     def way(self) -> list[Node]:
-        """The relations from the streams to this one, in the order in which the text makes them: each behind those that it takes
-        from."""
+        """Return the relations from the streams to this one, in the order in which the text creates them: each after its
+        inputs."""
         found: dict[int, Node] = {}
         open_ = [self]
         while open_:
@@ -87,21 +87,21 @@ class Node:
 
     @property
     def streams(self) -> list[Node]:
-        """Those that its rows come from."""
+        """Return the streams from which the rows come."""
         return [node for node in self.way() if node.is_stream]
 
     def window_name(self) -> str | None:
-        """The window that the rows are results of."""
+        """Return the window whose results the rows are. None if there is none."""
         names = [name for node in self.way() for step in node.steps if (name := stage_name(step.document)) is not None]
         return names[-1] if names else None
 
 
 def stage_name(step: Mapping[str, Any]) -> str | None:
-    """The name of the stage that a step of a document is."""
+    """Return the name of the stage of a document's step. None if it is no stage."""
     name = (stage_of(step) or {}).get("name")
     return name if isinstance(name, str) else None
 
 
 def united(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The parts of a union, and of those among them that are unions."""
+    """Return the parts of a union, and the parts of unions among them."""
     return tuple(part for node in nodes for part in (node.takes if node.is_union else (node,)))

@@ -1,4 +1,4 @@
-"""Documents as SQL text, which `translation.translate` reads back as the same documents."""
+"""Writes documents as SQL text, which `translation.translate` reads back as the same documents."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _QUOTED_WORDS = frozenset((
     "foreign", "watermark", "constraint", "unique", "check", "lateral", "cube", "rollup", "grouping", "array", "map", "in", "is",
 ))  # fmt: skip
 _ROWS_MAX = 10_000
-"""Of a join, where nothing else is said."""
+"""Default of `max_rows` of a join."""
 
 
 def as_sql(documents: Iterable[Mapping[str, Any]]) -> str:
-    """The documents as statements. Raises PermanentError for a step that SQL can't say, and where the statements would be read
-    as other documents."""
+    """Return the documents as statements. Raises PermanentError for a step without a form in SQL, and if the statements would
+    be read back as other documents."""
     names: set[str] = set()
     statements: list[str] = []
     documents = list(documents)
@@ -58,7 +58,7 @@ def _column(name: str, field: Any) -> str:
 
 
 def _flat(value: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The values of a mapping, each with the way to it."""
+    """Yield the values of a mapping, each with its path."""
     for name, inner in value.items():
         if isinstance(inner, Mapping) and inner and all(key and "." not in key for key in inner):
             yield from _flat(inner, (*above, name))
@@ -96,7 +96,7 @@ def _quoted(text: str) -> str:
 
 
 def _expression(text: str) -> str:
-    """An expression as it was written: a comment that it ends with takes nothing of what stands behind it."""
+    """Return an expression as it was written. A newline ends a comment, so that it doesn't include the text that follows."""
     return f"{text}\n" if "--" in text else text
 
 
@@ -106,20 +106,21 @@ def _name(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Rows:
-    """What steps take from."""
+    """Input of steps."""
 
     relation: str
     is_windowed: bool
-    """Whether these are results of windows."""
+    """True if the rows are results of windows."""
     streams: frozenset[int]
-    """The places of the streams that they come from."""
+    """Indices of the streams from which the rows come."""
 
 
 class _Job:
     """One job: a view for each relation that is read more than once, and an insert for each emission."""
 
     def __init__(self, document: Mapping[str, Any], names: set[str]) -> None:
-        """`names`: those of views that are taken already; the job's are added. Raises PermanentError for what SQL can't say."""
+        """Args: names: Names of existing views; those of the job are added. Raises PermanentError for steps without a form in
+        SQL."""
         self._document = document
         self._names = names
         self._views: list[str] = []
@@ -128,13 +129,13 @@ class _Job:
         self._known = {
             one["stream"]: _Rows(_name(one["stream"]), False, frozenset([at])) for at, one in enumerate(self._inputs)
         }
-        """What steps take from, by its name."""
+        """Name -> input of steps."""
         self._rows = self._known[self._inputs[0]["stream"]]
-        """What the next query reads."""
+        """Input of the next query."""
         self._has_window = False
 
     def statements(self) -> list[str]:
-        """The views, and the job behind them."""
+        """Return the views, and then the job."""
         steps = list(self._document["steps"])
         wanted = {name for step in steps for name in _taken_by(step)}
         for run in _runs(steps, wanted):
@@ -162,7 +163,8 @@ class _Job:
         )
 
     def _run(self, steps: Sequence[Mapping[str, Any]], name: str | None) -> None:
-        """Write steps in a row: each takes what the one before it gives. `name`: by which others take what the last one gives."""
+        """Write consecutive steps, each with the output of the step before as its input. `name`: name of the last step, if
+        other steps use its output."""
         while steps:
             taken = _taken(steps)
             here, steps = steps[:taken], steps[taken:]
@@ -238,7 +240,7 @@ class _Job:
         return f"select {', '.join(items)}\nfrom {self._rows.relation}{where}"
 
     def _step(self, verb: str, fields: Any) -> str:
-        """A step that is a function of a relation."""
+        """Return the query of a step that is a function of a relation."""
         if not isinstance(fields, Mapping):
             raise PermanentError(f"SQL has no form for '{verb}: {fields}'; keep this document in YAML")
         arguments = [
@@ -248,11 +250,11 @@ class _Job:
         return f"select * from table({verb}({', '.join(arguments)}))"
 
     def _joined(self, join: Mapping[str, Any]) -> tuple[str, str]:
-        """A join, and its name: the clause, or where that can't say all of it, a function of two relations."""
+        """Return a join and its name: as a clause, or if a clause can't express it, as a function of two relations."""
         sides = [self._known[join[side]] for side in ("left", "right")]
         self._rows = _Rows("", True, sides[0].streams | sides[1].streams)
         if join.get("max_rows", _ROWS_MAX) == _ROWS_MAX and join["name"] not in self._names:
-            self._has_window |= not all(one.is_windowed for one in sides)  # it names the column of event time
+            self._has_window |= not all(one.is_windowed for one in sides)  # the clause names the column of event time
             return self._join_clause(join, sides), join["name"]
         fields = [f"{_name(one)} => {_value(value)}" for one, value in join.items() if one not in ("left", "right")]
         return f"select * from table(join({', '.join([*(f'table {one.relation}' for one in sides), *fields])}))", join[
@@ -290,7 +292,7 @@ class _Job:
         return f"select {', '.join(items)}\nfrom {sources[0]} as l\n{kind}join {sources[1]} as r\non {' and '.join(conditions)}"
 
     def _time_of(self, rows: _Rows) -> str:
-        """The column of event time of these records."""
+        """Return the column of event time of these records."""
         of_streams = [self._inputs[at]["event_time"] for at in sorted(rows.streams)]
         columns = {LOG_TIME if one.get("from") == "log" else str(one.get("field")) for one in of_streams}
         return _name(columns.pop()) if len(columns) == 1 else EVENT_TIME
@@ -313,13 +315,13 @@ class _Job:
 
 
 def _input_options(read: Mapping[str, Any]) -> dict[str, Any]:
-    """One of several streams as options."""
+    """Return one of several inputs as options."""
     range_ = {name: read[name] for name in RANGE_FIELDS if name in read}
     return range_ | {"event_time" if name == "field" else name: value for name, value in read["event_time"].items()}
 
 
 def _taken_by(step: Mapping[str, Any]) -> list[str]:
-    """The names that a step takes from."""
+    """Return the names of a step's inputs."""
     if "join" in step:
         return [step["join"][side] for side in ("left", "right")]
     taken = step.get("from", [])
@@ -327,7 +329,8 @@ def _taken_by(step: Mapping[str, Any]) -> list[str]:
 
 
 def _runs(steps: Sequence[Mapping[str, Any]], wanted: set[str]) -> Iterator[Sequence[Mapping[str, Any]]]:
-    """The steps cut where one takes from another than the one before it, and behind each from which another takes."""
+    """Split the steps before each step with another input than the step before it, and after each step that is the input of
+    another."""
     first = 0
     for at, step in enumerate(steps):
         if at > first and ("from" in step or "join" in step or _name_taken_from(steps[at - 1], wanted) is not None):
@@ -337,25 +340,26 @@ def _runs(steps: Sequence[Mapping[str, Any]], wanted: set[str]) -> Iterator[Sequ
 
 
 def _name_taken_from(step: Mapping[str, Any], wanted: set[str]) -> str | None:
-    """The step's name, if others take from it by that."""
+    """Return the name of the step if it is the input of another step. None otherwise."""
     stage = stage_name(step)
     name = stage or step.get("name")
     if name in wanted and "emit" in step and stage is None:
         raise PermanentError(
-            f"SQL has no form for a step that takes from the emission '{name}'; keep this document in YAML"
+            f"SQL has no form for a step with the emission '{name}' as its input; keep this document in YAML"
         )
     return name if name in wanted else None
 
 
 def _taken(steps: Sequence[Mapping[str, Any]]) -> int:
-    """How many of the steps one query says: `where, window, where`, or `where, derive, select | drop`; any may be missing."""
+    """Return the number of steps that one query contains: `where, window, where`, or `where, derive, select | drop`, all
+    optional."""
     if "join" in steps[0] or any(verb in steps[0] for verb in step_functions()):
         return 1
     at = 1 if "where" in steps[0] else 0
     if at < len(steps) and "window" in steps[at]:
         written = form_of(steps[at]["window"])
         if at and written is not None and written.form.is_made_by_rows:
-            return at  # behind such a function a condition would be one on rows that have made windows
+            return at  # after such a function, a condition would apply to rows that have already made windows
         if "emit" not in steps[at] and at + 1 < len(steps) and "where" in steps[at + 1]:
             return at + 2
         return at + 1
@@ -373,7 +377,7 @@ def _taken(steps: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _function(window: Mapping[str, Any], relation: str, time_column: str) -> str:
-    """The windowing function for the fields of a window."""
+    """Return the windowing function for the fields of a window."""
     written, unsaid = form_of(window), set(window) - NOT_OF_KIND
     values = written.values(window) if written is not None and len(unsaid) == 1 else None
     if written is None or values is None:
@@ -392,7 +396,7 @@ def _function(window: Mapping[str, Any], relation: str, time_column: str) -> str
 
 
 def _interval(duration: str) -> str:
-    """A duration as an interval where it is one of a single unit, else as it is."""
+    """Return a duration of a single unit as an interval, and another duration unchanged."""
     units = {"ms": "millisecond", "s": "second", "m": "minute", "h": "hour", "d": "day", "w": "week"}
     found = re.fullmatch(r"(\d+)(ms|s|m|h|d|w)", duration)
     return f"interval '{found[1]}' {units[found[2]]}" if found else _quoted(duration)

@@ -1,4 +1,4 @@
-"""The reader of queries: `select ... from ... where ... group by ... having ...`, and Flink's windowing functions."""
+"""Reader of queries: `select ... from ... where ... group by ... having ...`, and Flink's windowing functions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CLAUSES = (
     *_CLAUSES_ALWAYS, "order", "sort", "cluster", "distribute", "limit", "offset", "fetch", "window",
     "qualify", "union", "intersect", "except", "minus", "lateral", "tablesample", "pivot", "unpivot", "emit",
 )  # fmt: skip
-"""The words that end an expression of a query, where they stand outside of brackets."""
+"""Words that end an expression of a query, outside of brackets."""
 _OPERATORS = (
     "and",
     "or",
@@ -54,51 +54,50 @@ _OPERATORS = (
     "interval",
 )
 _DISTINCT_FROM = (["is", "distinct"], ["not", "distinct"])
-"""What `from` stands behind in a condition."""
+"""Words before `from` in a condition."""
 JOINS = ("join", "inner", "left", "right", "full", "cross", "semi", "anti", "natural", "asof")
 _REFUSED = {
-    "order": "results come as their windows close, in no order that a query could choose; sort them where they are searched",
-    "limit": "a stream has no end, so there is no last result to stop at; keep results by 'having' or 'where'",
-    "fetch": "a stream has no end, so there is no last result to stop at; keep results by 'having' or 'where'",
-    "offset": "a stream has no end, so there is no first result to leave out; keep results by 'having' or 'where'",
-    "qualify": "it looks at other rows without an end; a window of tumble(...), hop(...) or cumulate(...) has one",
-    "window": "named frames of 'over' look back without an end; a window of tumble(...), hop(...) or cumulate(...) has one",
-    "intersect": "it needs all rows of both sides, and a stream has no end",
-    "except": "it needs all rows of both sides, and a stream has no end",
-    "minus": "it needs all rows of both sides, and a stream has no end",
-    "emit": "results of a window are emitted once, when it closes; leave it out",
-    "sort": "results come as their windows close, in no order that a query could choose; sort them where they are searched",
-    "cluster": "how records are spread is no part of a query; leave it out",
-    "distribute": "how records are spread is no part of a query; leave it out",
-    "lateral": "rows of an array are made by the stream's 'explode'",
-    "tablesample": "a sample would be another one in each replay; choose records by 'where'",
+    "order": "results are written as their windows close, so a query can't order them; sort them when you search them",
+    "limit": "a stream has no end, so there is no last result; filter results by 'having' or 'where'",
+    "fetch": "a stream has no end, so there is no last result; filter results by 'having' or 'where'",
+    "offset": "a stream has no end, so there is no first result to skip; filter results by 'having' or 'where'",
+    "qualify": "it needs other rows without a limit; use a window of tumble(...), hop(...), or cumulate(...)",
+    "window": "named frames of 'over' need earlier rows without a limit; use a window of tumble(...), hop(...),"
+    " or cumulate(...)",
+    "intersect": "it needs all rows of both sides, but a stream has no end",
+    "except": "it needs all rows of both sides, but a stream has no end",
+    "minus": "it needs all rows of both sides, but a stream has no end",
+    "emit": "results of a window are emitted once, when it closes; remove it",
+    "sort": "results are written as their windows close, so a query can't order them; sort them when you search them",
+    "cluster": "a query doesn't control how records are distributed; remove it",
+    "distribute": "a query doesn't control how records are distributed; remove it",
+    "lateral": "the stream's 'explode' makes rows of an array",
+    "tablesample": "each replay would have another sample; filter records by 'where'",
     "pivot": "write a column for each value, as sum(case when kind = 'a' then n end)",
     "unpivot": "write a query for each column",
 }
-"""Clauses that no query can have here: why, and what to do."""
+"""Clauses that no query can have -> reason and remedy."""
 _ROW_NUMBER = (
-    "a number among all rows that there ever were would need every row for ever, and the first by a column is known only when no "
-    "earlier one can come. To keep the first of the records that come again, within a time: select * from table(dedupe(table "
-    "NAME, by => array['COLUMN'], within => '1h')); for the last, or the first n, of a window: last(x), top_n_by(x, y, n)"
+    "a number among all rows would need every row forever, and the first row by a column is known only when no earlier row "
+    "can arrive. To keep the first of duplicate records within a time, use: select * from table(dedupe(table "
+    "NAME, by => array['COLUMN'], within => '1h')). For the last, or the first n, of a window, use: last(x), top_n_by(x, y, n)"
 )
-"""Flink's way to leave repeats out."""
+"""Message for Flink's deduplication query."""
 _NAME = re.compile(r"[^\W\d]\w*")
 
 
 def read_query(cursor: Cursor, depth: int = 0) -> Query:
-    """The query that begins here. Raises InvalidDocument, with its place, for what is no query or can't be one here."""
+    """Read the query that begins here. Raises InvalidDocument, with its position, for other text and for refused clauses."""
     if depth > QUERIES_DEEP_MAX:
         raise cursor.error(
-            f"is more than {QUERIES_DEEP_MAX} queries within each other; give inner ones a name by 'create view'"
+            f"has more than {QUERIES_DEEP_MAX} nested queries; name the inner queries with 'create view'"
         )
     at = cursor.here
     named = _named_queries(cursor, depth) if cursor.takes_words("with") else ()
     parts = [_part(cursor, depth)]
     while cursor.takes_words("union"):
         if not cursor.takes_words("all"):
-            raise cursor.error(
-                "'union' alone leaves repeats out, and would have to remember every row for ever; write 'union all'"
-            )
+            raise cursor.error("'union' removes duplicates, and would need every row forever; write 'union all'")
         cursor.takes_words("by", "name")
         parts.append(_part(cursor, depth))
     _refuse_other_clauses(cursor)
@@ -108,7 +107,7 @@ def read_query(cursor: Cursor, depth: int = 0) -> Query:
 
 
 def _part(cursor: Cursor, depth: int) -> Query:
-    """A query without `union`, or one in brackets."""
+    """Read a query without `union`, or a query in brackets."""
     if cursor.kind() == TokenType.L_PAREN and (cursor.word(1) in ("select", "with") or _opens_bracket(cursor)):
         cursor.take()
         query = read_query(cursor, depth + 1)
@@ -118,9 +117,7 @@ def _part(cursor: Cursor, depth: int) -> Query:
     cursor.expect_words("select")
     if cursor.word() in ("distinct", "all") and cursor.kind(1) != TokenType.COMMA:
         if cursor.word() == "distinct":
-            raise cursor.error(
-                "'select distinct' would have to remember every row for ever; group by the fields within a window"
-            )
+            raise cursor.error("'select distinct' would need every row forever; group by the fields within a window")
         cursor.take()
     items = _items(cursor)
     if not cursor.takes_words("from"):
@@ -140,14 +137,14 @@ def _joined(cursor: Cursor, left: Relation, depth: int) -> JoinRelation:
     right = _relation(cursor, depth)
     if cursor.word() == "for":
         raise cursor.error(
-            "'for system_time as of' says not how old a row may be; write 'asof join', and in 'on' a bound: "
+            "'for system_time as of' does not limit the age of a row; write 'asof join', and in 'on' a bound: "
             "r.ts between l.ts - interval '1' hour and l.ts"
         )
     if not cursor.takes_words("on"):
         raise cursor.expected("'on', and the conditions of the join")
     condition = read_on(cursor)
     if cursor.word() in JOINS:
-        raise cursor.error("a query has one join; give the one before a name by 'create view', and join that")
+        raise cursor.error("a query can have one join; name the first join with 'create view', and join that view")
     return JoinRelation(left, right, kind, condition, at, is_latest)
 
 
@@ -202,7 +199,7 @@ def _item(cursor: Cursor) -> Item | Star:
 
 
 def _is_name(cursor: Cursor, token: Token) -> bool:
-    """Whether a token can be a name that stands without `as`."""
+    """Return True if a token can be a name without `as`."""
     return token.token_type == TokenType.IDENTIFIER or (
         token.token_type == TokenType.VAR and bool(_NAME.fullmatch(cursor.sql.raw(token)))
     )
@@ -221,8 +218,8 @@ def _refuse_over(cursor: Cursor, tokens: list[Token]) -> None:
                 raise cursor.sql.error(following.start, _ROW_NUMBER)
             raise cursor.sql.error(
                 following.start,
-                "'over' looks at rows before without an end, and a result would never be final; a window of tumble(...), "
-                "hop(...) or cumulate(...) has one",
+                "'over' needs earlier rows without a limit, so a result would never be final; use a window of tumble(...), "
+                "hop(...), or cumulate(...)",
             )
 
 
@@ -231,7 +228,7 @@ def _ends_item(cursor: Cursor, found: Sequence[Token]) -> bool:
 
 
 def _ends_condition(cursor: Cursor, found: Sequence[Token]) -> bool:
-    """Whether a clause begins here. Behind an operator or a dot a word is a name: `a + offset`, `t.limit`."""
+    """Return True if a clause begins here. After an operator or a dot, a word is a name: `a + offset`, `t.limit`."""
     word = cursor.word()
     if word == "group" and cursor.word(1) != "by":  # `within group (...)`, or a column
         return False
@@ -243,7 +240,7 @@ def _ends_condition(cursor: Cursor, found: Sequence[Token]) -> bool:
 
 
 def _can_end(raw: str) -> bool:
-    """Whether an expression may end with this token."""
+    """Return True if an expression can end with this token."""
     return raw.lower() not in _OPERATORS and (raw[-1].isalnum() or raw[-1] in "_)]'\"`*")
 
 
@@ -278,9 +275,9 @@ def _refuse_other_clauses(cursor: Cursor) -> None:
         shown = "order by" if word == "order" else word
         raise cursor.error(f"'{shown}' is not supported: {_REFUSED[word]}")
     if word in JOINS:
-        raise cursor.error("a join stands behind the first relation of 'from', before 'where'")
+        raise cursor.error("a join follows the first relation of 'from', before 'where'")
     if cursor.kind() == TokenType.COMMA:
-        raise cursor.error("relations with a comma between them meet in each row; write 'a join b on ...'")
+        raise cursor.error("relations separated by a comma are a join of all rows; write 'a join b on ...'")
 
 
 def _expected_clause(cursor: Cursor, what: str) -> InvalidDocument:
@@ -288,7 +285,7 @@ def _expected_clause(cursor: Cursor, what: str) -> InvalidDocument:
     return cursor.expected(what)
 
 
-# What stands behind `from`
+# Relations after `from`
 
 
 def _relation(cursor: Cursor, depth: int) -> Relation:
@@ -324,7 +321,7 @@ def _alias(cursor: Cursor) -> str | None:
 
 
 def step_functions() -> tuple[str, ...]:
-    """The steps of the model that no clause of a query says: each is a function of a relation, with its fields by name."""
+    """Return the steps of the model without a clause in queries. Each is a function of a relation, with named fields."""
     return tuple(verb for verb in step_keywords() if verb not in _NO_FUNCTIONS)
 
 
@@ -339,7 +336,7 @@ def _function(cursor: Cursor, depth: int) -> WindowRelation | StepRelation:
     if function in (*step_functions(), "join"):
         return _step(cursor, depth)
     raise cursor.error(
-        f"'{function or cursor.sql.raw(cursor.take())}' is no function of a relation; expected one of: "
+        f"'{function or cursor.sql.raw(cursor.take())}' is not a function of a relation; expected one of: "
         f"{', '.join((*functions, *step_functions(), 'join'))}"
     )
 
@@ -358,7 +355,7 @@ def _step(cursor: Cursor, depth: int) -> StepRelation:
     while cursor.takes(TokenType.COMMA):
         name, name_at = cursor.name("the name of a field")
         if name in fields:
-            raise cursor.sql.error(name_at, f"'{name}' stands twice")
+            raise cursor.sql.error(name_at, f"'{name}' occurs twice")
         cursor.expect(TokenType.FARROW, "=>")
         fields[name], places[name] = read_value(cursor), name_at
     cursor.expect(TokenType.R_PAREN, ")")
@@ -384,7 +381,7 @@ def _window(cursor: Cursor, depth: int, written: WrittenForm) -> WindowRelation:
         if not name:
             raise cursor.error(f"{function}(...) has at most {len(names)} arguments: {', '.join(names)}")
         if name in given:
-            raise cursor.error(f"'{name}' stands twice")
+            raise cursor.error(f"'{name}' occurs twice")
         given[name] = _ARGUMENT_READERS[types.get(name, name)](cursor, depth)
         if name == "data":
             partition_by = _partition(cursor, has_partitions=written.form.has_partitions)
@@ -410,9 +407,9 @@ def _data_argument(cursor: Cursor, depth: int) -> Relation:
 
 
 def _partition(cursor: Cursor, *, has_partitions: bool) -> tuple[str, ...]:
-    """The columns of `partition by k` or `partition by (k, l)`. Each of their values has sessions of its own."""
+    """Read the columns of `partition by k` or `partition by (k, l)`. Each combination of their values has its own sessions."""
     if cursor.word() == "partition" and not has_partitions:
-        raise cursor.error("the key of a window is what the query groups by; leave 'partition by' out")
+        raise cursor.error("the query's 'group by' determines the key of a window; remove 'partition by'")
     if not cursor.takes_words("partition", "by"):
         return ()
     is_in_brackets = cursor.takes(TokenType.L_PAREN)
@@ -440,7 +437,7 @@ def _duration_argument(cursor: Cursor, depth: int) -> str:
 def _rows_argument(cursor: Cursor, depth: int) -> int:
     at, value = cursor.here, read_value(cursor)
     if type(value) is not int:
-        raise cursor.sql.error(at, "is no number of records; expected a whole number, as 100")
+        raise cursor.sql.error(at, "is not a number of records; expected an integer, for example 100")
     return value
 
 
@@ -461,4 +458,4 @@ _ARGUMENT_READERS: dict[str, Callable[[Cursor, int], Any]] = {
     "number": _rows_argument,
     "value": _value_argument,
 }
-"""Type of an argument, or name of one that all kinds of windows have -> its reader."""
+"""Type of an argument, or name of an argument that all kinds of windows have -> its reader."""

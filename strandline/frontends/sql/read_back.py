@@ -1,4 +1,4 @@
-"""Whether a SQL text that was written says the documents that it was written for."""
+"""Check that written SQL text means the documents for which it was written."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _MODELS: dict[str, type[StreamSpec | LookupSpec | PipelineSpec]] = {
 
 
 def refuse_other_documents(text: str, documents: Sequence[Mapping[str, Any]]) -> None:
-    """Raises PermanentError where the text says anything else than the documents. The order of branches, the names of steps
-    within them, comments, and whether an emission stands beside its window or behind it, make no other document."""
+    """Raise PermanentError if the text means other documents. Differences that don't matter: the order of branches, the names
+    of steps in them, comments, and whether an emission is in its window or in a step after it."""
     try:
         again = translate(text, "SQL").documents
     except InvalidDocument as error:
@@ -35,21 +35,22 @@ def refuse_other_documents(text: str, documents: Sequence[Mapping[str, Any]]) ->
             continue
         wanted, found = _meaning(read.kind, dict(document)), _meaning(read.kind, read.data)
         if wanted != found:
-            other = next((part for key, part in wanted.items() if found.get(key) != part), "a step more")
+            other = next((part for key, part in wanted.items() if found.get(key) != part), "an additional step")
             raise PermanentError(
-                f"SQL has no form for this part of {read.kind} '{read.name}', and would say another one: {other}; keep this "
-                "document in YAML, or change that"
+                f"SQL has no form for this part of {read.kind} '{read.name}', and would change it: {other}; "
+                "keep this document in YAML, or change that part"
             )
 
 
 def _meaning(kind: str, data: dict[str, Any]) -> dict[str, str]:
-    """What the canonical document says, by keys that are the same where it means the same. A step's key says what it takes."""
+    """Return the meaning of the canonical document: key -> part. Keys of equal parts are equal. The key of a step includes its
+    input."""
     found = _MODELS[kind].parse(YamlDocument(kind, data[kind], data)).as_document()
     steps: list[dict[str, Any]] = found.pop("steps", [])  # type: ignore[assignment]
     parts = {name: json.dumps({name: value}, sort_keys=True) for name, value in found.items()}
     inputs: list[Any] = data.get("inputs") or [data.get("input", {"stream": ""})]
     named: dict[str, str] = {one["stream"]: one["stream"] for one in inputs}
-    """The key of what steps take by a name."""
+    """Name of an input -> its key."""
     last, windowed = inputs[0]["stream"], set[str]()
     for step in steps:
         taken, name = step.pop("from", last), step.pop("name", None)
@@ -78,7 +79,7 @@ def _meaning(kind: str, data: dict[str, Any]) -> dict[str, str]:
 
 
 def _add(parts: dict[str, str], step: Mapping[str, Any], sources: Sequence[str]) -> str:
-    """Add a step that takes from the steps with these keys, and return its own key."""
+    """Add a step whose inputs are the steps with these keys, and return its own key."""
     part = json.dumps(step, sort_keys=True)
     key = sha256(json.dumps([part, *sources]).encode()).hexdigest()
     parts[key] = part
@@ -86,7 +87,7 @@ def _add(parts: dict[str, str], step: Mapping[str, Any], sources: Sequence[str])
 
 
 def _without_comments(step: dict[str, Any]) -> dict[str, Any]:
-    """The step with its expressions as SQL reads them."""
+    """Return the step with its expressions as SQL reads them."""
     for fields in (step, step.get("derive", {}), step.get("window", {}).get("aggregate", {})):
         for name, text in fields.items():
             if isinstance(text, str):

@@ -1,4 +1,4 @@
-"""The reader of statements: `create stream`, `create view` and `create job`.
+"""Reader of statements: `create stream`, `create view`, and `create job`.
 
 ```
 create stream turbines (turbine string, ts timestamp, wind double null with (min = 0)) with (key = 'turbine');
@@ -39,21 +39,21 @@ _TYPES = {
     "varchar": "string", "char": "string", "text": "string", "int": "integer", "bigint": "long", "bool": "boolean",
     "double precision": "double", "timestamp_ltz": "timestamp", "timestamptz": "timestamp", "jsonb": "json",
 }  # fmt: skip
-"""SQL's other names for the types of fields."""
+"""Other names in SQL for the types of fields."""
 _WITHOUT_LENGTH = ("string", "timestamp")
 _INSTEAD = {
-    "table": "say 'create stream NAME (...)': a stream is what jobs read",
-    "source": "say 'create stream NAME (...)': a stream is what jobs read",
-    "sink": "name the place in the insert: insert into elasticsearch 'NAME' select ...",
-    "materialized": "say 'create job NAME as insert into ...': a job keeps results in a store",
-    "function": "functions of your own are not supported",
-    "or": "leave 'or replace' out: to apply a document registers it, or makes its next version",
-    "temporary": "say 'create view': it is gone behind its file anyway",
+    "table": "write 'create stream NAME (...)': jobs read streams",
+    "source": "write 'create stream NAME (...)': jobs read streams",
+    "sink": "name the sink in the insert: insert into elasticsearch 'NAME' select ...",
+    "materialized": "write 'create job NAME as insert into ...': a job writes results to a store",
+    "function": "your own functions are not supported",
+    "or": "remove 'or replace': applying a document registers it, or creates its next version",
+    "temporary": "write 'create view': a view exists only in its file",
 }
 
 
 def read_script(sql: SqlText) -> Script:
-    """What the text says. Raises InvalidDocument with the first mistake of each statement."""
+    """Return the statements of the text. Raises InvalidDocument with the first error of each statement."""
     cursor = Cursor(sql)
     script = Script()
     problems: list[Problem] = []
@@ -69,7 +69,9 @@ def read_script(sql: SqlText) -> Script:
             problems += error.problems
             cursor.skip_statement(start)
     if not script.streams_and_jobs and not problems:
-        problems.append(Problem(f"holds no statement that makes something; expected {_EXPECTED}", source=sql.source))
+        problems.append(
+            Problem(f"contains no statement that creates a document; expected {_EXPECTED}", source=sql.source)
+        )
     if problems:
         raise InvalidDocument(problems)
     return script
@@ -77,9 +79,9 @@ def read_script(sql: SqlText) -> Script:
 
 def _statement(cursor: Cursor, script: Script) -> None:
     if cursor.word() == "insert":
-        raise cursor.error("an insert belongs to a job, which gives it a name: create job NAME as insert into ...")
+        raise cursor.error("an insert must be in a job with a name: create job NAME as insert into ...")
     if cursor.word() in ("select", "with"):
-        raise cursor.error("results need a place: create job NAME as insert into elasticsearch 'NAME' select ...")
+        raise cursor.error("results need a sink: create job NAME as insert into elasticsearch 'NAME' select ...")
     if not cursor.takes_words("create"):
         raise cursor.expected(_EXPECTED)
     if cursor.word() in ("stream", "lookup"):
@@ -119,8 +121,8 @@ def _stream(cursor: Cursor, kind: str) -> CreateStream:
 def _column(cursor: Cursor) -> ColumnDefinition:
     if cursor.word() == "watermark" and cursor.word(1) == "for":
         raise cursor.error(
-            "a watermark belongs to the job that reads the stream: create job NAME with (delay = '10s') as ...; its column "
-            "is that of descriptor(...)"
+            "a watermark belongs to the job that reads the stream: create job NAME with (delay = '10s') as ...;"
+            " its column is that of descriptor(...)"
         )
     if (cursor.word(), cursor.word(1)) in (("primary", "key"), ("foreign", "key")) or (
         cursor.word() in ("constraint", "unique", "check") and cursor.kind(1) == TokenType.L_PAREN
@@ -134,7 +136,7 @@ def _column(cursor: Cursor) -> ColumnDefinition:
             continue
         if not cursor.takes_words("null"):
             raise cursor.error(
-                f"'{cursor.word()}' is not supported; a column has a type, 'null' if it is optional, and 'with'"
+                f"'{cursor.word()}' is not supported; a column can have a type, 'null' if it is optional, and 'with'"
             )
         is_optional = True
     return ColumnDefinition(name, kind, is_optional, _options(cursor), at)
@@ -160,21 +162,21 @@ def _type(cursor: Cursor) -> str:
         digits = digits or ["10"]
         return f"decimal({','.join(digits if len(digits) > 1 else [*digits, '0'])})"
     if digits and kind not in _WITHOUT_LENGTH:
-        return f"{kind}({','.join(digits)})"  # no type: the model says so
+        return f"{kind}({','.join(digits)})"  # not a type: the model reports it
     return kind
 
 
 def _nested_type(cursor: Cursor, begin: Token) -> str:
-    """`array<bigint>` or `struct<a: string, b: double>`, up to the bracket that closes it; the model judges it."""
+    """Read `array<bigint>` or `struct<a: string, b: double>`, up to the closing bracket. The model validates it."""
     tokens = [begin]
     depth = 0
     while depth or len(tokens) == 1:
         token = cursor.token()
         if token is None or (len(tokens) == 1 and token.token_type != TokenType.LT):
-            raise cursor.expected("'<' and the type of what it holds, as array<double>")
+            raise cursor.expected("'<' and the type of its elements, as array<double>")
         depth += cursor.sql.raw(token).count("<") - cursor.sql.raw(token).count(">")
         tokens.append(cursor.take())
-    # A name stands before a colon, whatever it is called.
+    # A word before a colon is a name, even if it is the name of a type.
     return re.sub(r"\b\w+\b(?!\s*:)", lambda found: _TYPES.get(found[0], found[0]), cursor.sql.written(tokens))
 
 
@@ -197,7 +199,7 @@ def _job(cursor: Cursor) -> CreateJob:
             if cursor.kind() != TokenType.END:
                 cursor.expect(TokenType.SEMICOLON, ";")
         if not inserts:
-            raise cursor.sql.error(at, "holds no insert; expected 'insert into elasticsearch 'NAME' select ...'")
+            raise cursor.sql.error(at, "contains no insert; expected 'insert into elasticsearch 'NAME' select ...'")
     elif cursor.word() in ("select", "with"):
         query = read_query(cursor)
         inserts.append(Insert((Place(next(iter(SINKS)), name, (), at),), None, query, at))
@@ -211,7 +213,7 @@ def _insert(cursor: Cursor) -> Insert:
     if not cursor.takes_words("insert"):
         raise cursor.expected("'insert into'")
     if cursor.word() == "overwrite":
-        raise cursor.error("results are written once and never replaced; say 'insert into'")
+        raise cursor.error("results are written once and never replaced; write 'insert into'")
     cursor.expect_words("into")
     places = [_place(cursor)]
     while cursor.takes(TokenType.COMMA):
@@ -225,16 +227,16 @@ def _place(cursor: Cursor) -> Place:
     at = cursor.here
     kind = cursor.word()
     if kind not in SINKS:
-        raise cursor.expected(f"where results go: one of {', '.join(SINKS)}, and a name in quotes")
+        raise cursor.expected(f"a sink: one of {', '.join(SINKS)}, and a name in quotes")
     cursor.take()
     if cursor.word() in ("select", "with", "values"):
-        raise cursor.expected(f"the name of the place, as {kind} 'NAME'")
-    name, _ = cursor.name(f"the name of the place, as {kind} 'NAME'")
+        raise cursor.expected(f"the name of the sink, as {kind} 'NAME'")
+    name, _ = cursor.name(f"the name of the sink, as {kind} 'NAME'")
     return Place(kind, name, _options(cursor), at)
 
 
 def _options(cursor: Cursor) -> tuple[Option, ...]:
-    """`with (key = value, ...)`; empty where none stands."""
+    """Read `with (key = value, ...)`. Empty if there is none."""
     if cursor.word() != "with" or cursor.kind(1) != TokenType.L_PAREN:
         return ()
     cursor.take(), cursor.take()
@@ -242,7 +244,7 @@ def _options(cursor: Cursor) -> tuple[Option, ...]:
     while True:
         option = _option(cursor)
         if any(option.key == one.key for one in found):
-            raise cursor.sql.error(option.at, f"'{'.'.join(option.key)}' stands twice; remove one")
+            raise cursor.sql.error(option.at, f"'{'.'.join(option.key)}' occurs twice; remove one")
         found.append(option)
         if not cursor.takes(TokenType.COMMA):
             break

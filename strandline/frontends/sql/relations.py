@@ -1,4 +1,4 @@
-"""What queries mean: each is steps behind the relation that it reads."""
+"""Meaning of queries: each query is a sequence of steps after the relation that it reads."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ from strandline.processing.kinds.windows.window_plan import WindowForm
 from strandline.processing.pipelines.expressions import ExpressionError, column_text, parse_expression
 
 WINDOW_COLUMNS = ("window_start", "window_end", "window_time")
-"""What a windowing function adds to its rows. Every result has these times, whether they are selected or not."""
+"""Columns that a windowing function adds to its rows. Every result has these times, even if they are not selected."""
 _CONSTANTS = ("null", "true", "false")
 _CONDITIONS = frozenset((
     "and", "or", "not", "between", "is", "in", "like", "rlike", "=", "==", "<>", "!=", "<", ">", "<=", ">=", "<=>",
 ))  # fmt: skip
 _AROUND = _CONDITIONS | {"(", ")", ",", "case", "when", "then", "else", "end"}
-"""What takes all that is computed beside it: of `a - b > c` all of `a - b`, where `*` would take `b`."""
+"""Tokens around an operand that binds all of it: `>` in `a - b > c` binds all of `a - b`, but `*` would bind only `b`."""
 
 
 @dataclass
 class StepCount:
-    """How many steps the jobs of a text have. Each job has those of the views that it reads: a short text can have many."""
+    """Number of steps of all jobs of a text. Each job has the steps of the views that it reads, so a short text can have many."""
 
     steps: int = 0
     nodes: int = 0
 
 
 class Relations:
-    """The relations of one job. Each view is one node, whoever reads it."""
+    """Relations of one job. Each view is one node, even if several queries read it."""
 
     def __init__(self, sql: SqlText, views: Mapping[str, NamedQuery], counts: StepCount) -> None:
-        """`views`: those of the text, in its order. `counts`: the steps of all jobs of the text, to which these are added."""
+        """Args: views: Views of the text, in its order. counts: Number of steps of all jobs of the text, which is increased."""
         self._sql = sql
         self._views = views
         self._streams: dict[str, Node] = {}
@@ -61,14 +61,14 @@ class Relations:
         self._counts = counts
 
     def of_insert(self, query: Query, stage: str) -> Node:
-        """The relation whose rows an insert takes. `stage`: the name of its windows, where the query gives them none."""
+        """Return the relation whose rows an insert writes. `stage`: name of its windows if the query gives them none."""
         for view in self._needed_views(query):
             if view.name not in self._known:
                 self._known[view.name] = self._named(view, self._known)
         return self._query(query, self._known, stage)
 
     def _needed_views(self, query: Query) -> list[NamedQuery]:
-        """The views that the query reads, and those that they read, in the order of the text."""
+        """Return the views that the query reads, directly or through other views, in the order of the text."""
         order = {name: number for number, name in enumerate(self._views)}
         needed: set[str] = set()
         open_: list[tuple[Query, int]] = [(query, len(order))]
@@ -79,7 +79,7 @@ class Relations:
                 if view is None:
                     continue
                 if order[view.name] >= limit:
-                    raise self._sql.error(relation.at, f"view '{view.name}' stands behind what reads it; put it before")
+                    raise self._sql.error(relation.at, f"view '{view.name}' is created after its use; move it before")
                 if view.name in needed:
                     continue
                 needed.add(view.name)
@@ -102,7 +102,7 @@ class Relations:
             if not stage:
                 raise self._sql.error(
                     source.at,
-                    "the window needs a name, which its results have: write table(...) as NAME, or make the query a view",
+                    "the window needs a name for its results: write table(...) as NAME, or make the query a view",
                 )
             if isinstance(source, JoinRelation):
                 return self._joined(query, source, known, stage)
@@ -117,10 +117,11 @@ class Relations:
                 return self._united(relation, known)
             case WindowRelation():
                 raise self._sql.error(
-                    relation.at, "a windowing function of windows; group the rows of the inner one first"
+                    relation.at,
+                    "a windowing function can't read a windowing function; group the rows of the inner one first",
                 )
             case JoinRelation():
-                raise AssertionError("a join stands behind 'from', and is no relation that others read")
+                raise AssertionError("a join follows 'from', and is not a relation that others read")
             case StepRelation():
                 takes = [self._relation(one, known) for one in (relation.source, relation.beside) if one is not None]
                 places: dict[Path, int] = {(relation.verb,): relation.at}
@@ -163,13 +164,13 @@ class Relations:
             if names is not None and ", ".join(names) != shown[0]:
                 raise self._sql.error(
                     one.at,
-                    f"unites by names, so each part selects the same columns in one order: '{', '.join(names)}' here, and "
-                    f"'{shown[0]}' before",
+                    "unites columns by name, so each part must select the same columns in one order: "
+                    f"'{', '.join(names)}' here, and '{shown[0]}' before",
                 )
         return self._node(united([self._query(one, known, "") for one in union.queries]), union.at, [])
 
     def _joined(self, query: Query, join: JoinRelation, known: Mapping[str, Node], name: str) -> Node:
-        """A query over two relations."""
+        """Return the node of a query over two relations."""
         if query.group_by is not None or query.having is not None:
             raise self._sql.error(
                 join.at, "groups joined rows; make the join a view, and group the rows of tumble(table VIEW, ...)"
@@ -177,7 +178,7 @@ class Relations:
         windows = [_window_of_side(one) for one in (join.left, join.right)]
         for side, window in zip((join.left, join.right), windows, strict=True):
             if window is not None and set(window.fields) != {"tumbling"}:
-                raise self._sql.error(side.at, "a join of windows is of tumble(...), without offset and time zone")
+                raise self._sql.error(side.at, "a join of windows needs tumble(...) without offset and time zone")
         left, right = (
             self._relation(window.source if window is not None else side, known)
             for side, window in zip((join.left, join.right), windows, strict=True)
@@ -192,21 +193,22 @@ class Relations:
             if node.is_windowed:
                 if column is not None and column[0] != "window_time":
                     raise self._sql.error(
-                        column[1], "the time of a window's result is its last moment: write window_time"
+                        column[1], "the time of a window's result is the end of its window: write window_time"
                     )
                 continue
             claims += [] if column is None else self._claims(node, *column)
         return self._node([left, right], query.at, steps, is_stage=True, claims=tuple(claims), name=name)
 
     def _claims(self, node: Node, column: str, at: int) -> list[TimeClaim]:
-        """That this column of the streams is the event time of the node's rows. Raises InvalidDocument where it is another one in
-        these rows: a step of the way makes it."""
+        """Return claims that this column of the streams is the event time of the node's rows. Raises InvalidDocument if a step
+        before the node computes this column."""
         streams = node.streams
         if column != EVENT_TIME and any(column in _made_by(step.document) for one in node.way() for step in one.steps):
-            differs = "; where streams differ in it, write event_time" if len(streams) > 1 else ""
+            differs = "; if the streams have different columns, write event_time" if len(streams) > 1 else ""
             raise self._sql.error(
                 at,
-                f"'{column}' is computed before; event time is a column of the stream, by the name that it has there{differs}",
+                f"'{column}' is computed before, but event time is a column of the stream, with its name in the "
+                f"stream{differs}",
             )
         return [TimeClaim(str(stream.name), column, at) for stream in streams]
 
@@ -217,15 +219,15 @@ class Relations:
     def _count(self, at: int, steps: int) -> None:
         self._counts.steps += steps
         if self._counts.steps > NODES_MAX:
-            raise self._sql.error(at, f"leads to more than {NODES_MAX:,} steps; split the text into several files")
+            raise self._sql.error(at, f"makes more than {NODES_MAX:,} steps; split the text into several files")
 
     def _plain(self, query: Query, before: Node) -> Node:
-        """A query without a window: conditions, new columns, a choice of columns."""
+        """Return the node of a query without a window: conditions, new columns, a selection of columns."""
         if query.group_by is not None:
             raise self._sql.error(
                 query.group_by[0].at,
-                "groups all rows of a stream, and such a result would never be final; read from "
-                "table(tumble(table NAME, descriptor(COLUMN), interval '1' minute)), and group by window_start, window_end",
+                "groups all rows of a stream, so a result would never be final; read from table(tumble(table "
+                "NAME, descriptor(COLUMN), interval '1' minute)), and group by window_start, window_end",
             )
         if query.having is not None:
             raise self._sql.error(query.having.at, "'having' is for groups; write 'where'")
@@ -242,17 +244,17 @@ class Relations:
         for item in query.items:
             if isinstance(item, Star):
                 if star is not None:
-                    raise self._sql.error(item.at, "'*' stands twice; remove one")
+                    raise self._sql.error(item.at, "'*' occurs twice; remove one")
                 if item.relation is not None and item.relation not in names:
                     raise self._sql.error(
-                        item.at, f"nothing here is called '{item.relation}'{did_you_mean(item.relation, names)}"
+                        item.at, f"no relation here has the name '{item.relation}'{did_you_mean(item.relation, names)}"
                     )
                 star = item
                 continue
             column = self._column(item.value, names)
             if column is not None and item.name in (None, column):
                 if before.is_windowed and column in WINDOW_COLUMNS:
-                    continue  # every result has these
+                    continue  # every result has these columns
                 kept.append((column, item.at))
                 continue
             if before.is_windowed:
@@ -267,7 +269,7 @@ class Relations:
             steps.append(self._step(query.at, {"derive": derive}, places))
         if star is None:
             if not kept:
-                raise self._sql.error(query.items[0].at, "selects the window's times alone; add a column")
+                raise self._sql.error(query.items[0].at, "selects only the window's times; add a column")
             chosen = [name for name, _ in kept]
             steps.append(
                 self._step(
@@ -277,7 +279,7 @@ class Relations:
                 )
             )
         elif plain := [one for one in kept if one[0] not in derive]:
-            raise self._sql.error(plain[0][1], f"'*' has '{plain[0][0]}' already; remove one")
+            raise self._sql.error(plain[0][1], f"'*' contains '{plain[0][0]}' already; remove one")
         elif star.without:
             steps.append(
                 self._step(
@@ -291,7 +293,7 @@ class Relations:
         return self._node([before], query.at, steps)
 
     def _windowed(self, query: Query, source: WindowRelation, before: Node, name: str) -> Node:
-        """A query over a windowing function: a condition, a window, a condition on its results."""
+        """Return the node of a query over a windowing function: a condition, a window, a condition on its results."""
         names, form = _qualifiers(source), _form_of(source)
         steps: list[SqlStep] = []
         if query.where is not None:
@@ -300,7 +302,7 @@ class Relations:
                 within = "(table (select * from NAME where ...), ...)"
                 raise self._sql.error(
                     query.where.at,
-                    f"leaves rows out of windows that these rows have made; write {form.function}{within}",
+                    f"drops rows from windows that these rows have made; write {form.function}{within}",
                 )
             steps.append(self._where(query.where, names))
         by = self._keys(query, source, names)
@@ -315,20 +317,23 @@ class Relations:
         selected: set[str] = set()
         for item in query.items:
             if isinstance(item, Star):
-                raise self._sql.error(item.at, "'*' has columns that nothing groups by; name the keys, and aggregates")
+                raise self._sql.error(
+                    item.at, "'*' has columns that the query doesn't group by; name the keys, and aggregates"
+                )
             column = self._column(item.value, names)
             if column is not None and column in (*keys, *WINDOW_COLUMNS):
                 if item.name not in (None, column):
                     raise self._sql.error(
                         item.at,
-                        f"'{column}' keeps its name in results; leave 'as {item.name}' out, or derive it before",
+                        f"'{column}' keeps its name in results; remove 'as {item.name}', or derive it before",
                     )
                 selected.add(column)
                 continue
             if column is not None and item.name is None:
                 raise self._sql.error(
                     item.at,
-                    f"'{column}' has many values in a window: group by it, too, or take one, as max({column}) as {column}",
+                    f"'{column}' has many values in a window; group by it too, or select one value, as "
+                    f"max({column}) as {column}",
                 )
             result = self._name_of(item)
             if result in aggregate:
@@ -338,7 +343,7 @@ class Relations:
             calls.setdefault(self._words(self._unqualified(item.value.tokens, names)), result)
         for key, at in by:
             if key not in selected:
-                raise self._sql.error(at, f"groups by '{key}', which says which result it is; select it, too")
+                raise self._sql.error(at, f"groups by '{key}', which identifies the result; select it too")
         if not aggregate:
             raise self._sql.error(query.at, "has no aggregate; select one, as count(*) as n")
         window = {"name": name, **source.fields, **({"by": keys} if keys else {}), "aggregate": aggregate}
@@ -357,28 +362,28 @@ class Relations:
         return self._node([before], query.at, steps, is_stage=True, claims=tuple(claims))
 
     def _keys(self, query: Query, source: WindowRelation, names: frozenset[str]) -> list[tuple[str, int]]:
-        """The columns that the query groups by, beside the window's own."""
+        """Return the columns that the query groups by, except those of the window."""
         groups = query.group_by or ()
         columns = [(self._column(one, names), one) for one in groups]
         if not any(column in ("window_start", "window_end") for column, _ in columns):
             at = groups[0].at if groups else query.at
             raise self._sql.error(
                 at,
-                "groups without the window, and such a result would never be final; group by window_start, window_end",
+                "groups without the window, so a result would never be final; group by window_start, window_end",
             )
         form = _form_of(source)
         if form.needs_end and not any(column == "window_end" for column, _ in columns):
             raise self._sql.error(
                 groups[0].at,
-                f"groups all windows of {form.function}(...) that begin together, and each result is of one of them; group by "
-                "window_start, window_end",
+                f"groups all windows of {form.function}(...) that begin together, but a result belongs to one "
+                "window; group by window_start, window_end",
             )
         found: list[tuple[str, int]] = []
         for column, expression in columns:
             if column is None:
                 raise self._sql.error(
                     expression.at,
-                    f"groups by {self._shown(expression)}; give it a name in a query below, and group by that column",
+                    f"groups by {self._shown(expression)}; name it in an inner query, and group by that column",
                 )
             if column in WINDOW_COLUMNS:
                 continue
@@ -388,8 +393,8 @@ class Relations:
             by = f"write {form.function}(table NAME partition by ({', '.join(keys)}), ...)"
             raise self._sql.error(
                 source.at,
-                "'partition by' says whose sessions these are, and 'group by' whose results; "
-                f"{by if keys else 'leave it out, or group by that, too'}",
+                "'partition by' and 'group by' must have the same columns: those of the sessions and of their "
+                f"results; {by if keys else 'remove it, or also group by that column'}",
             )
         return found
 
@@ -397,7 +402,8 @@ class Relations:
         return self._step(condition.at, {"where": self._text(condition, names)}, {("where",): condition.at})
 
     def _having(self, condition: Expression, calls: Mapping[tuple[str, ...], str], names: frozenset[str]) -> SqlStep:
-        """The condition on results: an aggregate that is selected, or what is computed of some, stands there by its name."""
+        """Return the step for the condition on results. Selected aggregates, and values computed from them, are replaced by
+        their names."""
         tokens = self._unqualified(condition.tokens, names)
         words = self._words(tokens)
         lengths: dict[str, list[int]] = {}
@@ -416,11 +422,12 @@ class Relations:
         try:
             has_aggregate = parse_expression(text).is_aggregate
         except ExpressionError:
-            has_aggregate = False  # the check says what is wrong
+            has_aggregate = False  # the check reports the error
         if has_aggregate:
             raise self._sql.error(
                 condition.at,
-                "'having' sees what is selected: select the aggregate, as count(*) as n, and name it here, as having n > 10",
+                "'having' can use only selected values; select the aggregate, as count(*) as n, and use its "
+                "name here, as having n > 10",
             )
         return self._step(condition.at, {"where": text}, {("where",): condition.at})
 
@@ -429,14 +436,14 @@ class Relations:
             if token.token_type != TokenType.STRING and self._word(token) in WINDOW_COLUMNS:
                 raise self._sql.error(
                     token.start,
-                    f"'{self._word(token)}' can't be computed with: each result has its window's times, as window.start and "
-                    "window.end",
+                    f"'{self._word(token)}' can't be used in expressions; each result has the times of its "
+                    "window, as window.start and window.end",
                 )
 
     def _name_of(self, item: Item) -> str:
         if item.name is None:
             raise self._sql.error(
-                item.at, f"{self._shown(item.value)} needs a name, which the field of the result has: write 'as NAME'"
+                item.at, f"{self._shown(item.value)} needs a name for the field of the result; write 'as NAME'"
             )
         return item.name
 
@@ -445,7 +452,7 @@ class Relations:
         return text if len(text) <= 60 else f"{text[:57]}..."
 
     def _column(self, expression: Expression, names: frozenset[str]) -> str | None:
-        """The column that an expression is; None where it is more."""
+        """Return the column if the expression is a single column. None otherwise."""
         tokens = self._unqualified(expression.tokens, names)
         if len(tokens) != 1:
             return None
@@ -460,7 +467,7 @@ class Relations:
         return self._sql.written(self._unqualified(expression.tokens, names))
 
     def _words(self, tokens: Sequence[Token]) -> tuple[str, ...]:
-        """The tokens as they are compared: columns differ by case, functions and the words of SQL don't."""
+        """Return the tokens in a form for comparison: columns are case-sensitive, functions and SQL words aren't."""
         return tuple(
             self._sql.raw(token)
             if token.token_type in (TokenType.VAR, TokenType.IDENTIFIER)
@@ -474,8 +481,9 @@ class Relations:
         return raw if token.token_type == TokenType.STRING else raw.lower()
 
     def _unqualified(self, tokens: tuple[Token, ...], names: frozenset[str]) -> tuple[Token, ...]:
-        """The tokens without the name of the relation before a column: `t.power` is `power`. What stands behind another dot is a
-        member of a struct: `t.site.name` is `site.name`, and so is that itself where no relation has that name."""
+        """Return the tokens without the name of the relation before a column: `t.power` becomes `power`. After another dot, a
+        name is the member of a struct: `t.site.name` becomes `site.name`. So does `site.name` if no relation has the name
+        `site`."""
         if all(token.token_type != TokenType.DOT for token in tokens):
             return tokens
         found: list[Token] = []
@@ -501,7 +509,7 @@ def _form_of(source: WindowRelation) -> WindowForm:
 
 
 def _qualifiers(relation: Relation) -> frozenset[str]:
-    """The names that may stand before a column of the relation: its alias, and its own name if it has none."""
+    """Return the names that can qualify the columns of the relation: its alias, or its own name if it has none."""
     alias = None if isinstance(relation, JoinRelation | UnionRelation) else relation.alias
     inner = relation.source if isinstance(relation, WindowRelation | StepRelation) else relation
     name = alias or (inner.name if isinstance(inner, NamedRelation) else None)
@@ -509,13 +517,14 @@ def _qualifiers(relation: Relation) -> frozenset[str]:
 
 
 def _made_by(step: Mapping[str, Any]) -> list[Any]:
-    """The names of the columns that a step adds to its rows, in any form that its document may have."""
+    """Return the names of the columns that a step adds to its rows. The document can have any form."""
     added = (step.get("derive"), step.get("enrich", {}).get("add"), step.get("map", {}).get("columns"))
     return [name for names in added for name in (names if isinstance(names, dict | list) else [names])]
 
 
 def _window_of_side(relation: Relation) -> WindowRelation | None:
-    """The windowing function that a side of a join is, itself or as `(select * from table(tumble(...)))`."""
+    """Return the windowing function of a side of a join, given directly or as `(select * from table(tumble(...)))`. None if it
+    is another relation."""
     if isinstance(relation, QueryRelation):
         query = relation.query
         is_whole = query.items == (Star((), query.items[0].at),) and not query.named
@@ -525,8 +534,8 @@ def _window_of_side(relation: Relation) -> WindowRelation | None:
 
 
 def _ends(words: tuple[str, ...], at: int, lengths: Sequence[int]) -> Iterator[int]:
-    """Where what begins at word `at` may end, the longest first: one of `lengths` where no operator around it takes a part of it,
-    or the call that begins there, with its filter."""
+    """Yield possible ends of the operand that begins at word `at`, the longest first. An operand has one of `lengths` if no
+    operator around it binds a part of it. Otherwise it is the call that begins there, with its filter."""
     if at == 0 or words[at - 1] in _AROUND:
         for length in lengths:
             if at + length == len(words) or (at + length < len(words) and words[at + length] in _AROUND):
@@ -537,7 +546,7 @@ def _ends(words: tuple[str, ...], at: int, lengths: Sequence[int]) -> Iterator[i
 
 
 def _bracket_end(words: tuple[str, ...], at: int) -> int | None:
-    """Where the bracket that opens at word `at` ends; None where none does."""
+    """Return the end of the bracket that opens at word `at`. None if no bracket opens there, or if it isn't closed."""
     if at >= len(words) or words[at] != "(":
         return None
     depth = 0
@@ -549,7 +558,7 @@ def _bracket_end(words: tuple[str, ...], at: int) -> int | None:
 
 
 def _compares(words: tuple[str, ...]) -> bool:
-    """Whether it is a comparison or a condition: what stands around it may take a part of it."""
+    """Return True if the words are a comparison or a condition: operators around it could bind a part of it."""
     depth = 0
     for word in words:
         depth += (word in ("(", "[", "case")) - (word in (")", "]", "end"))
@@ -559,7 +568,7 @@ def _compares(words: tuple[str, ...]) -> bool:
 
 
 def _names_in(query: Query) -> Iterator[NamedRelation]:
-    """The relations that a query names, and that no query of its own `with` gives."""
+    """Yield the relations that a query names, except those of its own `with`."""
     own = {one.name for one in query.named}
     for one in query.named:
         yield from _names_in(one.query)

@@ -1,4 +1,4 @@
-"""What a SQL text says, as its reader found it. Places are offsets of characters in the text."""
+"""Statements of a SQL text, as its reader returns them. Positions are character offsets in the text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlglot import Token
 
 @dataclass(frozen=True)
 class Option:
-    """`key = value` of a `with (...)`: the key's parts, and the value as plain data."""
+    """`key = value` of a `with (...)`: the parts of the key, and the value as plain data."""
 
     key: tuple[str, ...]
     value: Any
@@ -28,7 +28,7 @@ class ColumnDefinition:
 
 @dataclass(frozen=True)
 class CreateStream:
-    """A stream or a lookup: both are columns and options."""
+    """A stream or a lookup: columns and options."""
 
     kind: str
     name: str
@@ -39,7 +39,7 @@ class CreateStream:
 
 @dataclass(frozen=True)
 class Expression:
-    """A value as it was written."""
+    """A value in its written form."""
 
     tokens: tuple[Token, ...]
 
@@ -64,12 +64,12 @@ class Star:
     without: tuple[tuple[str, int], ...]
     at: int
     relation: str | None = None
-    """That of `t.*`."""
+    """`t` of `t.*`. None for `*`."""
 
 
 @dataclass(frozen=True)
 class NamedRelation:
-    """A stream, a view or a query of `with`."""
+    """A stream, a view, or a query of `with`."""
 
     name: str
     alias: str | None
@@ -85,7 +85,7 @@ class QueryRelation:
 
 @dataclass(frozen=True)
 class WindowRelation:
-    """`table(tumble(table s, descriptor(ts), interval '1' minute))`, already as the fields of a document's window."""
+    """`table(tumble(table s, descriptor(ts), interval '1' minute))`, with the fields of a document's window."""
 
     source: Relation
     time_column: str
@@ -94,12 +94,12 @@ class WindowRelation:
     alias: str | None
     at: int
     partition_by: tuple[str, ...] = ()
-    """Of a session."""
+    """Columns of `partition by`, for sessions."""
 
 
 @dataclass(frozen=True)
 class StepRelation:
-    """`table(enrich(table s, lookup => 'sites', ...))`: a step that no clause of a query says."""
+    """`table(enrich(table s, lookup => 'sites', ...))`: a step without a clause in queries."""
 
     source: Relation
     verb: str
@@ -108,12 +108,12 @@ class StepRelation:
     alias: str | None
     at: int
     beside: Relation | None = None
-    """The right side of a join."""
+    """Right side of a join."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A column of one side of a join, and so much later."""
+    """A column of one side of a join, plus an offset in time."""
 
     side: str
     column: str
@@ -123,7 +123,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`low = high`, or else `low <= high`."""
+    """`low = high` if `is_equal` is True, otherwise `low <= high`."""
 
     low: Moment
     high: Moment
@@ -140,7 +140,7 @@ class JoinRelation:
     condition: tuple[Comparison, ...]
     at: int
     is_latest: bool = False
-    """Whether it is `asof join`."""
+    """True for `asof join`."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an insert writes to: an entry of a document's `emit`."""
+    """Sink of an insert: an entry of a document's `emit`."""
 
     kind: str
     name: str
@@ -202,8 +202,8 @@ class CreateJob:
 
 @dataclass
 class Script:
-    """A whole text."""
+    """Content of a whole text."""
 
     streams_and_jobs: list[CreateStream | CreateJob] = field(default_factory=list)
     views: dict[str, NamedQuery] = field(default_factory=dict)
-    """In their order; a view may read those before it."""
+    """Views in their order. A view can read earlier views."""

@@ -1,8 +1,7 @@
-"""The relations of a job as the steps of a document, in their order.
+"""Writes the relations of a job as the steps of a document, in their order.
 
-Where all inserts of a job take rows on one way, the steps are that way, and each step takes what the one before
-it gives. Else the job has branches: they stand one behind the other, and the first step of each names the one that it takes
-`from`.
+If the rows of all inserts are on one path, the steps are this path, and the input of each step is the step before. Otherwise
+the job has branches. They are written one after the other, and the first step of each branch names its input in `from`.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from strandline.frontends.sql.nodes import Emission, Node, stage_name
 
 _FROM = "from"
 _SEVERAL = -2
-"""The place of what no step can take without saying so."""
+"""Position of rows that a step must name as its input."""
 
 
 def ordered_steps(nodes: Sequence[Node], streams: Sequence[str]) -> tuple[list[dict[str, Any]], dict[Path, int]]:
-    """The steps, and the places of their values. `nodes`: the relations whose rows inserts take; `streams`: what is
-    read."""
+    """Return the steps, and the offsets of their values. `nodes`: relations whose rows are inserted. `streams`: streams that
+    are read."""
     way = max((node.way() for node in nodes), key=len)
     steps = _Steps(nodes, streams)
     if all(any(node is one for one in way) for node in nodes):
@@ -41,7 +40,8 @@ def ordered_steps(nodes: Sequence[Node], streams: Sequence[str]) -> tuple[list[d
 
 
 def _together(node: Node) -> Iterator[Emission]:
-    """The emissions of a relation. Of results of a window they are one: a window has one place that says where results go."""
+    """Yield the emissions of a relation. Those of a window's results are joined into one, because a window has one list of
+    sinks."""
     if not node.is_windowed or not node.emissions:
         yield from node.emissions
         return
@@ -50,15 +50,15 @@ def _together(node: Node) -> Iterator[Emission]:
 
 
 class _Steps:
-    """Steps that are put one behind the other."""
+    """Steps in their order, under construction."""
 
     def __init__(self, nodes: Sequence[Node], streams: Sequence[str]) -> None:
         self.steps: list[dict[str, Any]] = []
         self.places: dict[Path, int] = {}
         self._last: dict[int, int] = {}
-        """Of each relation that is placed: its last step, or an emission of its rows behind that; -1 is the only stream."""
+        """Relation -> its last step, or a later emission of its rows; -1 is the only stream."""
         self._own_last: dict[int, int] = {}
-        """The same without emissions."""
+        """Relation -> its last step, without emissions."""
         self._stream_place = -1 if len(streams) == 1 else _SEVERAL
         windows = (
             name
@@ -70,7 +70,7 @@ class _Steps:
         self._names = {*streams, *windows}
 
     def place(self, node: Node) -> None:
-        """Put the relation's own steps behind those that are there, unless they are there already."""
+        """Append the relation's own steps, unless they were appended before."""
         if id(node) in self._last:
             return
         if node.is_stream or node.is_union:
@@ -92,7 +92,7 @@ class _Steps:
         self._last[id(node)] = self._own_last[id(node)] = len(self.steps) - 1
 
     def emit(self, node: Node, emission: Emission) -> None:
-        """Emit the relation's rows: beside its window, or in a step of its own."""
+        """Emit the relation's rows: in its window, or in a separate step."""
         places = [emit for emit, _ in emission.places]
         at = self._last[id(node)]
         if at >= 0 and stage_name(self.steps[at]) is not None and "emit" not in self.steps[at]:
@@ -113,7 +113,8 @@ class _Steps:
         self.steps.append(step)
 
     def _taken_from(self, node: Node) -> dict[str, Any]:
-        """What the next step says to take the relation's rows: nothing, if they come from the step before it."""
+        """Return the fields with which the next step names the relation as its input. Empty if the relation is the step before
+        it."""
         if self._last[id(node)] == len(self.steps) - 1:
             return {}
         if node.is_union and self._own_last[id(node)] == _SEVERAL:
@@ -121,10 +122,10 @@ class _Steps:
         return {_FROM: self._name_of(node)}
 
     def _name_of(self, node: Node) -> str:
-        """The name of the relation's last step, which gets one if it has none."""
+        """Return the name of the relation's last step. It gets a name if it has none."""
         if node.is_stream:
             return str(node.name)
-        if node.is_union and self._own_last[id(node)] == _SEVERAL:  # a join takes from one step
+        if node.is_union and self._own_last[id(node)] == _SEVERAL:  # a join has one step on each side
             self._add({"where": "true", **self._taken_from(node)}, {}, node.at)
             self._last[id(node)] = self._own_last[id(node)] = len(self.steps) - 1
         step = self.steps[self._own_last[id(node)]]

@@ -1,7 +1,7 @@
-"""The tokens of a SQL text, a cursor over them, and the places that errors name.
+"""Tokens of a SQL text, a cursor over them, and their positions for errors.
 
-The tokenizer is sqlglot's for Spark, whose expressions the documents hold. Statements are read token by token: an expression
-stays as it was written, letter by letter, so that the document says the same as if it had been written in YAML.
+The tokenizer is sqlglot's for Spark, whose expressions documents contain. Statements are read token by token. An expression
+stays exactly as it was written, so that the document equals one that was written in YAML.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from strandline.core.documents import DOCUMENT_BYTES_MAX
 from strandline.core.errors import InvalidDocument, Problem
 
 TOKENS_MAX = 60_000
-"""Of one file."""
+"""Maximum number of tokens in a file."""
 BRACKETS_DEEP_MAX = 64
-"""Brackets, and `case ... end`, within each other: those of queries and of one expression together."""
+"""Maximum depth of brackets and `case ... end`, those of queries and of one expression together."""
 _WORD = re.compile(r"[^\W\d]\w*")
 _OPENING = {TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE, TokenType.CASE}
 _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE}
@@ -32,7 +32,7 @@ class SqlText:
     """A text and its tokens."""
 
     def __init__(self, text: str, source: str) -> None:
-        """Raises InvalidDocument for a text that is too long, too deep, or can't be cut into tokens."""
+        """Raise InvalidDocument if the text is too long, too deep, or can't be tokenized."""
         self.text = text
         self.source = source
         self._line_starts = [0, *(found.end() for found in re.finditer("\n", text))]
@@ -44,38 +44,38 @@ class SqlText:
             tokens = [part for token in _SPARK.tokenize(text) for part in _words(text, token)]
         except SqlglotError as error:
             raise self._untokenized() from error
-        # The tokenizer makes `5L` a number, `::` and a type, all three of the whole text.
+        # The tokenizer makes `5L` a number, `::`, and a type; each of the three spans the whole text.
         self.tokens: Sequence[Token] = [
             one for at, one in enumerate(tokens) if not at or one.start != tokens[at - 1].start
         ]
         if len(self.tokens) > TOKENS_MAX:
             raise self.error(
                 self.tokens[TOKENS_MAX].start,
-                f"is the end of {TOKENS_MAX:,} words, which is all that one file may hold; split it into several files",
+                f"is after {TOKENS_MAX:,} words, the maximum for one file; split it into several files",
             )
         self._refuse_deep_brackets()
 
     def place(self, offset: int) -> tuple[int, int]:
-        """Line and column of a character, both from 1."""
+        """Return line and column of a character, both from 1."""
         line = bisect_right(self._line_starts, offset)
         return line, offset - self._line_starts[line - 1] + 1
 
     def problem(self, offset: int, message: str, path: str = "") -> Problem:
-        """A problem at this character."""
+        """Return a problem at this character."""
         line, column = self.place(offset)
         return Problem(message, path, self.source, line, column)
 
     def error(self, offset: int, message: str) -> InvalidDocument:
-        """The refusal of the text for what stands at this character."""
+        """Return the error for the text at this character."""
         return InvalidDocument([self.problem(offset, message)])
 
     def raw(self, token: Token) -> str:
-        """The token as it was written."""
+        """Return the token as it was written."""
         return self.text[token.start : token.end + 1]
 
     def written(self, tokens: Sequence[Token], instead: Mapping[int, str] | None = None) -> str:
-        """These tokens as they were written, on one line and without comments. `instead`: number of a token -> what stands in
-        its place; empty where nothing does."""
+        """Return the tokens as they were written, on one line and without comments. `instead`: index of a token -> its
+        replacement, which can be empty."""
         parts: list[str] = []
         for number, token in enumerate(tokens):
             shown = (instead or {}).get(number, self.raw(token))
@@ -95,12 +95,13 @@ class SqlText:
             if depth > BRACKETS_DEEP_MAX:
                 raise self.error(
                     token.start,
-                    f"has more than {BRACKETS_DEEP_MAX} brackets within each other; give the inner query a name by 'create "
-                    "view', and the inner expression one in a query of its own",
+                    f"has more than {BRACKETS_DEEP_MAX} nested brackets; name the inner query with 'create "
+                    "view', and derive the inner expression in a separate query",
                 )
 
     def _untokenized(self) -> InvalidDocument:
-        """The tokenizer names no place: it is where the last quote or comment begins that nothing ends."""
+        """Return the error for a text that the tokenizer refuses without a position: at the last quote or comment that isn't
+        closed."""
         opened: int | None = None
         at = 0
         while at < len(self.text):
@@ -110,13 +111,13 @@ class SqlText:
                 break
             at = rest.end()
         if opened is None:
-            return InvalidDocument([Problem("is not SQL that can be read", source=self.source)])
+            return InvalidDocument([Problem("can't be read as SQL", source=self.source)])
         what = "comment" if self.text[opened] == "/" else "quote"
         return self.error(opened, f"this {what} is never closed")
 
 
 def _words(text: str, token: Token) -> list[Token]:
-    """A token as single words: the tokenizer makes one of `group by`."""
+    """Return a token as single words. The tokenizer makes one token of `group by`."""
     raw = text[token.start : token.end + 1]
     if token.token_type in _QUOTED or not _WORDS.fullmatch(raw):
         return [token]
@@ -127,7 +128,7 @@ def _words(text: str, token: Token) -> list[Token]:
 
 
 _QUALIFIER = re.compile(r"(?:`[^`]*`|\w+)\s*\.\s*$")
-"""The name of a relation before a column."""
+"""Name of a relation before a column."""
 _WORDS = re.compile(r"[^\W\d]\w*(?:\s+[^\W\d]\w*)+")
 _SKIPPED = re.compile(
     r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/|/(?!\*)|-(?!-)|[^'\"`/-]+", re.DOTALL
@@ -135,7 +136,7 @@ _SKIPPED = re.compile(
 
 
 class Cursor:
-    """Reads the tokens of a text one after the other. Every method that expects something raises InvalidDocument."""
+    """Reads the tokens of a text one after the other. Every method that expects a token raises InvalidDocument."""
 
     def __init__(self, sql: SqlText) -> None:
         self.sql = sql
@@ -143,13 +144,13 @@ class Cursor:
 
     @property
     def here(self) -> int:
-        """The character where the next token begins; the last one at the end."""
+        """Offset at which the next token begins. At the end, the offset of the last character."""
         if self.at < len(self.sql.tokens):
             return self.sql.tokens[self.at].start
         return max(0, len(self.sql.text.rstrip()) - 1)
 
     def token(self, ahead: int = 0) -> Token | None:
-        """The next token, or one that many tokens ahead; None at the end."""
+        """Return the next token, or the token `ahead` positions later. None at the end."""
         place = self.at + ahead
         return self.sql.tokens[place] if place < len(self.sql.tokens) else None
 
@@ -158,7 +159,7 @@ class Cursor:
         return None if token is None else token.token_type
 
     def word(self, ahead: int = 0) -> str:
-        """The next token as a lower-case word; empty where it is none, or stands in quotes."""
+        """Return the next token as a lower-case word. Empty if it isn't a word, or is in quotes."""
         token = self.token(ahead)
         if token is None or token.token_type in _QUOTED:
             return ""
@@ -173,14 +174,14 @@ class Cursor:
         return token
 
     def takes_words(self, *words: str) -> bool:
-        """Go on behind these words, if they are next."""
+        """Skip these words if they are next. Return True if they were."""
         if any(self.word(number) != word for number, word in enumerate(words)):
             return False
         self.at += len(words)
         return True
 
     def takes(self, kind: TokenType) -> bool:
-        """Go on behind the next token, if it is of this kind."""
+        """Skip the next token if it is of this kind. Return True if it was."""
         if self.kind() != kind:
             return False
         self.at += 1
@@ -197,7 +198,7 @@ class Cursor:
         return self.take()
 
     def name(self, what: str) -> tuple[str, int]:
-        """A name, and where it stands. One that is no plain word stands in backticks or quotes."""
+        """Read a name, and return it with its offset. A name that isn't a plain word must be in backticks or quotes."""
         token = self.token()
         if token is not None and token.token_type in _QUOTED:
             start = token.start
@@ -206,19 +207,19 @@ class Cursor:
             self.at += 1
             following = self.token()
             if following is not None and following.token_type == TokenType.DASH and following.start == token.end + 1:
-                raise self.error(f"a name with '-' stands in backticks or quotes, as '{self.sql.raw(token)}-...'")
+                raise self.error(f"a name with '-' must be in backticks or quotes, as '{self.sql.raw(token)}-...'")
             return self.sql.raw(token), token.start
         raise self.expected(what)
 
     def text(self, what: str) -> tuple[str, int]:
-        """A text in quotes, and where it stands."""
+        """Read a string in quotes, and return it with its offset."""
         token = self.token()
         if token is None or token.token_type != TokenType.STRING:
             raise self.expected(what)
         return self._text(), token.start
 
     def _text(self) -> str:
-        """The text of the quoted tokens that are next: a doubled quote is one quote."""
+        """Read the string of the next quoted tokens. A doubled quote is one quote."""
         first = self.take()
         text, last = first.text, first
         while (token := self.token()) is not None:
@@ -233,8 +234,8 @@ class Cursor:
         return text
 
     def slice_until(self, ends: Callable[[Cursor, Sequence[Token]], bool], what: str) -> list[Token]:
-        """The tokens up to a comma, a bracket that was opened before, a ';', the end, or where `ends`, which is asked with those
-        that were found, says so. Brackets that are opened within are closed within. Raises InvalidDocument for none."""
+        """Read tokens up to a comma, a closing bracket of an outer level, a ';', the end, or until `ends` returns True for
+        those found. Brackets that open in the slice must close in it. Raises InvalidDocument if there is no token."""
         found: list[Token] = []
         depth = cases = 0
         while (token := self.token()) is not None:
@@ -255,8 +256,8 @@ class Cursor:
         return found
 
     def skip_statement(self, start: int) -> None:
-        """Go on behind the end of the statement that begins at token `start`, after a mistake in it: its ';', or behind a `begin`
-        that of its `end`."""
+        """Skip the statement that begins at token `start`, after an error in it: up to its ';', or up to the ';' after its
+        `end`."""
         self.at, is_block, cases = start, False, 0
         while (token := self.token()) is not None:
             self.at += 1
@@ -277,6 +278,6 @@ class Cursor:
     def expected(self, what: str) -> InvalidDocument:
         token = self.token()
         if token is None:
-            return self.error(f"expected {what}, and the text ends here")
+            return self.error(f"expected {what}, but the text ends here")
         raw = self.sql.raw(token)
         return self.error(f"expected {what}, got {raw if len(raw) <= 40 else raw[:40] + '...'}")

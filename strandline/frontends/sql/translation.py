@@ -1,5 +1,8 @@
-"""SQL texts as documents: `translate` gives what a YAML file would hold, and finds the place in the SQL text of each mistake that
-is found in it later, by the model, by the check against a stream, or by a control service."""
+"""Translates SQL scripts into documents.
+
+`translate` returns the content of a YAML file. It also locates later errors in the SQL text: errors of the model, of the check
+against a stream, or of a control service.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,15 @@ from strandline.frontends.sql.tokens import SqlText
 from strandline.results.sinks.registry import form_of
 
 LOG_TIME = "log_time"
-"""Stands in descriptor(...) for the time of arrival."""
+"""Name in descriptor(...) for the time of arrival."""
 OPTIONS_OF_EVENT_TIME = ("delay", "idle_timeout", "max_ahead", "watermark", "from", "else")
-"""Options of a job that stand below `event_time` in its document; `start` stands below `input`."""
+"""Options of a job that belong below `event_time` in its document. `start` belongs below `input`."""
 _OWN_OPTIONS = ("pipeline", "steps", "stream", "schema")
 
 
 @dataclass(frozen=True)
 class SqlDocument:
-    """A document, and the place in the SQL text (offset) of each value."""
+    """A document, and the offset of each value in the SQL text."""
 
     kind: str
     name: str
@@ -44,17 +47,17 @@ class Translation:
     yaml: str
     """The documents as a YAML file."""
     _first_lines: tuple[int, ...]
-    """Of each document in `yaml`."""
+    """First line of each document in `yaml`."""
 
     def place_in_sql(self, problem: Problem) -> Problem:
-        """A problem of a line of `yaml`, with its place in the SQL text instead."""
+        """Return a problem of a line of `yaml` with its position in the SQL text instead."""
         line = problem.line or 1
         at = max(number for number, first in enumerate(self._first_lines) if first <= line or number == 0)
         offset = nearest_of(self.documents[at].places, problem.path) or 0
         return self.sql.problem(offset, problem.message, problem.path)
 
     def yaml_documents(self) -> list[YamlDocument]:
-        """The documents, for who needs no text; lines are those of the SQL text."""
+        """Return the documents as data. Lines are those of the SQL text."""
         return [
             YamlDocument(
                 one.kind,
@@ -68,8 +71,8 @@ class Translation:
 
 
 def translate(text: str | bytes, source: str) -> Translation:
-    """Return the documents that a SQL text says. Raises InvalidDocument with the mistakes of its statements, each with its line
-    and column; what a document may hold, and whether it fits its stream, nobody has looked at yet."""
+    """Return the documents of a SQL text. Raises InvalidDocument with the errors of its statements, each with line and column.
+    The content of the documents, and whether they fit their streams, isn't checked yet."""
     if isinstance(text, bytes):
         try:
             text = text.decode("utf-8-sig")
@@ -111,7 +114,7 @@ def _stream(sql: SqlText, statement: CreateStream) -> SqlDocument:
         field: dict[str, Any] = {"type": column.type} | ({"required": False} if column.is_optional else {})
         for option in column.options:
             if option.key[0] in ("type", "required"):
-                raise sql.error(option.at, "the type and 'null' stand before 'with'")
+                raise sql.error(option.at, "the type and 'null' must be before 'with'")
             _set(sql, field, places, option.key, option, path)
         is_short = len(field) == 1 + column.is_optional
         schema[column.name] = f"{column.type}{'?' if column.is_optional else ''}" if is_short else field
@@ -119,14 +122,17 @@ def _stream(sql: SqlText, statement: CreateStream) -> SqlDocument:
 
 
 def _job(sql: SqlText, statement: CreateJob, script: Script, counts: StepCount) -> SqlDocument:
-    """1. The relation that each insert takes its rows from. 2. The steps of all of them, and emissions where inserts take rows.
-    3. What the options say."""
+    """1. Find the relation that each insert reads. 2. Write the steps of all relations, with emissions for the inserts. 3. Add
+    the options."""
     relations = Relations(sql, script.views, counts)
     nodes: list[tuple[Insert, Node]] = []
     for insert in statement.inserts:
         node = relations.of_insert(insert.query, _stage_name(insert))
         if insert.stage is not None and node.is_windowed and insert.stage[0] != node.window_name():
-            raise sql.error(insert.stage[1], f"these are results of window '{node.window_name()}'; remove the name")
+            raise sql.error(
+                insert.stage[1],
+                f"these are results of window '{node.window_name()}', so the stage has its name; remove this name",
+            )
         emits = tuple(_emit(sql, place) for place in insert.places)
         node.emissions.append(Emission(emits, None if node.is_windowed else insert.stage, insert.at))
         nodes.append((insert, node))
@@ -153,7 +159,7 @@ def _job(sql: SqlText, statement: CreateJob, script: Script, counts: StepCount) 
 
 
 def _of_all(nodes: Sequence[Node]) -> list[Node]:
-    """The relations that all of these take from, each once, in the order in which inserts ask for them."""
+    """Return the relations from which these take rows, each once, in the order in which inserts use them."""
     found: dict[int, Node] = {}
     for node in nodes:
         found |= {id(one): one for one in node.way() if id(one) not in found}
@@ -163,12 +169,12 @@ def _of_all(nodes: Sequence[Node]) -> list[Node]:
 def _inputs(
     sql: SqlText, more: dict[str, Any], claims: dict[str, list[tuple[str, int]]], places: dict[Path, int]
 ) -> dict[str, Any]:
-    """`inputs` of a job that reads several streams: those that its options name, in their order, and then those that queries
-    read. An option of event time that stands for none of them is for all that don't say it."""
+    """Return `inputs` of a job with several streams: those named by its options, in their order, then those that queries read.
+    An option of event time without a stream applies to all streams that don't set it."""
     said, for_all = more.pop("inputs", {}), more.pop("event_time", {})
     range_of_all = more.pop("input", {})
     if not isinstance(said, dict) or not all(isinstance(one, dict) for one in said.values()):
-        raise sql.error(places["inputs",], "expected options of each stream, as 'inputs.turbines.delay' = '10s'")
+        raise sql.error(places["inputs",], "expected options for each stream, as 'inputs.turbines.delay' = '10s'")
     found = []
     for number, stream in enumerate(dict.fromkeys((*said, *claims))):
         claimed = next((at for _, at in claims.get(stream, [])), places[()])
@@ -194,27 +200,28 @@ def _event_time(
     places: dict[Path, int],
     above: Path = (),
 ) -> None:
-    """Fill the field of event time in: that of the first descriptor(...), or where there is none the option
-    `event_time.field`."""
-    happened = "of this stream happened: with ('inputs.STREAM.event_time' = 'COLUMN', 'inputs.STREAM.delay' = '10s')"
-    happened = happened if above else "happened: with (event_time = 'COLUMN', delay = '10s')"
+    """Set the field of event time: the column of the first descriptor(...), or the option `event_time.field` if there is none."""
+    happened = " of this stream: with ('inputs.STREAM.event_time' = 'COLUMN', 'inputs.STREAM.delay' = '10s')"
+    happened = happened if above else ": with (event_time = 'COLUMN', delay = '10s')"
     is_said = "field" in event_time or "from" in event_time
     named = [one for one in claims if one[0] != EVENT_TIME]
     claims = named if above and (is_said or named) else claims
     if not claims:
         if not is_said:
-            raise sql.error(places[above], f"doesn't say which column tells when a record {happened}")
+            raise sql.error(places[above], f"doesn't name the column of event time{happened}")
         return
     column, at = claims[0]
     for other, other_at in claims:
         if other != column:
-            raise sql.error(other_at, f"event time is '{column}' in another insert; a stream has one in a job")
+            raise sql.error(
+                other_at, f"event time is '{column}' in another insert, but a stream has one event time in a job"
+            )
     if event_time.get("from") == "log":
         if column != LOG_TIME:
-            raise sql.error(at, f"event time is the time of arrival here: write descriptor({LOG_TIME})")
+            raise sql.error(at, f"event time is the time of arrival here; write descriptor({LOG_TIME})")
         return
     if event_time.setdefault("field", column) != column:
-        raise sql.error(at, f"event time is '{event_time['field']}' by the job's 'with (...)'; name one of them")
+        raise sql.error(at, f"event time is '{event_time['field']}' in the job's 'with (...)'; use one of them")
     places.setdefault((*above, "event_time", "field"), at)
     ordered = {"field": event_time["field"], **{name: value for name, value in event_time.items() if name != "field"}}
     event_time.clear()
@@ -222,14 +229,14 @@ def _event_time(
 
 
 def _stage_name(insert: Insert) -> str:
-    """The name of the windows of an insert whose query names none: what `as` says, or the first place's name."""
+    """Return the name of the windows of an insert whose query has none: the name after `as`, or the name of the first sink."""
     if insert.stage is not None:
         return insert.stage[0]
     return window_name(insert.places[0].name)
 
 
 def _emit(sql: SqlText, place: Place) -> tuple[dict[str, Any], int]:
-    """An entry of `emit`. The name of the place is one of the fields of the long form, such as `path`."""
+    """Return an entry of `emit`. In the long form, the name of the sink is one of its fields, for example `path`."""
     form = form_of(place.kind)
     options: dict[str, Any] = {}
     for option in place.options:
@@ -261,14 +268,14 @@ def _path_of_job_option(sql: SqlText, option: Option) -> Path:
 def _set(
     sql: SqlText, data: dict[str, Any], places: dict[Path, int], path: Path, option: Option, above: Path = ()
 ) -> None:
-    """Put the value of an option where its key leads."""
+    """Set the value of an option at its path."""
     inner = data
     for part in path[:-1]:
         inner = inner.setdefault(str(part), {})
         if not isinstance(inner, dict):
             raise sql.error(option.at, f"'{part}' has a value already; remove one")
     if str(path[-1]) in inner:
-        raise sql.error(option.at, f"'{'.'.join(map(str, path))}' stands twice; remove one")
+        raise sql.error(option.at, f"'{'.'.join(map(str, path))}' occurs twice; remove one")
     inner[str(path[-1])] = option.value
     for length in range(1, len(path) + 1):
         places.setdefault((*above, *path[:length]), option.at)

@@ -1,4 +1,4 @@
-"""The readers of values: texts, numbers, intervals, lists and maps, as options have them."""
+"""Readers of values of options: strings, numbers, intervals, lists, and maps."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _AMOUNT = re.compile(r"\s*(\d{1,15}(?:\.\d{1,3})?)\s*([A-Za-z]+)?\s*")
 
 
 def read_duration(cursor: Cursor) -> str:
-    """`interval '1' minute`, `interval '1 minute'` or `'1m'`, as documents have it."""
+    """Read `interval '1' minute`, `interval '1 minute'`, or `'1m'`. Return the form of documents."""
     at = cursor.here
     if not cursor.takes_words("interval"):
         if cursor.kind() == TokenType.STRING:
-            return cursor.text("a duration")[0]  # whether it is one, the model says
+            return cursor.text("a duration")[0]  # the model checks it
         raise cursor.expected("a duration, as interval '1' minute")
     token = cursor.take()
     amount, unit = None, ""
@@ -38,20 +38,22 @@ def read_duration(cursor: Cursor) -> str:
                 cursor.expect(TokenType.R_PAREN, ")")
     unit_ms = _UNITS_MS.get(unit.removesuffix("s"))
     if amount is None or unit_ms is None or cursor.word() == "to":
-        hint = "; months and years have no one length" if unit.removesuffix("s") in ("month", "quarter", "year") else ""
+        hint = (
+            "; months and years have no fixed length" if unit.removesuffix("s") in ("month", "quarter", "year") else ""
+        )
         units = ", ".join(_UNITS_MS)
-        raise cursor.sql.error(at, f"is no interval that is known; write interval '1' with one of {units}{hint}")
+        raise cursor.sql.error(at, f"is not a known interval; write interval '1' with one of {units}{hint}")
     whole, _, rest = amount.partition(".")
     thousandths = (int(whole) * 1_000 + int((rest + "000")[:3])) * unit_ms
     if thousandths % 1_000:
-        raise cursor.sql.error(at, "is no number of whole milliseconds")
+        raise cursor.sql.error(at, "is not an integer number of milliseconds")
     if thousandths // 1_000 > DURATION_MS_MAX:
         raise cursor.sql.error(at, "is longer than ten years; is the unit right?")
     return format_duration(thousandths // 1_000)
 
 
 def read_value(cursor: Cursor) -> object:
-    """The value that is next, as plain data. Raises InvalidDocument where there is none."""
+    """Read the next value as plain data. Raises InvalidDocument if there is none."""
     word = cursor.word()
     if word in ("true", "false", "null"):
         cursor.take()
@@ -71,8 +73,8 @@ def read_value(cursor: Cursor) -> object:
         try:
             return sign * (int(text) if text.isdigit() and len(text) < 20 else float(text))
         except ValueError as error:
-            raise cursor.sql.error(token.start, f"'{text}' is no number that an option may have") from error
-    raise cursor.expected("a text in quotes, a number, true, false, null, an interval, array[...] or map(...)")
+            raise cursor.sql.error(token.start, f"'{text}' is not a number that an option can have") from error
+    raise cursor.expected("a string in quotes, a number, true, false, null, an interval, array[...], or map(...)")
 
 
 def _list(cursor: Cursor) -> list[object]:
@@ -96,7 +98,7 @@ def _map(cursor: Cursor) -> dict[str, object]:
     while cursor.kind() != TokenType.R_PAREN:
         key, at = cursor.text("a key in quotes")
         if key in values:
-            raise cursor.sql.error(at, f"'{key}' stands twice; remove one")
+            raise cursor.sql.error(at, f"'{key}' occurs twice; remove one")
         cursor.expect(TokenType.COMMA, ",")
         values[key] = read_value(cursor)
         if not cursor.takes(TokenType.COMMA):
