@@ -42,6 +42,14 @@ def avro_file() -> bytes:
     return file.getvalue()
 
 
+def senml(at: int) -> bytes:
+    pack = [
+        {"bn": "urn:dev:1/", "bt": 1_764_000_000 + at, "n": "t", "u": "Cel", "v": at / 4},
+        {"n": "m", "vs": "on", "t": -5},
+    ]
+    return json.dumps(pack).encode()
+
+
 def frames() -> FormatUnderTest:
     from acme_frames.frame import SIZE, frame
 
@@ -81,6 +89,26 @@ CASES: dict[str, Callable[[], FormatUnderTest]] = {
         [write_request(({"__name__": "up", "job": job}, [(1.0, 1_764_000_000_000)])) for job in "ab"],
         [b"", b"\xff\xff"],
         has_columns=False,
+    ),
+    "senml": lambda: FormatUnderTest(
+        {
+            "format": "senml",
+            "schema": {"name": "string", "time": "timestamp?", "value": "double?", "string": "string?"},
+        },
+        [senml(at) for at in range(20)],
+        [
+            b"",
+            b"1",
+            b"[1]",
+            b"{",
+            b'[{"v":1}]',
+            b'[{"n":"a","v":"1"}]',
+            b'[{"n":"a","v":1,"vs":"x"}]',
+            b'[{"n":"a","v":1,"x_":1}]',
+        ],
+        has_columns=False,
+        sample=b"\n".join(map(senml, range(20))),
+        topic=[senml(at) for at in range(20)],
     ),
     TOY: frames,
 }

@@ -82,6 +82,7 @@ WINDOWS = {
     "cumulative": "cumulative: {size: 12h, step: 2h}",
     "session": "session: {gap: 1h, max: 9h}",
     "count": "count: {size: 3, max: 1d}",
+    "previous": "previous: {within: 2h}",
     "shifts": "shifts: ['06:00', '13:30', '22:00']",
     "tumbling in a time zone": "tumbling: 1d, tz: Europe/Berlin",
     "cumulative in a time zone": "cumulative: {size: 1d, step: 1h}, tz: Europe/Berlin",

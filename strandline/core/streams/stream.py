@@ -81,6 +81,7 @@ class _StreamHead(DocumentModel):
     - `otlp`: a request with OpenTelemetry metrics. Each data point is a row.
     - `prometheus`: a remote write request. Each data point is a row.
     - `sparkplug`: a Sparkplug B message. Each metric is a row.
+    - `senml`: a pack of SenML. Each record of the pack is a row.
     """
 
 
@@ -198,7 +199,8 @@ class StreamSpec(_FormatOptions):
     @property
     def framing(self) -> Framing:
         """Rules by which gateways find the records in a body. Raises StrandlineError if the format can't be used."""
-        return self.form.framing()._replace(is_of_arrays=self.is_of_positions)
+        framing = self.form.framing()
+        return framing._replace(is_of_arrays=framing.is_of_arrays or self.is_of_positions)
 
     @property
     def types(self) -> dict[str, str]:

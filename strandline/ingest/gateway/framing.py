@@ -97,6 +97,7 @@ class Form(Enum):
 
 FORM_OF_CONTENT_TYPE = {
     "application/json": Form.JSON,
+    "application/senml+json": Form.WHOLE,
     "application/x-ndjson": Form.LINES,
     "application/ndjson": Form.LINES,
     "application/jsonlines": Form.LINES,
