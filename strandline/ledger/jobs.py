@@ -328,7 +328,17 @@ def refuse_old_epoch(job: JobRow, epoch: int) -> None:
 def refuse_old_lease(connection: sa.Connection, job: str, epoch: int) -> None:
     """Raises Fenced unless `epoch` is the job's present lease. The caller has locked the job's row, so no other lease can
     begin before its transaction ends."""
-    present = connection.execute(sa.select(leases.c.epoch).where(leases.c.job == job)).scalar()
+    refuse_other_lease(job, epoch, lease_epochs(connection, [job]).get(job))
+
+
+def lease_epochs(connection: sa.Connection, names: Collection[str]) -> dict[str, int]:
+    """Return the epoch of the lease of each of these jobs. A job that has none is left out."""
+    wanted = sa.select(leases.c.job, leases.c.epoch).where(leases.c.job.in_(names))
+    return {job: epoch for job, epoch in connection.execute(wanted)}
+
+
+def refuse_other_lease(job: str, epoch: int, present: int | None) -> None:
+    """Raises Fenced unless `epoch` is the epoch of the job's lease, which is `present`."""
     if present != epoch:
         raise Fenced(
             f"Lease {epoch} of job {job} is over, the present one is {present}: another control service leads the job."

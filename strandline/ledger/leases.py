@@ -16,8 +16,8 @@ its holder: the next renewal puts it right, and a takeover can come a length lat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -32,20 +32,33 @@ _FORGET_SERVICE_MS = 86_400_000
 _SHOWN = [leases.c[name] for name in ("job", "holder", "epoch", "granted_ms", "until_ms")]
 
 
+class Standing(NamedTuple):
+    """Who runs a job, and who leads it."""
+
+    run: int
+    """The epoch of the job's newest run."""
+    lease: int | None
+    """The epoch of the job's lease. None if no control service has led it yet."""
+
+
 class LeaseReader(Part):
     """Reads which control service leads which job."""
 
-    def standing(self, job: str) -> tuple[int, int | None]:
-        """The epochs of the job's newest run and of its lease: a run compares its own with these to see if it is fenced.
-        Raises NotFound."""
-        wanted = sa.select(jobs.c.epoch, leases.c.epoch).select_from(
+    def standing(self, job: str) -> Standing:
+        """Return the epochs with which a run compares its own to see if it is fenced. Raises NotFound."""
+        found = self.standings([job]).get(job)
+        if found is None:
+            raise NotFound(f"There is no job {job} any more.")
+        return found
+
+    def standings(self, names: Collection[str]) -> dict[str, Standing]:
+        """Return the standing of each of these jobs, as of one moment. A job that doesn't exist any more is left out."""
+        wanted = sa.select(jobs.c.name, jobs.c.epoch, leases.c.epoch).select_from(
             jobs.outerjoin(leases, leases.c.job == jobs.c.name)
         )
-        with self._database.reading(f"read who runs and who leads job {job}") as connection:
-            row = connection.execute(wanted.where(jobs.c.name == job, jobs.c.deleted_ms.is_(None))).first()
-        if row is None:
-            raise NotFound(f"There is no job {job} any more.")
-        return row[0], row[1]
+        with self._database.reading(f"read who runs and who leads {len(names)} jobs") as connection:
+            rows = connection.execute(wanted.where(jobs.c.name.in_(names), jobs.c.deleted_ms.is_(None)))
+            return {name: Standing(run, lease) for name, run, lease in rows}
 
     def leases(self) -> dict[str, LeaseRow]:
         """Job -> its lease, held or not."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import fields, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import sqlalchemy as sa
 
@@ -22,6 +22,7 @@ from strandline.core.errors import Conflict, Fenced, LedgerBehind, NotFound, Str
 from strandline.core.failpoints import failpoint
 from strandline.ledger.database import Database
 from strandline.ledger.jobs import (
+    lease_epochs,
     lock_job,
     lock_jobs,
     no_job,
@@ -29,6 +30,7 @@ from strandline.ledger.jobs import (
     read_jobs,
     refuse_old_epoch,
     refuse_old_lease,
+    refuse_other_lease,
 )
 from strandline.ledger.lookups.needs import require_rows
 from strandline.ledger.models import checkpoints, jobs, runs, slices
@@ -52,8 +54,18 @@ Refusals = dict[str, StrandlineError]
 
 _Found = TypeVar("_Found")
 _Row = TypeVar("_Row", SliceRow, CheckpointRow)
+_Request = TypeVar("_Request", bound="_OfJob")
 _CHECKPOINT = [checkpoints.c[field.name] for field in fields(CheckpointRow)]
 _TOTALS = [checkpoints.c[f"{field.name}_total"] for field in fields(Totals)]
+
+
+class RunRequest(NamedTuple):
+    """A run to begin. See `Runs.begin_run`."""
+
+    job: str
+    pid: int
+    present_version: bool = False
+    lease: int | None = None
 
 
 class JobProgress(NamedTuple):
@@ -83,7 +95,7 @@ class ProgressReader(Part):
             last = _last_slice(connection, job)
             if last is None or last.status is not SliceStatus.PLANNED:
                 return None
-            return _writing_version(connection, last, before_epoch)
+            return _writing_versions(connection, [last], before_epoch)[job]
 
     def floor(self, job: str) -> int:
         """The number of the last slice of the job that can't be replayed any more; 0 while all can be."""
@@ -294,26 +306,66 @@ class Runs(Part):
         version. With `lease`, the run begins for the leader under the lease of that epoch. Raises NotFound; Fenced
         when another leader owns the job.
         """
-        with self._database.writing(f"begin a run of job {job}") as connection:
-            known, now_ms = lock_job(connection, job), self._clock_ms()
-            if lease is not None:
-                refuse_old_lease(connection, job, lease)
+        begun, refusals = self.begin_runs([RunRequest(job, pid, present_version, lease)])
+        _raise_refusal(refusals)
+        return begun[job]
+
+    def begin_runs(self, requests: Sequence[RunRequest]) -> tuple[dict[str, RunRow], Refusals]:
+        """Start a run of each of several jobs in one transaction, each under its own epoch and lease.
+
+        A job that is refused doesn't affect the others: its error is returned, one of those that `begin_run` raises.
+        """
+        if not requests:
+            return {}, {}
+        names = _different_jobs(requests)
+        with self._database.writing(_action("begin a run", names)) as connection:
+            known, now_ms = lock_jobs(connection, names), self._clock_ms()
+            present = lease_epochs(connection, names) if any(one.lease is not None for one in requests) else {}
+
+            def refuse(one: RunRequest) -> None:
+                if one.job not in known:
+                    raise no_job(one.job)
+                if one.lease is not None:
+                    refuse_other_lease(one.job, one.lease, present.get(one.job))
+
+            refusals = _refusals_of_each(requests, refuse)
+            beginning = [one for one in requests if one.job not in refusals]
+            if not beginning:
+                return {}, refusals
+            last = _last_slices(connection, [one.job for one in beginning])
+            handed = [
+                row
+                for one in beginning
+                if not one.present_version
+                and (row := last.get(one.job)) is not None
+                and row.status is SliceStatus.PLANNED
+            ]
+            versions = _writing_versions(connection, handed)
+            begun = {
+                one.job: RunRow(
+                    one.job,
+                    known[one.job].epoch + 1,
+                    versions.get(one.job, known[one.job].version),
+                    one.pid,
+                    now_ms,
+                    None,
+                    None,
+                    "",
+                )
+                for one in beginning
+            }
+            took_over = [{"of_job": row.job, "said": f"run {row.epoch} took over"} for row in begun.values()]
             connection.execute(
                 sa.update(runs)
-                .where(runs.c.job == job, runs.c.ended_ms.is_(None))
-                .values(ended_ms=now_ms, outcome="superseded", message=f"run {known.epoch + 1} took over")
+                .where(runs.c.job == sa.bindparam("of_job"), runs.c.ended_ms.is_(None))
+                .values(ended_ms=now_ms, outcome="superseded", message=sa.bindparam("said")),
+                took_over,
             )
             connection.execute(
-                sa.update(jobs).where(jobs.c.name == job).values(epoch=known.epoch + 1, updated_ms=now_ms)
+                sa.update(jobs).where(jobs.c.name.in_(begun)).values(epoch=jobs.c.epoch + 1, updated_ms=now_ms)
             )
-            last = _last_slice(connection, job)
-            is_planned = last is not None and last.status is SliceStatus.PLANNED
-            version = known.version
-            if last is not None and is_planned and not present_version:
-                version = _writing_version(connection, last, known.epoch + 1)
-            run = RunRow(job, known.epoch + 1, version, pid, now_ms, None, None, "")
-            connection.execute(sa.insert(runs).values(vars(run)))
-            return run
+            connection.execute(sa.insert(runs), [vars(row) for row in begun.values()])
+            return begun, refusals
 
     def end_run(self, job: str, epoch: int, outcome: str, message: str = "", *, lease: int | None = None) -> RunRow:
         """Record how a run ended; the first record stays. With `lease`, the leader under the lease of that epoch says so.
@@ -438,12 +490,9 @@ def _write_of_each(
     """Call `write` with the rows of those jobs whose present run they belong to, in one transaction."""
     if not rows:
         return {}
-    names = [row.job for row in rows]
-    if len(set(names)) != len(names):
-        raise ValueError("several rows of one job can't be written in one transaction")
-    action = f"{what} of job {names[0]}" if len(names) == 1 else f"{what} of {len(names)} jobs"
+    names = _different_jobs(rows)
     try:
-        with database.writing(action) as connection:
+        with database.writing(_action(what, names)) as connection:
             known, ended = lock_jobs(connection, names), _ended_runs(connection, rows)
 
             def refuse(row: _Row) -> None:
@@ -461,7 +510,26 @@ def _write_of_each(
         return {job: why for row in rows for job, why in _write_of_each(database, [row], what, write).items()}
 
 
-def _refusals_of_each(rows: Iterable[_Row], do: Callable[[_Row], None]) -> Refusals:
+class _OfJob(Protocol):
+    """A row, or a request, of a job."""
+
+    @property
+    def job(self) -> str: ...
+
+
+def _different_jobs(rows: Iterable[_OfJob]) -> list[str]:
+    """Return the job of each row. Raises ValueError if a job has several rows."""
+    names = [row.job for row in rows]
+    if len(set(names)) != len(names):
+        raise ValueError("several rows of one job can't be written in one transaction")
+    return names
+
+
+def _action(what: str, names: Sequence[str]) -> str:
+    return f"{what} of job {names[0]}" if len(names) == 1 else f"{what} of {len(names)} jobs"
+
+
+def _refusals_of_each(rows: Iterable[_Request], do: Callable[[_Request], None]) -> Refusals:
     """Call `do` with each row, and return what it raises because of the row's job."""
     refusals: Refusals = {}
     for row in rows:
@@ -489,11 +557,21 @@ def _ended_runs(connection: sa.Connection, rows: Iterable[SliceRow] | Iterable[C
     }
 
 
-def _writing_version(connection: sa.Connection, planned: SliceRow, before_epoch: int) -> int:
-    """The version of the last run before `before_epoch` that could write results of the planned slice."""
-    of_slice = (runs.c.job == planned.job) & (runs.c.epoch >= planned.epoch) & (runs.c.epoch < before_epoch)
-    newest = sa.select(runs.c.version).where(of_slice, runs.c.slots > 0).order_by(runs.c.epoch.desc()).limit(1)
-    return connection.execute(newest).scalar() or planned.version
+def _writing_versions(
+    connection: sa.Connection, planned: Collection[SliceRow], before_epoch: int | None = None
+) -> dict[str, int]:
+    """For the job of each planned slice: the version of the last run, before `before_epoch`, that could write its results."""
+    if not planned:
+        return {}
+    these = sa.tuple_(slices.c.job, slices.c.number).in_([(row.job, row.number) for row in planned])
+    writing = (runs.c.job == slices.c.job) & (runs.c.epoch >= slices.c.epoch) & (runs.c.slots > 0)
+    if before_epoch is not None:
+        writing &= runs.c.epoch < before_epoch
+    newest = sa.select(runs.c.job, sa.func.max(runs.c.epoch).label("epoch")).join(slices, writing).where(these)
+    last = newest.group_by(runs.c.job).subquery()
+    of_run = (runs.c.job == last.c.job) & (runs.c.epoch == last.c.epoch)
+    rows = connection.execute(sa.select(runs.c.job, runs.c.version).join(last, of_run))
+    return {row.job: row.version for row in planned} | {job: version for job, version in rows}
 
 
 def _last_slice(connection: sa.Connection, job: str) -> SliceRow | None:

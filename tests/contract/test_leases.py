@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from strandline.core.errors import Fenced, NotFound
 from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.progress import RunRequest
 from strandline.ledger.states import JobState, LeaseRow
 from tests.support.ledgers import a_checkpoint, a_slice, run_sql
 from tests.support.waiting import stretched, wait_until
@@ -250,6 +251,26 @@ def test_the_standing_of_a_job(ledger: Ledger, ledger_url: str) -> None:
     assert ledger.standing("power") == (1, 2)
     with pytest.raises(NotFound):
         ledger.standing("none")
+
+
+def test_the_standings_of_several_jobs(ledger: Ledger, ledger_url: str) -> None:
+    for name in ("led", "unled", "deleted"):
+        ledger.submit_job(name, "", {})
+    ledger.begin_run("led", 1, lease=claim(ledger, "a", job="led").epoch)
+    run_sql(ledger_url, "UPDATE jobs SET deleted_ms = 1 WHERE name = 'deleted'")
+    found = ledger.standings(["led", "unled", "deleted", "none"])
+    assert found == {"led": (1, 1), "unled": (0, None)}
+    assert ledger.standings([]) == {}
+
+
+def test_a_run_of_another_leader_does_not_begin_and_the_others_do(ledger: Ledger) -> None:
+    ledger.submit_job("other", "", {})
+    leases = {name: claim(ledger, "a", SHORT_MS, name).epoch for name in ("power", "other")}
+    wait_until(lambda: ledger.claim_lease("power", "b", LONG_MS), lambda claimed: claimed is not None, "taken over")
+    begun, refused = ledger.begin_runs([RunRequest(name, 1, lease=epoch) for name, epoch in leases.items()])
+    assert {name: type(error) for name, error in refused.items()} == {"power": Fenced}
+    assert {name: row.epoch for name, row in begun.items()} == {"other": 1}
+    assert ledger.standings(["power", "other"]) == {"power": (0, 2), "other": (1, 1)}
 
 
 def test_a_restart_is_asked_for_by_counting(ledger: Ledger) -> None:

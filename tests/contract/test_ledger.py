@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from strandline.core.errors import Conflict, Fenced, InvalidSettings, LedgerBehind, LedgerUnavailable, NotFound
 from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.progress import RunRequest
 from strandline.ledger.states import (
     JOB_MOVES,
     ORDERED_MOVES,
@@ -695,7 +696,43 @@ class TestManyJobs:
 
     def test_nothing_to_write_is_no_error(self, many: Ledger) -> None:
         assert many.plan_slices([]) == many.commit_checkpoints([]) == {}
+        assert many.begin_runs([]) == ({}, {})
         assert many.progress_of([]) == {}
+
+    def test_runs_begin_together_each_under_its_own_epoch(self, many: Ledger) -> None:
+        names = ("fine", "fenced", "no such job", "quiet")
+        begun, refused = many.begin_runs([RunRequest(name, pid) for pid, name in enumerate(names, start=7)])
+        assert {name: type(error) for name, error in refused.items()} == {"no such job": NotFound}
+        assert {name: (row.epoch, row.version, row.pid) for name, row in begun.items()} == {
+            "fine": (2, 1, 7),
+            "fenced": (3, 1, 8),
+            "quiet": (2, 1, 10),
+        }
+        for name, row in begun.items():
+            before, present = many.runs(name)[-2:]
+            assert (before.outcome, before.message) == ("superseded", f"run {row.epoch} took over")
+            assert present == row
+        untouched = many.runs("gap")
+        assert len(untouched) == 1 and untouched[0].ended_ms is None
+        refused = many.plan_slices([a_slice(1, job="fine", epoch=1), a_slice(1, job="quiet", epoch=2)])
+        assert {name: type(error) for name, error in refused.items()} == {"fine": Fenced}
+
+    def test_each_run_takes_over_the_version_of_the_slice_that_its_job_has_planned(self, many: Ledger) -> None:
+        many.plan_slices([a_slice(1, job="fine"), a_slice(1, job="quiet"), a_slice(1, job="gap")])
+        many.commit_checkpoints([a_checkpoint(1, job="gap")])
+        for name in self.NAMES:
+            many.submit_job(name, "", {"pipeline": name, "changed": 1})
+        begun, _ = many.begin_runs([RunRequest("quiet", 1, present_version=True)])
+        assert begun["quiet"].version == 2
+        many.set_run_slots("quiet", begun["quiet"].epoch, 4)
+        begun, refused = many.begin_runs([RunRequest(name, 1) for name in ("fine", "quiet", "gap")])
+        assert refused == {}
+        assert {name: row.version for name, row in begun.items()} == {"fine": 1, "quiet": 2, "gap": 2}
+
+    def test_one_job_has_one_run_at_a_time(self, many: Ledger) -> None:
+        with pytest.raises(ValueError, match="several rows of one job"):
+            many.begin_runs([RunRequest("fine", 1), RunRequest("fine", 2)])
+        assert many.job("fine").epoch == 1
 
 
 class TestOldSlices:

@@ -60,6 +60,19 @@ class TwinLedger:
         return self._change(name, desired=desired, **({"state": state, "message": ""} if state else {}))
 
     def begin_run(self, job: str, pid: int, *, present_version: bool = False) -> RunRow:
+        begun, refusals = self.begin_runs([progress.RunRequest(job, pid, present_version)])
+        progress._raise_refusal(refusals)
+        return begun[job]
+
+    def begin_runs(self, requests: Sequence[progress.RunRequest]) -> tuple[dict[str, RunRow], progress.Refusals]:
+        progress._different_jobs(requests)
+        begun: dict[str, RunRow] = {}
+        refusals = progress._refusals_of_each(requests, lambda one: begun.update({one.job: self._begin(one)}))
+        return begun, refusals
+
+    def _begin(self, asked: progress.RunRequest) -> RunRow:
+        assert asked.lease is None, "no lease is kept here"
+        job = asked.job
         known, runs = self.job(job), self._runs[job]
         runs[:] = [
             replace(run, ended_ms=0, outcome="superseded", message=f"run {known.epoch + 1} took over")
@@ -71,10 +84,10 @@ class TwinLedger:
         last = self.last_slice(job)
         is_planned = last is not None and last.status is SliceStatus.PLANNED
         version = known.version
-        if last is not None and is_planned and not present_version:
+        if last is not None and is_planned and not asked.present_version:
             writers = [run.version for run in runs if run.epoch >= last.epoch and run.slots]
             version = [last.version, *writers][-1]
-        runs.append(RunRow(job, known.epoch + 1, version, pid, 0, None, None, ""))
+        runs.append(RunRow(job, known.epoch + 1, version, asked.pid, 0, None, None, ""))
         return runs[-1]
 
     def end_run(self, job: str, epoch: int, outcome: str, message: str = "") -> RunRow:
