@@ -33,7 +33,7 @@ _SHOWN = [leases.c[name] for name in ("job", "holder", "epoch", "granted_ms", "u
 
 
 class Standing(NamedTuple):
-    """Who runs a job, and who leads it."""
+    """Epochs that show whether a run is fenced."""
 
     run: int
     """The epoch of the job's newest run."""

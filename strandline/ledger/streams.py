@@ -37,11 +37,16 @@ class StreamReader(Part):
 
     def stream_version(self, name: str) -> int:
         """Return the number of the stream's current version. Raises NotFound."""
-        with self._database.reading(f"read the version of stream {name}") as connection:
-            found = connection.execute(sa.select(streams.c.version).where(streams.c.name == name)).scalar()
-            if found is None:
-                raise _no_stream(name)
-            return int(found)
+        found = self.current_versions([name])
+        if name not in found:
+            raise _no_stream(name)
+        return found[name]
+
+    def current_versions(self, names: Collection[str]) -> dict[str, int]:
+        """Return the number of the current version of each of these streams. A stream that doesn't exist is left out."""
+        wanted = sa.select(streams.c.name, streams.c.version).where(streams.c.name.in_(names))
+        with self._database.reading(f"read the versions of {len(names)} streams") as connection:
+            return {name: int(version) for name, version in connection.execute(wanted)}
 
     def stream_documents(self, name: str) -> dict[int, dict[str, Any]]:
         """Return version -> document of all versions of the stream, the oldest first. Raises NotFound."""

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -25,10 +25,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs f
     ResourceType,
 )
 
-from strandline.core.errors import Conflict, LogUnavailable, NotFound
+from strandline.core.errors import Conflict, LogUnavailable, NotFound, StrandlineError
+from strandline.log.answers import Answers, answer_of, answers_of
 from strandline.log.kafka_connection import Refusals, librdkafka
 
 _ASK_AGAIN_S = 0.2
+_CONNECT_AGAIN_S = 1.0
+"""Minimum time between two new clients that are made because a topic's answer was an error."""
 _GRACE_S = 1.0
 """The client's own timeout should end a request: its error has a reason."""
 _TRANSIENT_CODES = frozenset(
@@ -119,12 +122,19 @@ class KafkaAdmin:
         bootstrap: str,
         *,
         timeout_s: float,
+        patience_s: float | None = None,
         changes_topics: bool = False,
         make_client: Callable[[dict[str, Any]], AdminClient] = AdminClient,
     ) -> None:
-        """With `changes_topics` a refusal is final and raises Conflict; else it raises LogUnavailable as everything does."""
+        """With `changes_topics` a refusal is final and raises Conflict; else it raises LogUnavailable as everything does.
+
+        `patience_s`: how long a question is repeated whose answer is an error that passes. None: for the timeout.
+        """
         self.bootstrap = bootstrap
         self.timeout_s = timeout_s
+        self._patience_s = patience_s
+        self._is_stale = False
+        """True if an answer of this client was an error that a new client may not get."""
         self._changes_topics = changes_topics
         self._make_client = make_client
         self._refusals = Refusals()
@@ -174,21 +184,28 @@ class KafkaAdmin:
 
     def describe(self, topic: str, timeout_s: float | None = None) -> TopicDescription:
         """Raises NotFound when there is no such topic."""
-        within_s = timeout_s or self.timeout_s
+        return answer_of(self.describe_each([topic], timeout_s), topic)
 
-        def ask() -> TopicDescription:
-            futures = self._client.describe_topics(TopicCollection([topic]), request_timeout=within_s)
-            described = self._result(futures[topic], topic, f"topic {topic} could not be described", within_s)
+    def describe_each(self, topics: Collection[str], timeout_s: float | None = None) -> Answers[TopicDescription]:
+        """Describe these topics with one request. The answer of a topic that doesn't exist is NotFound."""
+        within_s = timeout_s or self.timeout_s
+        return self._until_answered(topics, lambda left: self._describe_once(left, within_s), within_s)
+
+    def _describe_once(self, topics: Collection[str], within_s: float) -> Answers[TopicDescription]:
+        futures = self._client.describe_topics(TopicCollection(list(topics)), request_timeout=within_s)
+
+        def described(topic: str) -> TopicDescription:
+            found = self._result(futures[topic], topic, f"topic {topic} could not be described", within_s)
             counts = {
                 one.id: ReplicaCounts(len(one.replicas), len(one.isr) if one.leader is not None else 0)
-                for one in described.partitions
+                for one in found.partitions
             }
             in_order = tuple(counts[number] for number in sorted(counts))
             replicas = min((one.all for one in in_order), default=1)
-            topic_id = str(described.topic_id)
+            topic_id = str(found.topic_id)
             return TopicDescription(topic, topic_id, len(in_order), replicas=replicas, replica_counts=in_order)
 
-        return self._until_answered(ask, within_s)
+        return answers_of(topics, described)
 
     def create(
         self, topic: str, partitions: int, replication: int, config: Mapping[str, str], *, only_asks: bool = False
@@ -212,7 +229,16 @@ class KafkaAdmin:
 
     def config(self, topic: str) -> dict[str, str]:
         """Return all settings of the topic by name."""
-        return self._config(ResourceType.TOPIC, topic, f"the settings of topic {topic}")
+        return answer_of(self.config_each([topic]), topic)
+
+    def config_each(self, topics: Iterable[str]) -> Answers[dict[str, str]]:
+        """Return all settings of each of these topics, with one request."""
+        resources = {topic: ConfigResource(ResourceType.TOPIC, topic) for topic in topics}
+        futures = self._client.describe_configs(list(resources.values()), request_timeout=self.timeout_s)
+        return answers_of(
+            resources,
+            lambda topic: self._settings(futures[resources[topic]], topic, f"the settings of topic {topic}"),
+        )
 
     def change_config(self, topic: str, changes: Mapping[str, str]) -> None:
         """Set these settings of the topic; the others stay."""
@@ -227,7 +253,8 @@ class KafkaAdmin:
         """Return whether the leader of each partition answers. Being named the leader is not enough: a broker that has not
         read the metadata so far yet says that it isn't."""
         try:
-            self._ask_offsets(topic, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+            latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            answer_of(self._ask_offsets({topic: list(partitions)}, latest), topic)
         except _NotTold:
             return False
         except (NotFound, Conflict, LogUnavailable) as error:
@@ -240,99 +267,147 @@ class KafkaAdmin:
 
     def starts(self, topic: str, partitions: Iterable[int], timeout_s: float | None = None) -> dict[int, int]:
         """The first offset held."""
+        return answer_of(self.starts_each({topic: list(partitions)}, timeout_s), topic)
+
+    def starts_each(
+        self, partitions: Mapping[str, Collection[int]], timeout_s: float | None = None
+    ) -> Answers[dict[int, int]]:
+        """Read `starts` of several topics with one request."""
         earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-        return self._offsets(topic, partitions, earliest, timeout_s=timeout_s)
+        return self._offsets_each(partitions, earliest, timeout_s=timeout_s)
 
     def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """The offset of the first open transaction, or after the last record when none is open."""
-        return self._offsets(topic, partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        return answer_of(self.ends_each({topic: list(partitions)}), topic)
+
+    def ends_each(self, partitions: Mapping[str, Collection[int]]) -> Answers[dict[int, int]]:
+        """Read `ends` of several topics with one request."""
+        return self._offsets_each(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     def ends_with_open(self, topic: str, partitions: Iterable[int], timeout_s: float | None = None) -> dict[int, int]:
         """The offset after the last record, whether its transaction is over or not."""
+        return answer_of(self.ends_with_open_each({topic: list(partitions)}, timeout_s), topic)
+
+    def ends_with_open_each(
+        self, partitions: Mapping[str, Collection[int]], timeout_s: float | None = None
+    ) -> Answers[dict[int, int]]:
+        """Read `ends_with_open` of several topics with one request."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        return self._offsets(topic, partitions, latest, IsolationLevel.READ_UNCOMMITTED, timeout_s)
+        return self._offsets_each(partitions, latest, IsolationLevel.READ_UNCOMMITTED, timeout_s)
 
     def newest_log_times(self, topic: str, partitions: Iterable[int], timeout_s: float | None = None) -> dict[int, int]:
         """The latest log time of a record (ms), open transactions included; 0 where the partition holds none."""
         newest = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
-        found = self._listed(topic, partitions, newest, IsolationLevel.READ_UNCOMMITTED, timeout_s)
-        return {partition: max(0, int(one.timestamp)) for partition, one in found.items()}
+        listed = self._listed({topic: list(partitions)}, newest, IsolationLevel.READ_UNCOMMITTED, timeout_s)
+        return {partition: max(0, int(one.timestamp)) for partition, one in answer_of(listed, topic).items()}
 
     def offsets_at(self, topic: str, partitions: Iterable[int], log_time_ms: int) -> dict[int, int]:
         """The first offset whose log time is at or after `log_time_ms`; -1 where no record is that young."""
-        return self._offsets(topic, partitions, OffsetSpec.for_timestamp(log_time_ms))
+        spec = OffsetSpec.for_timestamp(log_time_ms)
+        return answer_of(self._offsets_each({topic: list(partitions)}, spec), topic)
 
-    def _offsets(
+    def _offsets_each(
         self,
-        topic: str,
-        partitions: Iterable[int],
+        partitions: Mapping[str, Collection[int]],
         spec: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
         timeout_s: float | None = None,
-    ) -> dict[int, int]:
-        return {at: int(one.offset) for at, one in self._listed(topic, partitions, spec, isolation, timeout_s).items()}
+    ) -> Answers[dict[int, int]]:
+        listed = self._listed(partitions, spec, isolation, timeout_s)
+        return answers_of(listed, lambda topic: {at: int(one.offset) for at, one in answer_of(listed, topic).items()})
 
     def _listed(
         self,
-        topic: str,
-        partitions: Iterable[int],
+        partitions: Mapping[str, Collection[int]],
         spec: OffsetSpec,
         isolation: IsolationLevel,
         timeout_s: float | None = None,
-    ) -> dict[int, Any]:
-        partitions, within_s = list(partitions), timeout_s or self.timeout_s
+    ) -> Answers[dict[int, Any]]:
+        within_s = timeout_s or self.timeout_s
 
-        def ask() -> dict[int, Any]:
-            try:
-                return self._ask_offsets(topic, partitions, spec, isolation, within_s)
-            except NotFound as error:
-                self.describe(topic, within_s)  # raises NotFound when it is so
-                raise LogUnavailable(
-                    f"the offsets of topic {topic} could not be read: a broker does not know all its partitions yet"
-                ) from error
+        def ask(left: Collection[str]) -> Answers[dict[int, Any]]:
+            found = self._ask_offsets({topic: partitions[topic] for topic in left}, spec, isolation, within_s)
+            if unknown := [topic for topic, answer in found.items() if _may_be_unknown(answer)]:
+                described = self._describe_once(unknown, within_s)
+                found |= {topic: self._explain_unknown(topic, described[topic], found[topic]) for topic in unknown}
+            return found
 
-        return self._until_answered(ask, within_s)
+        return self._until_answered(partitions.keys(), ask, within_s)
 
-    def _until_answered(self, ask: Callable[[], T], timeout_s: float) -> T:
-        """Ask until there is an answer, for as long as the timeout, each time by a new client: after a restart of a broker
-        the old one's metadata is stale, and every answer an error."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                return ask()
-            except LogUnavailable:
-                if time.monotonic() > deadline:
-                    raise
+    def _explain_unknown(self, topic: str, described: object, answer: object) -> StrandlineError:
+        """Return NotFound only if there is no such topic: a broker may not know a new partition, or its leader, yet."""
+        if isinstance(described, StrandlineError):
+            return described
+        if isinstance(answer, LogUnavailable):
+            return answer
+        assert isinstance(answer, NotFound)
+        error = LogUnavailable(
+            f"the offsets of topic {topic} could not be read: a broker does not know all its partitions yet"
+        )
+        error.__cause__ = answer
+        return error
+
+    def _until_answered(
+        self, topics: Collection[str], ask: Callable[[Collection[str]], Answers[T]], timeout_s: float
+    ) -> Answers[T]:
+        """Ask until each topic has an answer, or an error that doesn't pass, but no longer than the patience. Each
+        time, a new client asks: after a restart of a broker the old client's metadata is stale, and every answer is an error."""
+        deadline = time.monotonic() + (timeout_s if self._patience_s is None else min(self._patience_s, timeout_s))
+        if self._is_stale and time.monotonic() > self._connected_s + _CONNECT_AGAIN_S:
+            self._client = self._connect()
+        found: Answers[T] = {}
+        left: Collection[str] = topics
+        while left:
+            found |= ask(left)
+            left = [topic for topic in left if isinstance(found[topic], LogUnavailable)]
+            if left and time.monotonic() > deadline:
+                self._is_stale = True
+                break
+            if left:
                 time.sleep(_ASK_AGAIN_S)
                 self._client = self._connect()
+        return found
 
     def _ask_offsets(
         self,
-        topic: str,
-        partitions: Iterable[int],
+        partitions: Mapping[str, Collection[int]],
         spec: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
         timeout_s: float | None = None,
-    ) -> dict[int, Any]:
+    ) -> Answers[dict[int, Any]]:
         within_s = timeout_s or self.timeout_s
-        asked = {TopicPartition(topic, partition): spec for partition in partitions}
-        futures = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=within_s)
-        what = f"the offsets of topic {topic} could not be read"
-        answers = {place.partition: self._result(future, topic, what, within_s) for place, future in futures.items()}
-        # Where a broker's answer was lost or came too late, librdkafka reports no error and an offset of no meaning.
-        if untold := sorted(number for number, answer in answers.items() if answer.offset == OFFSET_INVALID):
-            raise _NotTold(f"{what}: no answer for partitions {untold} (Kafka at {self.bootstrap}); try again later")
-        return answers
+        asked = {TopicPartition(topic, number): spec for topic, numbers in partitions.items() for number in numbers}
+        futures: dict[str, dict[int, Future[Any]]] = {topic: {} for topic in partitions}
+        if asked:
+            listed = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=within_s)
+            for place, future in listed.items():
+                futures[place.topic][place.partition] = future
+
+        def listed_of(topic: str) -> dict[int, Any]:
+            what = f"the offsets of topic {topic} could not be read"
+            answers = {number: self._result(one, topic, what, within_s) for number, one in futures[topic].items()}
+            # Where a broker's answer was lost or came too late, librdkafka reports no error and an offset of no meaning.
+            if untold := sorted(number for number, answer in answers.items() if answer.offset == OFFSET_INVALID):
+                raise _NotTold(
+                    f"{what}: no answer for partitions {untold} (Kafka at {self.bootstrap}); try again later"
+                )
+            return answers
+
+        return answers_of(futures, listed_of)
 
     def _connect(self) -> AdminClient:
         # What goes wrong comes back as an exception; librdkafka's own lines on stderr would only repeat it.
         timeout_ms = int(self.timeout_s * 1_000)
         own = {"socket.timeout.ms": timeout_ms, "log_level": 0, "error_cb": self._refusals}
+        self._connected_s, self._is_stale = time.monotonic(), False
         return self._make_client(librdkafka(self.bootstrap, own))
 
     def _config(self, kind: ResourceType, name: str, what: str) -> dict[str, str]:
         resource = ConfigResource(kind, name)
-        future = self._client.describe_configs([resource], request_timeout=self.timeout_s)[resource]
+        futures = self._client.describe_configs([resource], request_timeout=self.timeout_s)
+        return self._settings(futures[resource], name, what)
+
+    def _settings(self, future: Future[Any], name: str, what: str) -> dict[str, str]:
         entries = self._result(future, name, f"{what} could not be read")
         return {setting: str(entry.value) for setting, entry in entries.items()}
 
@@ -359,3 +434,10 @@ class KafkaAdmin:
 
 def _code(error: BaseException | None) -> int | None:
     return int(error.args[0].code()) if isinstance(error, KafkaException) else None
+
+
+def _may_be_unknown(answer: object) -> bool:
+    """Return True if the brokers may not know the topic. librdkafka reports no leaders if it knows none of all topics."""
+    return isinstance(answer, NotFound) or (
+        isinstance(answer, LogUnavailable) and _code(answer.__cause__) == KafkaError._NOENT
+    )

@@ -4,73 +4,93 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection
+from typing import NamedTuple
 
 from aiokafka.errors import KafkaError, NoError, OffsetOutOfRangeError
 
 from strandline.core.errors import LogUnavailable
-from strandline.log.brokers import Answer, Asked, Brokers
+from strandline.log.brokers import Answer, Asked, Brokers, Place
 from strandline.log.kafka_connection import remedy_of
 from strandline.log.record_batches import checksum_at
 
 _PARTITION_BYTES_MAX = 131_072
-"""Of a partition beyond the first, a batch that is larger is asked for once more."""
+"""Bytes of a partition in the first response. A larger batch is requested again, with more bytes."""
+_GROWTH = 8
+_LARGEST_BYTES = 64 * 1_048_576
+_RESPONSE_BYTES_MAX = 16 * 1_048_576
+"""Bytes of all partitions in a response. Partitions that find no room are requested again."""
 _ASK_AGAIN_S = 0.2
+
+
+class RecordPlace(NamedTuple):
+    """An offset of the log."""
+
+    stream: str
+    partition: int
+    offset: int
 
 
 class BatchChecksums:
     """Reads checksums of batches from the log. Not thread-safe, and not to be called inside an event loop; to be closed."""
 
-    def __init__(self, bootstrap: str, timeout_s: float) -> None:
+    def __init__(self, bootstrap: str, timeout_s: float, patience_s: float | None = None) -> None:
+        """`patience_s`: how long an offset is requested again whose response proves nothing. None: for the timeout."""
         self._bootstrap = bootstrap
-        self._timeout_s = timeout_s
+        self._patience_s = timeout_s if patience_s is None else patience_s
         self._loop = asyncio.new_event_loop()
         self._brokers = Brokers(bootstrap, timeout_s, None)
 
-    def at(self, stream: str, offsets: Mapping[int, int]) -> dict[int, int]:
-        """Return the checksum of the batch that contains the offset, by partition.
+    def at(self, places: Collection[RecordPlace]) -> dict[RecordPlace, int | LogUnavailable]:
+        """Return the checksums of the batches that contain these offsets. One request to each broker is enough if no
+        partition occurs twice and no batch is large.
 
-        A partition is left out only if its log proves that it lacks the offset: it starts after the offset, ends before it, or
-        continues with a later batch. An empty response proves nothing and is requested again. Raises LogUnavailable if the
-        brokers don't answer, or send empty responses only, within the timeout.
+        An offset is left out only if its log proves that it lacks the offset: it starts after the offset, ends before it, or
+        continues with a later batch. An empty response proves nothing and is requested again. The answer is LogUnavailable
+        if the brokers don't answer for the offset, or send empty responses only, within the patience.
         """
-        found: dict[int, int] = {}
-        left = dict(offsets)
-        deadline = time.monotonic() + self._timeout_s
+        found: dict[RecordPlace, int | LogUnavailable] = {}
+        left, sizes = dict.fromkeys(places), dict.fromkeys(places, _PARTITION_BYTES_MAX)
+        deadline = time.monotonic() + self._patience_s
         while left:
-            asked = [Asked((stream, partition), offset, _PARTITION_BYTES_MAX) for partition, offset in left.items()]
-            count = len(left)
-            reason: Exception | None = None
-            try:
-                answers = self._loop.run_until_complete(self._brokers.fetch(asked, _PARTITION_BYTES_MAX * count))
-                for one, answer in zip(asked, answers, strict=False):
-                    checksum, is_absent = _checksum(answer, one.offset_first)
-                    if checksum is not None:
-                        found[one.place[1]] = checksum
-                    if checksum is not None or is_absent:
-                        del left[one.place[1]]
-            except (KafkaError, OSError, TimeoutError) as error:
-                reason = error
-                self._loop.run_until_complete(self._brokers.close())
-            if len(left) < count:
-                continue
-            if time.monotonic() > deadline:
-                raise self._gave_up(stream, left, reason) from reason
-            time.sleep(_ASK_AGAIN_S)
+            one_of_each: dict[Place, RecordPlace] = {}
+            for wanted in left:
+                one_of_each.setdefault((wanted.stream, wanted.partition), wanted)
+            asked = [Asked(place, wanted.offset, sizes[wanted]) for place, wanted in one_of_each.items()]
+            bytes_max = min(sum(one.bytes_max for one in asked), max(_RESPONSE_BYTES_MAX, asked[0].bytes_max))
+            answers = self._loop.run_until_complete(self._brokers.fetch_each(asked, bytes_max))
+            reasons: dict[RecordPlace, Exception] = {}
+            for place, wanted in one_of_each.items():
+                try:
+                    checksum, is_absent = _checksum(answers[place], wanted.offset)
+                except (KafkaError, OSError, TimeoutError) as error:
+                    reasons[wanted] = error
+                    continue
+                if checksum is not None:
+                    found[wanted] = checksum
+                if checksum is not None or is_absent:
+                    del left[wanted]
+                else:
+                    sizes[wanted] = min(_GROWTH * sizes[wanted], _LARGEST_BYTES)
+            if left and all(wanted in left for wanted in one_of_each.values()):
+                if time.monotonic() > deadline:
+                    return found | {one: self._gave_up(one, reasons.get(one)) for one in left}
+                time.sleep(_ASK_AGAIN_S)
         return found
 
-    def _gave_up(self, stream: str, left: Mapping[int, int], reason: Exception | None) -> LogUnavailable:
-        partition, offset = next(iter(left.items()))
+    def _gave_up(self, place: RecordPlace, reason: Exception | None) -> LogUnavailable:
         why = (
             f"{str(reason) or type(reason).__name__}{remedy_of(reason)}"
             if reason
-            else f"for offset {offset} of partition {partition}, which the log reaches, the responses are empty; if the topic "
-            "has tiered storage, check the remote storage and the broker's remote.fetch.max.wait.ms"
+            else f"for offset {place.offset} of partition {place.partition}, which the log reaches, the responses are empty; if "
+            "the topic has tiered storage, check the remote storage and the broker's remote.fetch.max.wait.ms"
         )
-        return LogUnavailable(
-            f"the checksums of stream {stream} could not be read from Kafka at {self._bootstrap} ({why}); try again when Kafka "
-            "answers"
+        error = LogUnavailable(
+            f"the checksums of stream {place.stream} could not be read from Kafka at {self._bootstrap} ({why}); try again "
+            "when Kafka answers"
         )
+        error.__cause__ = reason
+        return error
 
     def close(self) -> None:
         """Close the connections. Nothing can be asked afterwards."""
@@ -78,8 +98,10 @@ class BatchChecksums:
         self._loop.close()
 
 
-def _checksum(answer: Answer, offset: int) -> tuple[int | None, bool]:
+def _checksum(answer: Answer | Exception, offset: int) -> tuple[int | None, bool]:
     """Return the checksum, if the response contains it, and True if the response proves that the partition lacks the offset."""
+    if isinstance(answer, Exception):
+        raise answer
     if answer.error is OffsetOutOfRangeError:
         return None, True
     if answer.error is not NoError:

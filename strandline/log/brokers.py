@@ -15,6 +15,7 @@ from aiokafka.errors import (
     LeaderNotAvailableError,
     NoBrokersAvailable,
     NoError,
+    OffsetOutOfRangeError,
     RequestTimedOutError,
     for_code,
 )
@@ -74,8 +75,36 @@ class Brokers:
         """
         address = await self._leader_of(asked[0].place, {one.place[0] for one in asked})
         count = next((n for n, one in enumerate(asked) if self._leaders.get(one.place) != address), len(asked))
+        return await self._fetch_from(address, asked[:count], bytes_max)
+
+    async def fetch_each(self, asked: Sequence[Asked], bytes_max: int) -> dict[Place, Answer | Exception]:
+        """Ask the leader of each of these different partitions, with one request to each broker. Return the answer of each
+        partition, or why there is none. No failure of a partition or a broker affects the others, and no `close` is needed.
+        """
+        found: dict[Place, Answer | Exception] = await self._learn_leaders([one.place for one in asked])
+        of_leader: dict[tuple[str, int], list[Asked]] = {}
+        for one in asked:
+            if one.place not in found:
+                of_leader.setdefault(self._leaders[one.place], []).append(one)
+
+        async def fetch_from(address: tuple[str, int], these: Sequence[Asked]) -> None:
+            try:
+                answers: Sequence[Answer | Exception] = await self._fetch_from(address, these, bytes_max)
+            except (KafkaError, OSError, TimeoutError) as error:
+                answers = [error] * len(these)
+                lost = self._connections.pop(address, None)
+                await _end([lost] if lost else [])
+            for one, answer in zip(these, answers, strict=True):
+                found[one.place] = answer
+                if isinstance(answer, Exception) or answer.error not in (NoError, OffsetOutOfRangeError):
+                    self._leaders.pop(one.place, None)
+
+        await asyncio.gather(*(fetch_from(address, these) for address, these in of_leader.items()))
+        return found
+
+    async def _fetch_from(self, address: tuple[str, int], asked: Sequence[Asked], bytes_max: int) -> list[Answer]:
         connection = await self._connection(address)
-        topics = [(topic, [(number, first, size)]) for (topic, number), first, size in asked[:count]]
+        topics = [(topic, [(number, first, size)]) for (topic, number), first, size in asked]
         answer = await connection.send(FetchRequest(_FETCH_WAIT_MAX_MS, 1, bytes_max, _READ_COMMITTED, topics))
         error = for_code(getattr(answer, "error_code", 0))  # of the whole answer
         if error is not NoError:
@@ -86,9 +115,9 @@ class Brokers:
             for topic, parts in answer.topics
             for part in parts
         }
-        if any(one.place not in found for one in asked[:count]):  # so it answers while it holds this client to a quota
+        if any(one.place not in found for one in asked):  # so it answers while it holds this client to a quota
             raise RequestTimedOutError(f"{address[0]}:{address[1]} left out partitions that it was asked for")
-        return [found[one.place] for one in asked[:count]]
+        return [found[one.place] for one in asked]
 
     async def close(self) -> None:
         """Close the connections and forget the leaders; the next fetch begins anew."""
@@ -96,19 +125,40 @@ class Brokers:
         await _end(list(connections.values()))
 
     async def _leader_of(self, place: Place, topics: set[str]) -> tuple[str, int]:
-        if place not in self._leaders:
-            connection = await self._any_connection()
-            answer = await connection.send(MetadataRequest(sorted(topics), allow_auto_topic_creation=False))
-            addresses = {broker[0]: (broker[1], broker[2]) for broker in answer.brokers}
-            for code, topic, _, partitions in answer.topics:
-                if topic == place[0] and for_code(code) is not NoError:
-                    raise for_code(code)(topic)
-                for _, number, leader, *_ in partitions:
-                    if leader in addresses:
-                        self._leaders[topic, number] = addresses[leader]
+        if place not in self._leaders and (refused := (await self._ask_leaders(topics)).get(place[0])) is not None:
+            raise refused
         if place not in self._leaders:
             raise LeaderNotAvailableError(f"{place[0]}/{place[1]}")
         return self._leaders[place]
+
+    async def _learn_leaders(self, places: Sequence[Place]) -> dict[Place, Answer | Exception]:
+        """Return why the leader isn't known, for each of these partitions whose leader isn't known."""
+        unknown = [place for place in places if place not in self._leaders]
+        if not unknown:
+            return {}
+        try:
+            refused = await self._ask_leaders({topic for topic, _ in unknown})
+        except (KafkaError, OSError, TimeoutError) as error:
+            return dict.fromkeys(unknown, error)
+        return {
+            place: refused.get(place[0]) or LeaderNotAvailableError(f"{place[0]}/{place[1]}")
+            for place in unknown
+            if place not in self._leaders
+        }
+
+    async def _ask_leaders(self, topics: set[str]) -> dict[str, KafkaError]:
+        """Ask who leads the partitions of these topics. Return the errors of topics."""
+        connection = await self._any_connection()
+        answer = await connection.send(MetadataRequest(sorted(topics), allow_auto_topic_creation=False))
+        addresses = {broker[0]: (broker[1], broker[2]) for broker in answer.brokers}
+        refused = {}
+        for code, topic, _, partitions in answer.topics:
+            if for_code(code) is not NoError:
+                refused[topic] = for_code(code)(topic)
+            for _, number, leader, *_ in partitions:
+                if leader in addresses:
+                    self._leaders[topic, number] = addresses[leader]
+        return refused
 
     async def _any_connection(self) -> AIOKafkaConnection:
         for address in self._connections:

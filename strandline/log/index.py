@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Self
 
-from strandline.core.errors import LogUnavailable
+from strandline.core.errors import LogUnavailable, StrandlineError
 from strandline.log.admin import KafkaAdmin, ReplicaCounts, TopicDescription
-from strandline.log.batch_checksums import BatchChecksums
+from strandline.log.answers import Answers, answer_of, answers_of, good
+from strandline.log.batch_checksums import BatchChecksums, RecordPlace
 
 _TIMEOUT_S = 15.0
 PARTITIONS_AGE_MAX_S = 2.0
@@ -25,15 +26,19 @@ _SETTLED_POLL_S = 0.01
 
 
 class LogIndex:
-    """Where records stand, for one run of a job. Asks the brokers at each call; only the partitions are remembered for a moment.
-    To be closed, or used in a `with`, where `checksums` is called: it keeps connections.
+    """Positions of records in the log, for one run of a job or for the runs of many jobs. Asks the brokers at each call; only the
+    partitions are remembered for a moment. To be closed, or used in a `with`, where `checksums` is called: it keeps connections.
 
-    Every method raises NotFound when there is no such topic, and LogUnavailable when the brokers don't answer in time.
+    Every method raises NotFound when there is no such topic, and LogUnavailable when the brokers don't answer in time. The
+    methods for several streams ask once for all of them, and return the error of a stream as its answer.
     """
 
-    def __init__(self, bootstrap: str) -> None:
-        self._admin = KafkaAdmin(bootstrap, timeout_s=_TIMEOUT_S)
+    def __init__(self, bootstrap: str, *, timeout_s: float = _TIMEOUT_S, patience_s: float | None = None) -> None:
+        """`patience_s`: how long a question about a stream is repeated whose answer is an error that passes. The other streams
+        of the same question wait for it. None: for the timeout."""
+        self._admin = KafkaAdmin(bootstrap, timeout_s=timeout_s, patience_s=patience_s)
         self._bootstrap = bootstrap
+        self._timeout_s, self._patience_s = timeout_s, patience_s
         self._topics: dict[str, TopicDescription] = {}
         self._described_s: dict[str, float] = {}
         self._replicas: dict[str, tuple[ReplicaCounts, ...]] = {}
@@ -57,7 +62,12 @@ class LogIndex:
 
     def topic_id(self, stream: str) -> str:
         """The topic's id. A topic that was deleted and made again has another one under the same name."""
-        return self._describe(stream).topic_id
+        return answer_of(self.topic_ids([stream]), stream)
+
+    def topic_ids(self, streams: Collection[str]) -> Answers[str]:
+        """Read `topic_id` of several streams with one request."""
+        described = self._describe(streams)
+        return answers_of(described, lambda stream: answer_of(described, stream).topic_id)
 
     def settings(self, stream: str) -> dict[str, str]:
         """All settings of the topic, by name."""
@@ -65,65 +75,113 @@ class LogIndex:
 
     def partitions(self, stream: str) -> list[int]:
         """The partition numbers, as they were PARTITIONS_AGE_MAX_S ago or later."""
-        if time.monotonic() - self._described_s.get(stream, -math.inf) > PARTITIONS_AGE_MAX_S:
-            self._describe(stream)
-        return list(range(self._topics[stream].partitions))
+        return answer_of(self._partitions([stream]), stream)
+
+    def _partitions(self, streams: Collection[str]) -> Answers[list[int]]:
+        described = self._described(streams, PARTITIONS_AGE_MAX_S)
+        return answers_of(described, lambda stream: list(range(answer_of(described, stream).partitions)))
 
     def refresh(self, stream: str) -> None:
         """Ask Kafka for the partitions now. Needed before looking for records that were just written: a new producer writes to
         an added partition at once."""
-        self._describe(stream)
+        answer_of(self._describe([stream]), stream)
 
-    def _describe(self, stream: str) -> TopicDescription:
-        known, found = self._topics.get(stream), self._admin.describe(stream)
-        # A topic never loses partitions: a broker that knows of fewer is behind.
-        if known is None or known.topic_id != found.topic_id or known.partitions < found.partitions:
-            self._topics[stream] = found
-        self._described_s[stream] = time.monotonic()
-        self._replicas[stream] = found.replica_counts
-        return found
+    def _described(self, streams: Collection[str], age_max_s: float) -> Answers[TopicDescription]:
+        """Return the descriptions of these topics. Those that are older than this are read again."""
+        asked_s = time.monotonic()
+        old = [one for one in streams if asked_s - self._described_s.get(one, -math.inf) > age_max_s]
+        failed = {one: answer for one, answer in self._describe(old).items() if isinstance(answer, StrandlineError)}
+        return {stream: failed.get(stream) or self._topics[stream] for stream in streams}
+
+    def _describe(self, streams: Collection[str]) -> Answers[TopicDescription]:
+        if not streams:
+            return {}
+        answers = self._admin.describe_each(streams)
+        for stream, found in good(answers).items():
+            known = self._topics.get(stream)
+            # A topic never loses partitions: a broker that knows of fewer is behind.
+            if known is None or known.topic_id != found.topic_id or known.partitions < found.partitions:
+                self._topics[stream] = found
+            self._described_s[stream] = time.monotonic()
+            self._replicas[stream] = found.replica_counts
+        return answers
 
     def not_writable(self, stream: str) -> set[int]:
         """The partitions that can't be written: they have no leader, or fewer in-sync replicas than `min.insync.replicas`.
 
         The answer is at most WRITABLE_AGE_MAX_S old. If the setting can't be read, all partitions count as not writable.
         """
-        if time.monotonic() - self._described_s.get(stream, -math.inf) > WRITABLE_AGE_MAX_S:
-            self._describe(stream)
-        partitions, replicas = self._topics[stream].partitions, self._replicas[stream]
-        in_sync_min = self._in_sync_min_of(stream)
-        if in_sync_min is None:
-            return set(range(partitions))
-        # A broker that is behind may not describe all partitions yet.
-        described = {at for at, counts in enumerate(replicas) if counts.takes_records(in_sync_min)}
-        return set(range(partitions)) - described
+        return answer_of(self.not_writable_of([stream]), stream)
 
-    def _in_sync_min_of(self, stream: str) -> int | None:
-        """None if it isn't known now."""
-        known = self._in_sync_min.get(stream)
-        if known is None or time.monotonic() - known[1] > _IN_SYNC_MIN_AGE_MAX_S:
+    def not_writable_of(self, streams: Collection[str]) -> Answers[set[int]]:
+        """Read `not_writable` of several streams with one request."""
+        described = self._described(streams, WRITABLE_AGE_MAX_S)
+        in_sync_min = self._in_sync_min_of(good(described))
+
+        def of_stream(stream: str) -> set[int]:
+            partitions = set(range(answer_of(described, stream).partitions))
+            wanted = answer_of(in_sync_min, stream)
+            if wanted is None:
+                return partitions
+            # A broker that is behind may not describe all partitions yet.
+            return partitions - {at for at, one in enumerate(self._replicas[stream]) if one.takes_records(wanted)}
+
+        return answers_of(described, of_stream)
+
+    def _in_sync_min_of(self, streams: Collection[str]) -> Answers[int | None]:
+        """The answer is None if the setting isn't known now."""
+        asked_s = time.monotonic()
+        read_s = {one: self._in_sync_min[one][1] if one in self._in_sync_min else -math.inf for one in streams}
+        old = [stream for stream in streams if asked_s - read_s[stream] > _IN_SYNC_MIN_AGE_MAX_S]
+        settings = self._admin.config_each(old) if old else {}
+
+        def of_stream(stream: str) -> int | None:
+            if stream not in settings:
+                return self._in_sync_min[stream][0]
             try:
-                setting = self._admin.config(stream).get(_IN_SYNC_MIN, "")
+                setting = answer_of(settings, stream).get(_IN_SYNC_MIN, "")
             except LogUnavailable:
                 return None
             if not setting.isdecimal():
                 return None
-            known = self._in_sync_min[stream] = int(setting), time.monotonic()
-        return known[0]
+            self._in_sync_min[stream] = int(setting), time.monotonic()
+            return int(setting)
+
+        return answers_of(streams, of_stream)
 
     def starts(self, stream: str) -> dict[int, int]:
         """Per partition the first offset held."""
-        return self._admin.starts(stream, self.partitions(stream))
+        return answer_of(self.starts_of([stream]), stream)
+
+    def starts_of(self, streams: Collection[str]) -> Answers[dict[int, int]]:
+        """Read `starts` of several streams with one request."""
+        return self._of_partitions(streams, self._admin.starts_each)
 
     def ends(self, stream: str) -> dict[int, int]:
         """Per partition the offset up to which every transaction is over. Behind the first open one nothing counts yet, not
         even what was committed."""
-        return self._admin.ends(stream, self.partitions(stream))
+        return answer_of(self.ends_of([stream]), stream)
+
+    def ends_of(self, streams: Collection[str]) -> Answers[dict[int, int]]:
+        """Read `ends` of several streams with one request."""
+        return self._of_partitions(streams, self._admin.ends_each)
 
     def ends_with_open(self, stream: str) -> dict[int, int]:
         """Per partition the offset after the last record, open transactions included. A reader that reads up to it waits
         until all transactions before it are over."""
-        return self._admin.ends_with_open(stream, self.partitions(stream))
+        return answer_of(self.ends_with_open_of([stream]), stream)
+
+    def ends_with_open_of(self, streams: Collection[str]) -> Answers[dict[int, int]]:
+        """Read `ends_with_open` of several streams with one request."""
+        return self._of_partitions(streams, self._admin.ends_with_open_each)
+
+    def _of_partitions(
+        self, streams: Collection[str], ask: Callable[[dict[str, list[int]]], Answers[dict[int, int]]]
+    ) -> Answers[dict[int, int]]:
+        partitions = self._partitions(streams)
+        found = ask(good(partitions))
+        unknown = {stream: one for stream, one in partitions.items() if isinstance(one, StrandlineError)}
+        return found | unknown
 
     def newest_log_time(self, stream: str) -> int:
         """The latest log time of a record in the stream (ms); 0 when it holds none."""
@@ -157,6 +215,12 @@ class LogIndex:
     def checksums(self, stream: str, offsets: Mapping[int, int]) -> dict[int, int]:
         """Per partition the checksum of the record batch that holds this offset: another one is another record. A partition that
         holds no such offset is left out."""
+        found = self.checksums_at([RecordPlace(stream, partition, offset) for partition, offset in offsets.items()])
+        return {place.partition: answer_of({stream: checksum}, stream) for place, checksum in found.items()}
+
+    def checksums_at(self, places: Collection[RecordPlace]) -> dict[RecordPlace, int | LogUnavailable]:
+        """Return the checksum of the record batch at each of these offsets. An offset that its partition doesn't hold is left
+        out. The answer is LogUnavailable if the brokers don't answer for the offset in time."""
         if self._checksums is None:
-            self._checksums = BatchChecksums(self._bootstrap, _TIMEOUT_S)
-        return self._checksums.at(stream, offsets)
+            self._checksums = BatchChecksums(self._bootstrap, self._timeout_s, self._patience_s)
+        return self._checksums.at(places)

@@ -157,3 +157,37 @@ class LeaderlessClient(FreshClient):
 def test_a_topic_without_leaders_has_none_that_answers() -> None:
     admin = KafkaAdmin("nowhere", timeout_s=0.5, make_client=lambda _: LeaderlessClient())
     assert not admin.do_leaders_answer("readings", [0, 1])
+
+
+class OneIsGone(FreshClient):
+    """One of several topics was deleted, and the leader of another is not known."""
+
+    def list_offsets(self, wanted: Any, **_: object) -> Any:
+        answers: dict[Any, Future[Found]] = {place: Future() for place in wanted}
+        codes = {"gone": KafkaError.UNKNOWN_TOPIC_OR_PART, "led by none": KafkaError.NOT_LEADER_FOR_PARTITION}
+        for place, answer in answers.items():
+            if place.topic in codes:
+                answer.set_exception(KafkaException(KafkaError(codes[place.topic])))
+            else:
+                answer.set_result(Found(7))
+        return answers
+
+    def describe_topics(self, topics: Any, **_: object) -> Any:
+        answer: Future[Any] = Future()
+        answer.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+        return {"gone": answer}
+
+
+def test_a_topic_that_fails_leaves_the_answers_of_the_others() -> None:
+    made: list[Any] = []
+
+    def make(_: Any) -> Any:
+        made.append(OneIsGone())
+        return made[-1]
+
+    admin = KafkaAdmin("nowhere", timeout_s=600, patience_s=0, make_client=make)
+    found = admin.ends_each({"a": [0, 1], "gone": [0], "led by none": [0], "b": [0], "empty": []})
+    assert (found["a"], found["b"], found["empty"]) == ({0: 7, 1: 7}, {0: 7}, {})
+    assert isinstance(found["gone"], NotFound)
+    assert isinstance(found["led by none"], LogUnavailable)
+    assert len(made) == 1, "without patience, no question is repeated"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from strandline.core.errors import LogUnavailable
+from strandline.core.errors import LogUnavailable, NotFound
 from strandline.log import index, transactions
 from strandline.log.admin import ReplicaCounts, TopicDescription
+from strandline.log.answers import Answers
 from strandline.log.index import LogIndex
 from strandline.log.transactions import Entry, SlotConfig, TransactionSlot
 from strandline.processing.emission.commit import SliceCommitter
@@ -27,23 +29,22 @@ class GrowingTopic:
         self.settings: dict[str, str] | None = {"min.insync.replicas": "2"}
         self.requests: list[str] = []
 
-    def describe(self, topic: str) -> TopicDescription:
+    def describe_each(self, topics: Iterable[str]) -> dict[str, TopicDescription]:
         self.requests.append("describe")
-        return TopicDescription(topic, "id-1", len(self.offsets), replica_counts=tuple(self.replicas))
+        one = TopicDescription("", "id-1", len(self.offsets), replica_counts=tuple(self.replicas))
+        return {topic: replace(one, name=topic) for topic in topics}
 
-    def config(self, topic: str) -> dict[str, str]:
+    def config_each(self, topics: Iterable[str]) -> Answers[dict[str, str]]:
         self.requests.append("config")
-        if self.settings is None:
-            raise LogUnavailable("no answer")
-        return self.settings
+        return dict.fromkeys(topics, LogUnavailable("no answer") if self.settings is None else self.settings)
 
-    def starts(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        return dict.fromkeys(partitions, 0)
+    def starts_each(self, partitions: Mapping[str, Iterable[int]]) -> dict[str, dict[int, int]]:
+        return {topic: dict.fromkeys(numbers, 0) for topic, numbers in partitions.items()}
 
-    def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        return {partition: self.offsets[partition] for partition in partitions}
+    def ends_each(self, partitions: Mapping[str, Iterable[int]]) -> dict[str, dict[int, int]]:
+        return {topic: {number: self.offsets[number] for number in numbers} for topic, numbers in partitions.items()}
 
-    ends_with_open = ends
+    ends_with_open_each = ends_each
 
     def read(self, wanted: Any) -> list[list[Any]]:
         numbers = range(wanted.offset_first, wanted.offset_next)
@@ -133,3 +134,23 @@ def test_replicas_are_read_once_a_second_and_the_setting_twice_a_minute(
     topic.replicas = [ReplicaCounts(3, 1)] * 2
     now_s += 1.0
     assert log.not_writable(STREAM) == {0, 1}
+
+
+def test_many_streams_are_asked_about_in_one_request(topic: GrowingTopic) -> None:
+    streams = [f"s{number}" for number in range(50)]
+    topic.replicas = [ReplicaCounts(3, 3), ReplicaCounts(3, 1)]
+    log = LogIndex("nowhere")
+    assert log.ends_of(streams) == {stream: {0: 3, 1: 4} for stream in streams}
+    assert log.not_writable_of(streams) == {stream: {1} for stream in streams}
+    assert topic.requests == ["describe", "config"]
+
+
+def test_a_stream_without_a_topic_has_its_own_answer(topic: GrowingTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    described = topic.describe_each
+    gone = NotFound("there is no topic")
+    monkeypatch.setattr(topic, "describe_each", lambda topics: {**described(topics), "gone": gone})
+    log = LogIndex("nowhere")
+    assert log.ends_of([STREAM, "gone"]) == {STREAM: {0: 3, 1: 4}, "gone": gone}
+    assert log.topic_ids([STREAM, "gone"]) == {STREAM: "id-1", "gone": gone}
+    with pytest.raises(NotFound, match="there is no topic"):
+        log.ends("gone")

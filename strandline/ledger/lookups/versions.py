@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
@@ -47,13 +48,17 @@ class LookupReader(LookupSourceReader):
 
     def present_lookups(self, names: tuple[str, ...]) -> LookupVersions:
         """The present version of each of these lookups. Raises NotFound."""
-        wanted = sa.select(lookups.c.name, lookups.c.version).where(lookups.c.name.in_(names))
-        with self._database.reading("read the versions of lookups") as connection:
-            found = {name: version for name, version in connection.execute(wanted)}
+        found = self.known_lookups(names)
         for name in names:
             if name not in found:
                 raise _no_lookup(name)
         return {name: found[name] for name in names}
+
+    def known_lookups(self, names: Collection[str]) -> LookupVersions:
+        """Return the current version of each of these lookups. A lookup that doesn't exist is left out."""
+        wanted = sa.select(lookups.c.name, lookups.c.version).where(lookups.c.name.in_(names))
+        with self._database.reading("read the versions of lookups") as connection:
+            return {name: version for name, version in connection.execute(wanted)}
 
     def lookup_history(self, name: str, newest: int | None = None) -> dict[int, LookupRow]:
         """Version -> what it is, of each version that is known, or of the newest ones, the oldest first. Raises NotFound."""
