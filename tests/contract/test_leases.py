@@ -263,6 +263,7 @@ def test_the_standings_of_several_jobs(ledger: Ledger, ledger_url: str) -> None:
     assert ledger.standings([]) == {}
 
 
+@pytest.mark.guarantee("G901")
 def test_a_run_of_another_leader_does_not_begin_and_the_others_do(ledger: Ledger) -> None:
     ledger.submit_job("other", "", {})
     leases = {name: claim(ledger, "a", SHORT_MS, name).epoch for name in ("power", "other")}

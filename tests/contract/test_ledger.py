@@ -699,6 +699,12 @@ class TestManyJobs:
         assert many.begin_runs([]) == ({}, {})
         assert many.progress_of([]) == {}
 
+    @pytest.mark.guarantee(
+        "G901",
+        "Several runs can begin in one transaction. Each has the epoch and the lease of its own job, and a job that is "
+        "refused doesn't affect the others.",
+        promise="one-leader-and-one-run-write",
+    )
     def test_runs_begin_together_each_under_its_own_epoch(self, many: Ledger) -> None:
         names = ("fine", "fenced", "no such job", "quiet")
         begun, refused = many.begin_runs([RunRequest(name, pid) for pid, name in enumerate(names, start=7)])
@@ -717,6 +723,7 @@ class TestManyJobs:
         refused = many.plan_slices([a_slice(1, job="fine", epoch=1), a_slice(1, job="quiet", epoch=2)])
         assert {name: type(error) for name, error in refused.items()} == {"fine": Fenced}
 
+    @pytest.mark.guarantee("G901")
     def test_each_run_takes_over_the_version_of_the_slice_that_its_job_has_planned(self, many: Ledger) -> None:
         many.plan_slices([a_slice(1, job="fine"), a_slice(1, job="quiet"), a_slice(1, job="gap")])
         many.commit_checkpoints([a_checkpoint(1, job="gap")])

@@ -26,6 +26,7 @@ from strandline.processing.slices.watermark import (
     reached_after,
 )
 from tests.support.ledgers import a_checkpoint
+from tests.support.one_by_one import OneByOne
 
 STREAM, JOB = "s", "power"
 PARTITIONS = 4
@@ -37,7 +38,7 @@ DELAY_MS = 10_000
 
 
 @dataclass
-class FilledTopic:
+class FilledTopic(OneByOne):
     """What the planner asks of `LogIndex`, at the moment `now_ms`. Log times and event times are arrays by partition."""
 
     log_ms: list[np.ndarray]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from strandline.core.errors import LogUnavailable
 from strandline.processing.slices.silence import GAP_MAX_MS
+from tests.support.one_by_one import OneByOne
 
 
 class Record(NamedTuple):
@@ -23,7 +24,7 @@ class Record(NamedTuple):
     """Sent in an outage, or into a transaction that hung: it could be read only later."""
 
 
-class Log:
+class Log(OneByOne):
     """Records by partition; answers as `LogIndex` does. Behind an open transaction nothing can be read."""
 
     def __init__(self, partitions: int) -> None:

@@ -3,16 +3,18 @@ silences. Mistakes of a run's own steps stand in `run.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from strandline.ledger.progress import Refusals
 from strandline.ledger.states import CheckpointRow, EventTimeRule, Offsets, SliceRow
 from strandline.processing.slices import continuity, silence, watermark
 from strandline.processing.slices import planner as planner_module
 from strandline.processing.slices.continuity import LogContinuity
+from strandline.processing.slices.silence import SeenEnds
 from tests.simulation import run as run_module
 from tests.simulation.log import Record
 
@@ -67,9 +69,9 @@ def _meter(look: Callable[[World, Mapping[int, int], dict[int, Any]], Vector]) -
                 self._seen: dict[int, Any] = {}
 
             def look(
-                self, ask: Callable[[], tuple[Vector, Vector]], accepted_in: Mapping[int, int], _: Callable[[], object]
+                self, ask: Callable[[], SeenEnds], accepted_in: Mapping[int, int], _: Callable[[], object]
             ) -> tuple[Vector, Vector]:
-                ends, _ = ask()
+                ends, *_ = ask()
                 return ends, look(world, accepted_in, self._seen)
 
         patches.enter_context(mock.patch.object(run_module, "SilenceMeter", Meter))
@@ -94,9 +96,10 @@ def _whatever_is_pending(world: World, accepted_in: Mapping[int, int], seen: dic
 
 
 def _read_added_partitions_from_their_end(world: World, patches: ExitStack) -> None:
-    plan = world.ledger.plan_slice
+    plan = world.ledger.plan_slices
 
-    def plan_slice(row: SliceRow) -> None:
+    def plan_slices(rows: Sequence[SliceRow]) -> Refusals:
+        (row,) = rows
         before = world.ledger.last_slice(world.job)
         known = before.offsets if before is not None else row.offsets
         firsts = {
@@ -105,9 +108,9 @@ def _read_added_partitions_from_their_end(world: World, patches: ExitStack) -> N
             }
             for stream, ends in row.offsets.items()
         }
-        plan(replace(row, offsets_first=firsts))
+        return plan([replace(row, offsets_first=firsts)])
 
-    patches.enter_context(mock.patch.object(world.ledger, "plan_slice", plan_slice))
+    patches.enter_context(mock.patch.object(world.ledger, "plan_slices", plan_slices))
 
 
 def _keep_the_partitions_of_the_beginning(world: World, patches: ExitStack) -> None:
@@ -122,13 +125,13 @@ def _keep_the_partitions_of_the_beginning(world: World, patches: ExitStack) -> N
 def _mask_what_is_cut_off(world: World, patches: ExitStack) -> None:
     """What is read once is taken to be there for ever."""
     patches.enter_context(mock.patch.object(LogContinuity, "reaches", return_value=True))
-    patches.enter_context(mock.patch.object(LogContinuity, "sealed", lambda _, row, done: row))
+    patches.enter_context(mock.patch.object(LogContinuity, "sealed", lambda _, row, *__: row))
     patches.enter_context(mock.patch.object(LogContinuity, "require", return_value=None))
 
 
 def _look_at_ends_alone(world: World, patches: ExitStack) -> None:
     """Other records under the same offsets are not seen."""
-    patches.enter_context(mock.patch.object(LogContinuity, "sealed", lambda _, row, done: row))
+    patches.enter_context(mock.patch.object(LogContinuity, "sealed", lambda _, row, *__: row))
 
 
 def _take_any_topic_of_the_name(world: World, patches: ExitStack) -> None:

@@ -20,8 +20,7 @@ from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, LogTrunc
 from strandline.ledger.states import Desired
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.processing.slices import continuity
-from strandline.processing.slices import planner as planner_module
+from strandline.processing.slices import continuity, joint_planning
 from strandline.processing.slices.planner import is_drained
 from tests.simulation.chance import Chance
 from tests.simulation.faults import break_things
@@ -107,7 +106,7 @@ class World:
         """Let things happen until the job is drained and every run has ended."""
         with ExitStack() as patches:
             if self.kill_at.startswith("plan."):
-                patches.enter_context(mock.patch.object(planner_module, "failpoint", self._reach_in_planner))
+                patches.enter_context(mock.patch.object(joint_planning, "failpoint", self._reach_in_planner))
             patches.enter_context(
                 mock.patch.object(continuity, "time", SimpleNamespace(sleep=lambda _: self.pass_time(1_000)))
             )

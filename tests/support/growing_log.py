@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.support.one_by_one import OneByOne
 
-class GrowingLog:
+
+class GrowingLog(OneByOne):
     """As much of `LogIndex` as a planner asks for. At the second look something happens."""
 
     def __init__(self, happens: Callable[[], object]) -> None:

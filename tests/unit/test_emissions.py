@@ -30,6 +30,7 @@ from strandline.processing.slices.watermark import (
     watermark_by,
 )
 from tests.support.ledgers import a_checkpoint, a_slice
+from tests.support.one_by_one import OneByOne
 
 SECOND_MS, WINDOW_MS = 1_000, 10_000
 SHAPE = WindowShape(WINDOW_MS, WINDOW_MS)
@@ -63,7 +64,7 @@ RULE = EventTimeRule(
 )
 
 
-class TwoLogs:
+class TwoLogs(OneByOne):
     """Records of two streams, each with one partition, as (log time, event time)."""
 
     def __init__(self) -> None:

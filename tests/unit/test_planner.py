@@ -29,12 +29,13 @@ from strandline.processing.slices.watermark import (
 )
 from strandline.processing.source.data_source import SliceStreamReader
 from tests.support.ledgers import a_checkpoint, a_slice
+from tests.support.one_by_one import OneByOne
 
 RULE = EventTimeRule(delay_ms=1_000, idle_timeout_ms=5_000)
 WINDOWS = (WindowShape(10_000, 10_000), WindowShape(60_000, 60_000))
 
 
-class FakeLog:
+class FakeLog(OneByOne):
     """Records by partition as (log time, event time); answers as LogIndex does."""
 
     def __init__(self, partitions=2):

@@ -24,6 +24,7 @@ from strandline.processing.slices.watermark import (
     watermark_by,
 )
 from strandline.results.records.partition_labels import PARTITIONS_MAX
+from tests.support.one_by_one import OneByOne
 
 FAST = EventTimeRule(1_000, 5_000, watermark="partitions")
 SLOW = EventTimeRule(10_000, 20_000, max_ahead_ms=60_000)
@@ -31,7 +32,7 @@ RULE = replace(FAST, by_stream=(("a", FAST), ("b", SLOW)))
 WINDOWS = (WindowShape(10_000, 10_000),)
 
 
-class Streams:
+class Streams(OneByOne):
     """Records by stream and partition as (log time, event time); answers as LogIndex does."""
 
     def __init__(self) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from strandline.core.errors import LogUnavailable
-from strandline.processing.slices.silence import GAP_MAX_MS, LOOK_MAX_MS, SilenceMeter
+from strandline.processing.slices.silence import GAP_MAX_MS, LOOK_MAX_MS, SeenEnds, SilenceMeter
 
 
 class Lab:
@@ -18,8 +18,9 @@ class Lab:
         self.meter = SilenceMeter(lambda: self.now_ms)
 
     def ask(self):
+        began_ms = self.now_ms
         self.now_ms += self.answer_takes_ms
-        return dict(self.ends), dict(self.written)
+        return SeenEnds(dict(self.ends), dict(self.written), began_ms, self.now_ms)
 
     def look(self, after_ms=1_000):
         self.now_ms += after_ms

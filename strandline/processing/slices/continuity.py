@@ -23,16 +23,27 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
-from strandline.core.errors import LogChanged, NotFound
+from strandline.core.errors import LogChanged, NotFound, StrandlineError
 from strandline.ledger.states import SliceRow
-from strandline.log.index import LogIndex
+from strandline.log.batch_checksums import RecordPlace
+from strandline.processing.slices.look import Checksums, LogQuestions
 
 DOUBT_MS = 10_000
 POLL_S = 0.2
 _ANEW = "Register the stream under another name, and submit a pipeline of another name that reads it."
 
 Vector = Mapping[int, int]
+
+
+class SealPlaces(NamedTuple):
+    """Offsets whose checksums seal a slice."""
+
+    new: list[RecordPlace]
+    """The last records of the slice. To be asked for first."""
+    old: list[RecordPlace]
+    """The last records of the slice before it, in the partitions that grew."""
 
 
 class LogContinuity:
@@ -43,7 +54,7 @@ class LogContinuity:
         job: str,
         stream: str,
         topic_id: str | None,
-        index: LogIndex,
+        index: LogQuestions,
         monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
     ) -> None:
         """`topic_id`: of the registered stream; None when it is not known."""
@@ -86,25 +97,37 @@ class LogContinuity:
             f"{self._cut_off()}"
         )
 
-    def sealed(self, row: SliceRow, done: SliceRow | None) -> SliceRow | None:
-        """The slice `row`, which is not recorded yet, with its checksums, if the log goes on from the slice before it, `done`.
-        None: look again, and cut nothing. Raises LogChanged, NotFound."""
-        self.require_same_topic()
+    def seal_places(self, row: SliceRow, done: SliceRow | None) -> SealPlaces:
+        """Return the offsets whose checksums `sealed` compares and records. `done`: the slice before `row`."""
         firsts = row.offsets_first[self._stream]
         known = done.checksums.get(self._stream, {}) if done is not None else {}
         last = {p: end - 1 for p, end in row.offsets[self._stream].items() if end > 0}
-        grown = {p: offset for p, offset in last.items() if offset >= firsts.get(p, 0)}
+        grown = {p for p, offset in last.items() if offset >= firsts.get(p, 0)}
         wanted = {p: offset for p, offset in last.items() if p in grown or p not in known}
-        # The new ones first: where the old ones are there afterwards, the log was not cut off below them in between.
-        found = self._index.checksums(self._stream, wanted)
-        problem = self._check_records(done, grown.keys()) if done is not None else None
+        return SealPlaces(self._places(wanted), self._places(self._known_ends(done, grown)) if done is not None else [])
+
+    def sealed(self, row: SliceRow, done: SliceRow | None, new: Checksums, old: Checksums) -> SliceRow | None:
+        """The slice `row`, which is not recorded yet, with its checksums, if the log goes on from the slice before it, `done`.
+        None: look again, and cut nothing.
+
+        `new` and `old` contain the checksums of `seal_places`. The new ones were asked for first: where the old ones are there
+        afterwards, the log was not cut off below them in between. Raises LogChanged, NotFound.
+        """
+        places = self.seal_places(row, done)
+        firsts = row.offsets_first[self._stream]
+        known = done.checksums.get(self._stream, {}) if done is not None else {}
+        found = _found(places.new, new)
+        grown = {one.partition: one.offset for one in places.new if one.offset >= firsts.get(one.partition, 0)}
+        problem = self._compare(done, places.old, _found(places.old, old)) if done is not None else None
         if not self._records.is_settled(problem or self._missing(grown, found)):
             return None
         return replace(row, checksums={**row.checksums, self._stream: {**known, **found}})
 
-    def require_same_topic(self) -> None:
-        """Raise LogChanged if the topic is another one of the same name. Raises NotFound when there is none."""
-        require_same_topic(self._job, self._stream, self._topic_id, self._index.topic_id(self._stream), _ANEW)
+    def require_same_topic(self, topic_id: str | None = None) -> None:
+        """Raise LogChanged if the topic is another one of the same name. `topic_id`: its current id. None if the index
+        has to be asked: then NotFound is raised when there is no topic."""
+        present_id = self._index.topic_id(self._stream) if topic_id is None else topic_id
+        require_same_topic(self._job, self._stream, self._topic_id, present_id, _ANEW)
 
     def doubt(self, missing: NotFound) -> None:
         """Note that a look found no topic: look again, and cut nothing. Raises LogChanged when that was so for DOUBT_MS."""
@@ -122,9 +145,19 @@ class LogContinuity:
     def _check_records(self, last: SliceRow, partitions: Collection[int]) -> str | None:
         """What is missing of the slice's last records in these partitions, if anything is. Raises LogChanged if one is
         another."""
-        known = {p: checksum for p, checksum in last.checksums.get(self._stream, {}).items() if p in partitions}
-        offsets = {p: last.offsets[self._stream][p] - 1 for p in known}
-        found = self._index.checksums(self._stream, offsets)
+        offsets = self._known_ends(last, partitions)
+        return self._compare(last, self._places(offsets), self._index.checksums(self._stream, offsets))
+
+    def _known_ends(self, last: SliceRow, partitions: Collection[int]) -> Vector:
+        """Return the last offset of the slice in those of these partitions whose checksums it has."""
+        known = last.checksums.get(self._stream, {})
+        return {p: last.offsets[self._stream][p] - 1 for p in known if p in partitions}
+
+    def _places(self, offsets: Vector) -> list[RecordPlace]:
+        return [RecordPlace(self._stream, partition, offset) for partition, offset in offsets.items()]
+
+    def _compare(self, last: SliceRow, places: Collection[RecordPlace], found: Vector) -> str | None:
+        known, offsets = last.checksums.get(self._stream, {}), {one.partition: one.offset for one in places}
         for partition, checksum in found.items():
             if checksum != known[partition]:
                 raise LogChanged(
@@ -179,3 +212,15 @@ def require_same_topic(job: str, stream: str, known_id: str | None, present_id: 
             f"stream {stream} is another topic than the one that job {job} has read (topic id {present_id}, known is "
             f"{known_id}): it was deleted and made again, so offsets mean other records now. {what_now}"
         )
+
+
+def _found(places: Collection[RecordPlace], checksums: Checksums) -> dict[int, int]:
+    """Return partition -> checksum of those places that the log holds. Raises the errors among the answers."""
+    found = {}
+    for one in places:
+        checksum = checksums.get(one)
+        if isinstance(checksum, StrandlineError):
+            raise checksum
+        if checksum is not None:
+            found[one.partition] = checksum
+    return found

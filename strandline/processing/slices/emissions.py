@@ -8,7 +8,7 @@ emission says of the results that are still to come.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from strandline.processing.slices.silence import Vector
 from strandline.results.names import WINDOW_FIELDS
 
 if TYPE_CHECKING:  # this module travels to every Python worker, and the ledger's SQL takes half a second to import
+    from strandline.ledger.progress import JobProgress
     from strandline.ledger.roles import LedgerReader
 
 
@@ -41,6 +42,9 @@ class Emissions:
         self._ledger = ledger
         self._log = log
         self._emitters = {one.stream: one for one in emitters}
+        self.present: Mapping[str, JobProgress] = {}
+        """Progress of emitters, read before the look at the log: the log reaches at least as far. The ledger is asked for
+        others."""
         self._checkpoints: dict[tuple[str, int], CheckpointRow] = {}
         """Those that this look has read: it tries many cuts, and each cut needs the same checkpoints."""
         self._shapes: dict[tuple[str, int, str], tuple[str, WindowShape] | None] = {}
@@ -67,7 +71,8 @@ class Emissions:
 
     def _has_ended(self, emitter: Emitter) -> bool:
         """True if the former emitter emits nothing to the stream any more: the slices of its older versions are committed."""
-        last = self._ledger.last_slice(emitter.job)
+        known = self.present.get(emitter.job)
+        last = known.last_slice if known is not None else self._ledger.last_slice(emitter.job)
         if last is None or last.status is not SliceStatus.PLANNED:
             return True
         from strandline.processing.pipelines.result_streams import emissions_to_streams
@@ -78,7 +83,7 @@ class Emissions:
 
     def _is_read(self, emitter: Emitter, firsts: Vector | None) -> bool:
         """True if all emissions of the former emitter are before `firsts`."""
-        last = self._ledger.last_checkpoint(emitter.job)
+        last = self._last_checkpoint(emitter.job)
         if firsts is None or last is None:
             return True
         emitted = self._log.labelled({emitter.stream: last.result_offsets.get(emitter.stream, {})})
@@ -91,7 +96,7 @@ class Emissions:
         effective = self._effective(firsts)
         if not effective:
             return ends
-        last = {stream: self._ledger.last_checkpoint(one.job) for stream, one in effective.items()}
+        last = {stream: self._last_checkpoint(one.job) for stream, one in effective.items()}
         begun = {stream for stream, row in last.items() if row is not None and stream in row.result_offsets}
         starts = {} if begun == last.keys() else self._log.starts()
         emitted = self._log.labelled(
@@ -107,7 +112,7 @@ class Emissions:
         """Of the only stream that is read: the end of the last emission, at or before `ends`, with which a slice holds at most
         `rows_max` records, and the time of its commit. If the first new emission alone holds more, the slice takes all of it."""
         (emitter,) = self._emitters.values()
-        last = self._ledger.last_checkpoint(emitter.job)
+        last = self._last_checkpoint(emitter.job)
         assert last is not None, "records of a stream of results are read only from a checkpoint on"
 
         def rows_up_to(number: int) -> int:  # where emissions end never falls
@@ -177,7 +182,7 @@ class Emissions:
 
     def _last(self, emitter: Emitter, is_so: Callable[[int], bool]) -> int | None:
         """The last slice of the emitter whose checkpoint is so, as those of all earlier ones are; None if none is."""
-        last = self._ledger.last_checkpoint(emitter.job)
+        last = self._last_checkpoint(emitter.job)
         if last is None:
             return None
         self._checkpoints[emitter.job, last.slice] = last
@@ -190,6 +195,10 @@ class Emissions:
             return numbers[count - 1] if count else None
 
         return self._ledger.above_floor(emitter.job, above)
+
+    def _last_checkpoint(self, job: str) -> CheckpointRow | None:
+        known = self.present.get(job)
+        return known.last_checkpoint if known is not None else self._ledger.last_checkpoint(job)
 
     def _checkpoint(self, emitter: Emitter, number: int) -> CheckpointRow:
         key = emitter.job, number

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from strandline.core.errors import NotFound, PermanentError
+from strandline.core.errors import NotFound, PermanentError, StrandlineError
 from strandline.ledger.states import Offsets, SliceRow
-from strandline.processing.slices.continuity import LogContinuity
+from strandline.log.answers import answer_of
+from strandline.processing.slices.continuity import LogContinuity, SealPlaces
+from strandline.processing.slices.look import Checksums
 from strandline.results.records.partition_labels import PARTITIONS_MAX, label_of
 
 Vector = Mapping[int, int]
@@ -109,17 +111,22 @@ class InputContinuity:
         ends_of, read_of = self._log.by_stream(ends), self._log.by_stream(read)
         return all([one.reaches(ends_of[stream], read_of[stream]) for stream, one in self._logs.items()])
 
-    def sealed(self, row: SliceRow, done: SliceRow | None) -> SliceRow | None:
+    def seal_places(self, row: SliceRow, done: SliceRow | None) -> SealPlaces:
+        """Return the places of all streams: see `LogContinuity.seal_places`."""
+        of_each = [one.seal_places(row, done) for one in self._logs.values()]
+        return SealPlaces([at for one in of_each for at in one.new], [at for one in of_each for at in one.old])
+
+    def sealed(self, row: SliceRow, done: SliceRow | None, new: Checksums, old: Checksums) -> SliceRow | None:
         """As `LogContinuity.sealed`."""
         sealed: SliceRow | None = row
         for one in self._logs.values():
-            sealed = one.sealed(sealed, done) if sealed is not None else None
+            sealed = one.sealed(sealed, done, new, old) if sealed is not None else None
         return sealed
 
-    def require_same_topics(self) -> None:
-        """As `LogContinuity.require_same_topic`, of each."""
-        for one in self._logs.values():
-            one.require_same_topic()
+    def require_same_topics(self, topic_ids: Mapping[str, str | StrandlineError]) -> None:
+        """Check each stream: see `LogContinuity.require_same_topic`. Raises the errors among the answers."""
+        for stream, one in self._logs.items():
+            one.require_same_topic(answer_of(topic_ids, stream))
 
     def doubt(self, missing: NotFound) -> None:
         """Note which topic a look did not find. Raises LogChanged as `LogContinuity.doubt`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # this module travels to every Python worker, which needs neither SQL nor pydantic
@@ -22,14 +22,22 @@ class LookupsInForce:
         self._looked: dict[str, tuple[int, bool]] = {}
         """Lookup -> the version that was looked at last, and whether it has the fields."""
 
-    def versions(self) -> LookupVersions | None:
+    @property
+    def names(self) -> Collection[str]:
+        """The lookups that the pipeline uses."""
+        return self._used.keys()
+
+    def versions(self, present: LookupVersions | None = None) -> LookupVersions | None:
         """The present version of each lookup; None when one lacks a field that the pipeline adds: then the run may plan nothing,
-        because a version of the pipeline that does without comes in a moment. What was in the log before this call may be
-        enriched by them. Raises LedgerUnavailable, NotFound."""
+        because a version of the pipeline that does without comes in a moment. What was in the log before the versions were read
+        may be enriched by them. `present`: versions that were read, and perhaps those of other lookups; None: they are read now.
+        Raises LedgerUnavailable, NotFound."""
         if not self._used:
             return {}
-        present = self._ledger.present_lookups(tuple(self._used))
-        return present if all([self._has_fields(name, version) for name, version in present.items()]) else None
+        if present is None or self._used.keys() - present.keys():
+            present = self._ledger.present_lookups(tuple(self._used))
+        own = {name: present[name] for name in self._used}
+        return own if all([self._has_fields(name, version) for name, version in own.items()]) else None
 
     def _has_fields(self, name: str, version: int) -> bool:
         looked, has_fields = self._looked.get(name, (0, False))

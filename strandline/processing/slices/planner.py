@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from strandline.core.errors import Fenced, LedgerBehind, NotFound
-from strandline.core.failpoints import failpoint
+from strandline.core.errors import Fenced, LedgerBehind, NotFound, StrandlineError
 from strandline.ledger.states import (
     CheckpointRow,
     Desired,
@@ -20,14 +18,15 @@ from strandline.ledger.states import (
     SliceStatus,
     offset_count,
 )
-from strandline.log.index import LogIndex
 from strandline.processing.pipelines.event_time import WindowShape, closes_a_window, open_until
-from strandline.processing.slices.continuity import LogContinuity
+from strandline.processing.slices.continuity import LogContinuity, SealPlaces
 from strandline.processing.slices.emissions import Emissions, Emitter
 from strandline.processing.slices.input_log import InputContinuity, InputLog
+from strandline.processing.slices.joint_planning import Draft, count_silence, plan_next_slices
+from strandline.processing.slices.look import Checksums, LogQuestions, Look, LookedLog, Wanted
 from strandline.processing.slices.lookups_in_force import LookupsInForce, UsedLookups
 from strandline.processing.slices.schema_in_force import SchemaInForce
-from strandline.processing.slices.silence import SilenceMeter, Vector
+from strandline.processing.slices.silence import SeenEnds, SilenceMeter, Vector
 from strandline.processing.slices.watermark import (
     first_records,
     greatest,
@@ -40,6 +39,7 @@ from strandline.processing.slices.watermark import (
 if TYPE_CHECKING:  # this module travels to every Python worker, and the ledger's SQL takes half a second to import
     from strandline.ledger.progress import JobProgress
     from strandline.ledger.roles import PlannerLedger
+    from strandline.ledger.states import LookupVersions, StreamVersions
 
 
 @dataclass(frozen=True)
@@ -91,13 +91,17 @@ FILLING_MS = 1_000
 
 
 class SlicePlanner:
-    """Plans the next slice of one job, for one run. Called between two Spark batches, when the slice before is committed."""
+    """Plans the next slice of one job, for one run. Called between two Spark batches, when the slice before is committed.
+
+    `next_slice` plans for this job alone. The methods from `begin` on are its steps, which `plan_next_slices` calls for the
+    planners of one job or of many. It asks their questions in between, each once.
+    """
 
     def __init__(
         self,
         settings: PlannerSettings,
         ledger: PlannerLedger,
-        index: LogIndex,
+        index: LogQuestions,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         silence: SilenceMeter | None = None,
         filling_ms: int = FILLING_MS,
@@ -119,7 +123,8 @@ class SlicePlanner:
         if self._compiled:
             self._schema = SchemaInForce(ledger, settings.job, settings.version, self._compiled)
         self._lookups = LookupsInForce(ledger, settings.lookups)
-        self._log = InputLog(index, [one.stream for one in settings.inputs])
+        self._looked = LookedLog(index)
+        self._log = InputLog(self._looked, [one.stream for one in settings.inputs])
         logs = {one.stream: LogContinuity(settings.job, one.stream, one.topic_id, index) for one in settings.inputs}
         self._continuity = InputContinuity(
             logs | ({settings.inputs[0].stream: continuity} if continuity else {}), self._log, index
@@ -186,50 +191,131 @@ class SlicePlanner:
         still there and the one that the job has read. Raises Conflict when it is not. Raises Fenced when a newer run has planned
         a slice: this run may have another version and would emit other results.
         """
-        progress = self._progress()
-        planned = self.propose(progress, committed)
-        if planned is None or planned == progress.last_slice:
-            return planned
-        failpoint("plan.before_record")
-        self._ledger.plan_slice(planned)
-        failpoint("plan.recorded")
-        return planned
+        job = self._settings.job
+        clock = self._silence.monotonic_ms
+        outcome = plan_next_slices([self], self._ledger, self._index, clock, {job: committed})[job]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
-    def propose(self, progress: JobProgress, committed: int = 0) -> SliceRow | None:
-        """As `next_slice`, but without recording the slice. `progress`: what the ledger contains of the job now.
+    # The steps of planning, in order.
 
-        A slice that is already planned is returned as it is in `progress`.
+    @property
+    def job(self) -> str:
+        return self._settings.job
+
+    @property
+    def emitting_jobs(self) -> list[str]:
+        """The jobs by whose emissions this one is cut."""
+        return [one.job for one in self._settings.emitters]
+
+    def begin(self, progress: JobProgress | None, committed: int = 0) -> tuple[JobProgress, Wanted] | SliceRow | None:
+        """Return the job's progress and what a cut has to know of the log; or the slice that is planned already, or None if
+        nothing is to be planned.
+
+        `progress`: what the ledger contains of the job now. `committed`: as for `next_slice`.
         """
-        job, done = self._settings.job, progress.last_slice
+        job = self._settings.job
+        if progress is None:
+            raise NotFound(f"There is no job {job}.")
         if committed:
-            self._require_commit_of(committed, done)
-        if done is None or not self._has_ends:
+            self._require_commit_of(committed, progress.last_slice)
+        if not self._has_ends or (progress.last_slice is None and not self._settings.is_whole):
             self.record_range()
             progress = self._progress()
-            done = progress.last_slice
-            if done is None and not self._settings.is_whole:
+            if progress.last_slice is None and not self._settings.is_whole:
                 return None
+        done = progress.last_slice
         if done is not None and done.epoch > self._settings.epoch:
             raise Fenced(
                 f"slice {done.number} of job {job} was planned by run {done.epoch}: run {self._settings.epoch} ends"
             )
         if done is not None and done.status is SliceStatus.PLANNED:
             return done
-        row, checkpoint = progress.job, progress.last_checkpoint
+        row = progress.job
         if row.desired is Desired.STOPPED or row.version != self._settings.version:
             return None
+        return progress, self.wanted(progress)
+
+    def wanted(self, progress: JobProgress | None) -> Wanted:
+        """Return what a cut has to know of the log. `progress`: None if nothing is cut."""
+        streams = self._log.streams
+        may_need_starts = progress is not None and (progress.last_slice is None or bool(self._settings.emitters))
+        return Wanted(streams, streams if self._timed_streams() else (), may_need_starts)
+
+    def cut(self, progress: JobProgress, others: Mapping[str, JobProgress], look: Look) -> Draft | None:
+        """Cut the next slice by this look, which was taken after `progress` was read. `others`: the progress of other jobs, read
+        before the look, too."""
+        row = progress.job
         is_draining = row.desired is Desired.DRAINED or row.ends is not None
+        self._looked.look, self._emissions.present = look, others
         try:
-            planned = self._cut(done, checkpoint, row.ends, draining=is_draining)
-            if planned is not None and planned.offsets != planned.offsets_first:
-                planned = self._continuity.sealed(planned, done)
-            if planned is not None and not is_draining and self._lacks_a_partition(planned):
-                planned = None
+            planned = self._cut(progress.last_slice, progress.last_checkpoint, row.ends, look, draining=is_draining)
+        except NotFound as error:
+            self._continuity.doubt(error)
+            return None
+        finally:
+            self._looked.look, self._emissions.present = None, {}
+        if planned is None:
+            self._continuity.trust()
+            return None
+        return Draft(planned, progress.last_slice, is_draining)
+
+    def confirmed(self, draft: Draft, topic_ids: Mapping[str, str | StrandlineError]) -> Draft | None:
+        """The draft, if its topics are still the same, by these answers, and have no partition that it doesn't know of."""
+        try:
+            self._continuity.require_same_topics(topic_ids)
+            is_whole = draft.is_draining or not self._log.lacks_a_partition(draft.row.offsets)
+        except NotFound as error:
+            self._continuity.doubt(error)
+            return None
+        if not is_whole:
+            # Asked after the ends: so what comes to an added partition is written later than all that the slice holds, and the
+            # next slice takes it in. Else event time could run past records that are there already.
+            self._continuity.trust()
+            return None
+        return draft
+
+    def seal_places(self, draft: Draft) -> SealPlaces:
+        """Return the offsets whose checksums `sealed` needs: none if the slice holds no record."""
+        if draft.row.offsets == draft.row.offsets_first:
+            return SealPlaces([], [])
+        return self._continuity.seal_places(draft.row, draft.done)
+
+    def sealed(self, draft: Draft, new: Checksums, old: Checksums) -> Draft | None:
+        """The draft with the checksums of its last records, if the log goes on from the slice before it."""
+        row: SliceRow | None = draft.row
+        try:
+            if draft.row.offsets != draft.row.offsets_first:
+                row = self._continuity.sealed(draft.row, draft.done, new, old)
         except NotFound as error:
             self._continuity.doubt(error)
             return None
         self._continuity.trust()
-        return None if planned is None else self._by_versions(planned)
+        return draft._replace(row=row) if row is not None else None
+
+    @property
+    def versioned_streams(self) -> Collection[str]:
+        """The streams whose current versions `by_versions` needs."""
+        return self._compiled.keys()
+
+    @property
+    def used_lookups(self) -> Collection[str]:
+        """The lookups whose current versions `by_versions` needs."""
+        return self._lookups.names
+
+    def by_versions(self, draft: Draft, streams: StreamVersions, lookups: LookupVersions) -> Draft | None:
+        """The draft with the versions of streams and lookups by which it is decoded; None when another run has to plan it."""
+        row = draft.row
+        if self._schema is not None:
+            of_streams = self._schema.versions(streams)
+            if of_streams is None:
+                return None
+            row = replace(row, stream_versions=of_streams)
+        of_lookups = self._lookups.versions(lookups)
+        if of_lookups is None:
+            return None
+        return draft._replace(row=replace(row, lookup_versions=of_lookups) if of_lookups else row)
 
     def _progress(self) -> JobProgress:
         job = self._settings.job
@@ -252,31 +338,17 @@ class SlicePlanner:
             evidence = f"it contains no slice, and this run ({self._settings.epoch}) has committed slice {number}"
             raise LedgerBehind.of(job, evidence)
 
-    def _by_versions(self, planned: SliceRow) -> SliceRow | None:
-        """The slice with the schema and the lookups in force; None when another run has to plan it."""
-        if self._schema is not None:
-            versions = self._schema.versions()
-            if versions is None:
-                return None
-            planned = replace(planned, stream_versions=versions)
-        lookups = self._lookups.versions()
-        if lookups is None:
-            return None
-        return replace(planned, lookup_versions=lookups) if lookups else planned
-
-    def _lacks_a_partition(self, planned: SliceRow) -> bool:
-        """Whether the topic has a partition that the slice, which is not recorded yet, doesn't know of. Asked after the ends: so
-        what comes to an added partition is written later than all that the slice holds, and the next slice takes it in. Else
-        event time could run past records that are there already."""
-        if planned.kind is SliceKind.IDLE:  # of others, the topic was asked when they were sealed
-            self._continuity.require_same_topics()
-        return self._log.lacks_a_partition(planned.offsets)
-
     def count_silence(self) -> None:
-        """Look at the log, and plan nothing. Called now and then while no slice is due for long: of the time between two looks
-        only a part is known to be silence."""
-        with suppress(NotFound):  # the next look for a slice says what that means
-            self._look(self._ledger.last_checkpoint(self._settings.job))
+        """See `joint_planning.count_silence`."""
+        count_silence([self], self._ledger, self._index, self._silence.monotonic_ms)
+
+    def note_silence(self, look: Look, checkpoint: CheckpointRow | None) -> None:
+        """Count silence by this look, which was taken after the checkpoint was read. Raises the errors of the look."""
+        self._looked.look = look
+        try:
+            self._look(look, checkpoint)
+        finally:
+            self._looked.look = None
 
     def is_to_end(self) -> bool:
         """Whether the job drains, or has an end: then each slice is due at once."""
@@ -284,10 +356,16 @@ class SlicePlanner:
         return row.desired is Desired.DRAINED or row.ends is not None
 
     def _cut(
-        self, done: SliceRow | None, checkpoint: CheckpointRow | None, ends_of_batch: Offsets | None, *, draining: bool
+        self,
+        done: SliceRow | None,
+        checkpoint: CheckpointRow | None,
+        ends_of_batch: Offsets | None,
+        look: Look,
+        *,
+        draining: bool,
     ) -> SliceRow | None:
         firsts = self._log.labelled(done.offsets) if done is not None else self._log.starts()
-        ends, silence_ms = self._look(checkpoint)
+        ends, silence_ms = self._look(look, checkpoint)
         ends_seen = ends
         if not self._continuity.reaches(ends, firsts):
             return None
@@ -337,15 +415,22 @@ class SlicePlanner:
             return replace(row, kind=SliceKind.DRAIN, watermark_ms=greatest(row.watermark_ms, still_open_ms))
         return row if closes_a_window(windows, closed_ms, row.watermark_ms, still_open_ms) else None
 
-    def _look(self, checkpoint: CheckpointRow | None) -> tuple[Vector, Vector]:
+    def _timed_streams(self) -> set[str]:
+        rule = self._settings.rule
+        return {stream for stream in self._log.streams if rule.of(stream).idle_timeout_ms is not None}
+
+    def _look(self, look: Look, checkpoint: CheckpointRow | None) -> tuple[Vector, Vector]:
         """The ends of the partitions, and how long each has been without an accepted record, if its rule has a timeout."""
-        log, rule = self._log, self._settings.rule
-        asking = {stream for stream in log.streams if rule.of(stream).idle_timeout_ms is not None}
-        if not asking:
+        log, timed = self._log, self._timed_streams()
+        if not timed:
             return log.ends(), {}
+
+        def seen() -> SeenEnds:
+            return SeenEnds(log.ends(), log.ends_with_open(), look.began_ms, look.answered_ms)
+
         accepted_in = log.labelled(checkpoint.accepted_in) if checkpoint is not None else {}
-        ends, silence_ms = self._silence.look(lambda: (log.ends(), log.ends_with_open()), accepted_in, log.not_writable)
-        return ends, {at: ms for at, ms in silence_ms.items() if ms and log.stream_of(at) in asking}
+        ends, silence_ms = self._silence.look(seen, accepted_in, log.not_writable)
+        return ends, {at: ms for at, ms in silence_ms.items() if ms and log.stream_of(at) in timed}
 
     def _silence_of(self, silence_ms: Vector, ends_seen: Vector, offsets: Vector) -> Offsets:
         """The silences to record with a slice that ends at `offsets`. A partition that it doesn't read to the end of the look has

@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
+from strandline.core.errors import NotFound
+
 if TYPE_CHECKING:  # this module travels to every Python worker, which needs neither SQL nor pydantic
     from strandline.ledger.roles import LedgerReader
     from strandline.ledger.states import StreamVersions
@@ -36,22 +38,24 @@ class SchemaInForce:
         self._compiled = compiled
         self._judged = {tuple(compiled.values()): Fit.ALIKE}
 
-    def versions(self) -> StreamVersions | None:
-        """The present versions; None when this run can't take one, and may plan nothing. What was in the log before this call may
-        be decoded by them. Raises LedgerUnavailable."""
-        present, fit = self._look()
-        return present if fit is Fit.ALIKE else None
+    def versions(self, present: StreamVersions) -> StreamVersions | None:
+        """Return the current versions of the streams, among `present`; None when this run can't take one, and may plan nothing.
+        What was in the log before these were read may be decoded by them. Raises LedgerUnavailable; NotFound if a stream isn't
+        among them."""
+        own = {stream: present[stream] for stream in self._compiled if stream in present}
+        if missing := self._compiled.keys() - own.keys():
+            raise NotFound(f"There is no stream {', '.join(sorted(missing))}.")
+        return own if self._fit(own) is Fit.ALIKE else None
 
     def needs_another_run(self) -> bool:
         """Whether the run has to make room for one that takes the present version. Raises LedgerUnavailable."""
-        return self._look()[1] is Fit.OTHERWISE
+        return self._fit({stream: self._ledger.stream_version(stream) for stream in self._compiled}) is Fit.OTHERWISE
 
-    def _look(self) -> tuple[StreamVersions, Fit]:
-        present = {stream: self._ledger.stream_version(stream) for stream in self._compiled}
+    def _fit(self, present: StreamVersions) -> Fit:
         versions = tuple(present.values())
         if versions not in self._judged:
             self._judged[versions] = self._judge(present)
-        return present, self._judged[versions]
+        return self._judged[versions]
 
     def _judge(self, present: StreamVersions) -> Fit:
         from strandline.core.errors import InvalidDocument

@@ -27,11 +27,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 GAP_MAX_MS = 2_000
 LOOK_MAX_MS = 2_000
 
 Vector = dict[int, int]
+
+
+class SeenEnds(NamedTuple):
+    """Answers of one look at the log."""
+
+    ends: Vector
+    """End of each partition, without the records of open transactions."""
+    written: Vector
+    """End of each partition, with the records of open transactions."""
+    began_ms: int
+    """Monotonic time at which the look began."""
+    answered_ms: int
+    """Monotonic time of the last answer of the look."""
 
 
 @dataclass
@@ -66,22 +80,21 @@ class SilenceMeter:
 
     def look(
         self,
-        ask: Callable[[], tuple[Vector, Vector]],
+        ask: Callable[[], SeenEnds],
         accepted_in: Mapping[int, int],
         closed: Callable[[], Collection[int]] = tuple,
     ) -> tuple[Vector, Vector]:
-        """Ask, count, and return the end of each partition and its count in ms.
+        """Count, and return the end of each partition and its count in ms.
 
-        `ask` returns the end of each partition without open transactions, and with them. `closed` returns the partitions that
-        can't be written now, or of which this isn't known. Both are part of the look: their errors pass through, and their time
-        isn't counted. `accepted_in`: the last committed slice with an accepted record of each partition.
+        `ask` returns what the look found, and `closed` the partitions that can't be written now, or of which this isn't known.
+        The errors of both pass through: the look failed. The time of the look isn't counted. `accepted_in`: the last committed
+        slice with an accepted record of each partition.
         """
         answered_ms, self._answered_ms = self._answered_ms, None
-        began_ms = self.monotonic_ms()
-        ends, written = ask()
+        ends, written, began_ms, now_ms = ask()
         without = closed()
-        self._answered_ms = self.monotonic_ms()
-        if answered_ms is None or self._answered_ms - began_ms > LOOK_MAX_MS:
+        self._answered_ms = now_ms
+        if answered_ms is None or now_ms - began_ms > LOOK_MAX_MS:
             self._partitions.clear()
         gap_ms = min(began_ms - answered_ms, GAP_MAX_MS) if answered_ms is not None else 0
         for partition, end in ends.items():

@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from strandline.core.errors import LogUnavailable
+from tests.support.one_by_one import OneByOne
 
 START_MS = 1_700_000_000_000
 SENDING_MS = 60_000
@@ -48,7 +49,7 @@ class Place:
 
 
 @dataclass
-class History:
+class History(OneByOne):
     """Everything that is drawn before the job begins to run. Answers as `LogIndex` does, as of `now_ms`."""
 
     chance: random.Random

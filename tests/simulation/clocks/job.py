@@ -20,6 +20,7 @@ from strandline.core.errors import LogUnavailable
 from strandline.ledger.progress import JobProgress
 from strandline.ledger.states import CheckpointRow, Desired, EventTimeRule, Offsets, SliceKind, SliceRow, SliceStatus
 from strandline.processing.pipelines.event_time import WindowShape
+from strandline.processing.slices.continuity import SealPlaces
 from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.silence import GAP_MAX_MS
 from strandline.processing.slices.watermark import (
@@ -80,8 +81,9 @@ class MemoryLedger:
     def job(self, job: str) -> Any:
         return self._job
 
-    def plan_slice(self, row: SliceRow) -> None:
-        self.slice = row
+    def plan_slices(self, rows: list[SliceRow]) -> dict[str, Any]:
+        (self.slice,) = rows
+        return {}
 
 
 class NothingIsLost:
@@ -90,14 +92,17 @@ class NothingIsLost:
     def reaches(self, ends: object, read: object) -> bool:
         return True
 
-    def sealed(self, row: SliceRow, done: object) -> SliceRow:
+    def seal_places(self, row: object, done: object) -> SealPlaces:
+        return SealPlaces([], [])
+
+    def sealed(self, row: SliceRow, *_: object) -> SliceRow:
         return row
 
     def doubt(self, missing: object) -> None: ...
 
     def trust(self) -> None: ...
 
-    def require_same_topics(self) -> None: ...
+    def require_same_topics(self, topic_ids: object) -> None: ...
 
 
 class SimulatedJob:

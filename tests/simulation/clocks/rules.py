@@ -11,7 +11,7 @@ from unittest import mock
 
 from strandline.ledger.states import EventTimeRule, Offsets, SliceRow
 from strandline.processing.slices import silence, watermark
-from strandline.processing.slices.silence import GAP_MAX_MS, SilenceMeter
+from strandline.processing.slices.silence import GAP_MAX_MS, SeenEnds, SilenceMeter
 
 Vector = dict[int, int]
 _stream_time = watermark._stream_time
@@ -47,9 +47,9 @@ class FormerMeter:
         self._answered_ms: int | None = None
         self.read: Callable[[], Vector] = dict
 
-    def look(self, ask: Callable[[], tuple[Vector, Vector]], *_: object) -> tuple[Vector, Vector]:
+    def look(self, ask: Callable[[], SeenEnds], *_: object) -> tuple[Vector, Vector]:
         answered_ms, self._answered_ms = self._answered_ms, None
-        ends, _written = ask()
+        ends, *_ = ask()
         self._answered_ms = now_ms = self.monotonic_ms()
         if answered_ms is None:
             self._seen.clear()
