@@ -368,7 +368,7 @@ def test_distinct_counts_each_once_in_the_whole_range_and_sort_orders_results(tm
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        ("distinct: {by: [who]}", "only a batch may have it: add an end"),
+        ("distinct: {by: [who]}", "only a batch can use it; add an end"),
         ("sort: [who]", "sort where they are read, or at the desk with pipeline run --sort"),
         ("cogroup: [a, b]", "unite them with 'from: [a, b]'"),
     ],

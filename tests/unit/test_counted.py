@@ -35,9 +35,9 @@ def pipeline(old: str = "", new: str = "") -> CheckedPipeline:
         (
             ", max: 1h",
             "",
-            "count.max: is missing; expected: At its multiples since 1970-01-01 UTC counting begins anew",
+            "count.max: is missing; expected: Length of a period. At its multiples since 1970-01-01 UTC",
         ),
-        ("max: 1h", "max: 0s", "counting would begin anew at once"),
+        ("max: 1h", "max: 0s", "counting would start again immediately"),
         ("size: 3", "size: 0", "count.size"),
         ("by: [press]", "offset: 5m, by: [press]", "counting begins at multiples of 'max'; remove it"),
         ("count: {", "tumbling: 1h, count: {", "exactly one of: tumbling, sliding, cumulative, session, count"),

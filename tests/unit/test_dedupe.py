@@ -58,20 +58,20 @@ STEP = "  - dedupe: {by: [meter, message_id], within: 1h}\n"
     ("old", "new", "problem"),
     [
         ("within: 1h", "within: 0s", ":6: steps[0].dedupe.within: no two records would be compared"),
-        ("by: [meter, message_id]", "by: [meter, meter]", ":6: steps[0].dedupe.by[1]: 'meter' stands twice"),
+        ("by: [meter, message_id]", "by: [meter, meter]", ":6: steps[0].dedupe.by[1]: 'meter' is listed twice"),
         ("message_id]", "id]", ":6: steps[0].dedupe.by[1]: unknown column 'id'"),
         ("message_id]", "kwh]", ":6: steps[0].dedupe.by[1]: 'kwh' is a double"),
         (
             "by: [meter, message_id]",
             "by: [message_id]",
-            ":6: steps[0].dedupe.by: expected 'meter' among the fields, the key of stream 'meters', which a record that is sent "
-            "again has, too: it says in which partition both are; write [meter, message_id]",
+            ":6: steps[0].dedupe.by: expected the key of stream 'meters', 'meter', among the fields: it puts a record and its "
+            "duplicates into one partition; write [meter, message_id]",
         ),
-        (STEP, STEP + STEP, ":7: steps[1].dedupe: there is a dedupe already, steps[0].dedupe"),
+        (STEP, STEP + STEP, ":7: steps[1].dedupe: the pipeline already has a dedupe, steps[0].dedupe"),
         (
             "    emit: [{elasticsearch: quarters}]\n",
             "  - dedupe: {by: [meter], within: 1h}\n  - emit: [{elasticsearch: quarters}]\n",
-            ": steps[3].dedupe: stands behind window 'quarters'",
+            ": steps[3].dedupe: is after window 'quarters'",
         ),
         ("within: 1h", "within: 8d", ":5: steps: the windows and the delay reach back"),
     ],
@@ -85,7 +85,7 @@ def test_a_wrong_one_is_told_with_its_remedy(old: str, new: str, problem: str) -
 def test_a_stream_without_a_key_needs_one_partition() -> None:
     without_key = STREAM.replace("key: meter\n", "")
     with pytest.raises(
-        InvalidDocument, match="stream 'meters' has no key, so a record that is sent again may come to another"
+        InvalidDocument, match="stream 'meters' has no key, so a repeated record can be in another partition"
     ):
         energy(stream=without_key)
     alone = energy(("by: [meter, message_id]", "by: [message_id]"), stream=without_key + "partitions: 1\n")

@@ -278,7 +278,7 @@ def test_the_desk_merges_a_file_for_each_stream(
 def test_json_of_any_stream_makes_no_key() -> None:
     streams = STREAMS.replace("w: double", "w: double, free: json").replace("own:", "free: string, own:")
     text = f"{streams}pipeline: p{INPUTS}{UNITED.replace('by: [k]', 'by: [free]')}"
-    with pytest.raises(InvalidDocument, match="'free' is json, of which two texts may mean the same"):
+    with pytest.raises(InvalidDocument, match="'free' is json, and two strings of JSON can mean the same"):
         check_documents(text, "p.yaml", {})
 
 

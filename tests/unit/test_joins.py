@@ -162,9 +162,7 @@ def test_a_join_that_holds_more_text_than_an_array_has_room_for_says_what_to_low
     column = pa.StringArray.from_buffers(1, pa.py_buffer(offsets), pa.py_buffer(text))
     columns = {"order": pa.array(["a"]), "kind": column, OFFSET: pa.array([0]), ELEMENT: pa.nulls(1, pa.int32())}
     rows = operator.rows_of_records(LEFT, 0, np.array([0]), columns)
-    with pytest.raises(
-        PermanentError, match=r"steps\[2\]\.join: the rows that it holds in one bucket have more than 2 GiB"
-    ):
+    with pytest.raises(PermanentError, match=r"steps\[2\]\.join: the rows in one bucket have more than 2 GiB"):
         operator.step(operator.empty_state(), [rows, rows], Closing(None, None))
 
 
@@ -199,8 +197,8 @@ def test_a_window_join_meets_in_one_window_and_its_results_are_of_that() -> None
         ({"on": ["ordr"]}, "the left side has no column 'ordr'; did you mean 'order'?"),
         ({"on": ["weight"]}, "'weight' is a double, which makes no reliable key"),
         ({"on": ["more"]}, "'more' is json"),
-        ({"on": ["parts"]}, "'parts' is of type array<long>, and a key is one value"),
-        ({"on": ["order", "order"]}, "'order' stands twice"),
+        ({"on": ["parts"]}, "'parts' is of type array<long>, but a key must be a single value"),
+        ({"on": ["order", "order"]}, "'order' is listed twice"),
         ({"add": {"order": "left.order"}}, "'order' is a field of 'on'"),
         ({"add": {"x": "right.nothing"}}, "the right side has no column 'nothing'"),
         ({"add": {"x": "order"}}, "add"),

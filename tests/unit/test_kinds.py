@@ -251,7 +251,7 @@ def test_the_package_of_a_kind_is_a_part_of_what_results_depend_on() -> None:
     assert "kind_package" not in stage.identity
     part_of("bound", "operator", "acme-kinds 1.0")
     with pytest.raises(
-        FunctionUnusable, match=r"bound is of acme-kinds 1\.0 here and of acme-kinds 0\.9 where the job"
+        FunctionUnusable, match=r"bound belongs to acme-kinds 1\.0 here, but to acme-kinds 0\.9 where the job"
     ):
         part_of("bound", "operator", "acme-kinds 0.9")
 

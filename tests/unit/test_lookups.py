@@ -108,33 +108,33 @@ def test_what_is_wrong_in_a_lookup_is_told_with_field_and_line(old: str, new: st
         (
             "lookup: sites",
             "lookup: site",
-            ":5: steps[0].enrich.lookup: there is no lookup 'site'; did you mean 'sites'?",
+            ":5: steps[0].enrich.lookup: no lookup is called 'site'; did you mean 'sites'?",
         ),
         (
             "key: site",
             "key: sit",
-            "the key of lookup 'sites' is site, and this gives sit; where a column has another name",
+            "the key of lookup 'sites' is site, but this step has sit; if a column has another name",
         ),
         ("key: site", "key: {site: sit}", ":5: steps[0].enrich.key: unknown column 'sit'; did you mean 'site'?"),
         (
             "key: site",
             "key: {site: number}",
-            "'number' is a long, and 'site' of lookup 'sites' a string; derive a column",
+            "'number' is a long, but 'site' of lookup 'sites' is a string; derive a column",
         ),
         ("[rated]", "[ratet]", ":5: steps[0].enrich.add: lookup 'sites' has no field 'ratet'; did you mean 'rated'?"),
         (
             "[rated]",
             "[site]",
-            "there is a column 'site' already; give the lookup's field another name, as {site_2: site}",
+            "a column is already called 'site'; rename the field of the lookup, as {site_2: site}",
         ),
-        ("[rated]", "[rated, rated]", ":5: steps[0].enrich.add: a name stands twice"),
+        ("[rated]", "[rated, rated]", ":5: steps[0].enrich.add: a name is listed twice"),
         ("[rated]", "{_strandline_x: rated}", "is reserved for Strandline's own fields"),
         ("add: [rated]", "add: [rated], optinal: true", "unknown field 'optinal'; did you mean 'optional'?"),
         (
             "emit: [{elasticsearch: w}]\n",
             "emit: [{elasticsearch: w}]\n  - enrich: {lookup: sites, key: {site: device}, add: [area]}\n"
             "  - window: {name: h, tumbling: 1h, by: [device], aggregate: {n: sum(n)}}\n    emit: [{elasticsearch: h}]\n",
-            ":8: steps[2].enrich: stands behind window 'w', and only records are enriched",
+            ":8: steps[2].enrich: is after window 'w', but only records can be enriched",
         ),
     ],
 )

@@ -101,11 +101,11 @@ def test_a_function_of_an_installed_package_adds_columns() -> None:
         ("acme_quality:fahrenheit", "acme_quality:number", "acme_quality has no function 'number'"),
         ("acme_quality:fahrenheit", "acme_quality.fahrenheit", "String should match pattern"),
         ("acme_quality:fahrenheit", "acme_quality:random.random", "String should match pattern"),
-        ("deterministic: true", "deterministic: false", "must be true: a result is the same in every replay"),
+        ("deterministic: true", "deterministic: false", "must be true: a replay must compute the same results"),
         ("{warm: double}", "{warm: float}", "'float' is not a type; expected one of: string, long"),
         ('{warm: double}', '{temp: double}', "there is a column 'temp' already"),
         ("reads: [temp]", "reads: [tmp]", "unknown column 'tmp'; did you mean 'temp'?"),
-        ("reads: [temp]", "reads: [temp, temp]", "'temp' stands twice"),
+        ("reads: [temp]", "reads: [temp, temp]", "'temp' is listed twice"),
     ],
 )  # fmt: skip
 def test_what_may_not_be_called_is_refused_when_the_document_is_applied(old: str, new: str, said: str) -> None:
@@ -192,7 +192,7 @@ def test_a_function_that_depends_on_more_than_the_row_stops_the_job(function: st
     with pytest.raises(FunctionUnusable) as stopped:
         mapped(step(function), temp=[1.0, 2.0, 4.0])
     assert str(stopped.value).startswith(
-        f"steps[0].map: acme_quality:{function} of acme-quality 1.2.0 gave other values of warm when it was called again"
+        f"steps[0].map: acme_quality:{function} of acme-quality 1.2.0 returned other values of warm when it was called again"
     )
 
 
@@ -230,7 +230,7 @@ def test_values_are_the_same_to_the_last_bit_within_arrays_and_structs_too(
         if batch.num_rows == 2
         else pa.RecordBatch.from_arrays([pa.array([other], arrow_type(kind))], ["warm"])
     )
-    with pytest.raises(FunctionUnusable, match="gave other values of warm"):
+    with pytest.raises(FunctionUnusable, match="returned other values of warm"):
         steps({"temp": pa.array([0.0, 0.0])}, 2)
 
 
@@ -265,7 +265,7 @@ def test_an_answer_of_another_form_stops_the_job(function: str, said: str) -> No
 def test_no_value_is_a_problem_unless_the_type_says_that_it_may_be() -> None:
     found = mapped(step("none_below_zero"), temp=[1.0, -1.0, None])
     assert [problem.message for problem in found.problems] == [
-        "steps[0].map: acme_quality:none_below_zero gave no value for warm"
+        "steps[0].map: acme_quality:none_below_zero returned no value for warm"
     ]
     assert found.columns["warm"].to_pylist() == [1.0, None]
     found = mapped(step("none_below_zero", warm="double?"), temp=[1.0, -1.0, None])
@@ -283,7 +283,9 @@ def test_another_release_than_where_the_job_was_started_stops_it(package: Path) 
         RowSteps(pipeline.all_stages[0].steps_before, pipeline.inputs[0].stream.types).apply(
             {"temp": pa.array([1.0])}, 1
         )
-    assert "is of acme-quality 1.3.0 here and of acme-quality 1.2.0 where the job was started" in str(stopped.value)
+    assert "belongs to acme-quality 1.3.0 here, but to acme-quality 1.2.0 where the job was started" in str(
+        stopped.value
+    )
     assert checked().identity != pipeline.identity
 
 

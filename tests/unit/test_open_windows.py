@@ -558,7 +558,7 @@ def test_what_can_show_no_open_windows_says_so() -> None:
 def test_a_pipeline_with_updates_is_explained_and_may_begin_to_show_them_by_an_upgrade() -> None:
     new = pipeline_of("tumbling: 10s, by: [k]")
     (stage,) = pipeline_graph(new)["stages"]
-    assert stage["emits"] == ["elasticsearch: out", "elasticsearch: out.open, each 5s what open windows hold"]
+    assert stage["emits"] == ["elasticsearch: out", "elasticsearch: out.open, open windows every 5s"]
     old = pipeline_of("tumbling: 10s, by: [k]", emit="{elasticsearch: out}")
     (change,) = changes_between(old, new)
     assert (change.what, change.effect) == ("how often open windows of out are shown", Effect.SAFE)

@@ -114,10 +114,10 @@ def test_another_release_than_where_the_job_was_started_stops_it() -> None:
     require_packages(packages_of(["product", "count"]))
     with pytest.raises(FunctionUnusable) as stopped:
         require_packages({"product": "acme-aggregates 0.9"})
-    assert "product is of acme-aggregates 1.0 here and of acme-aggregates 0.9 where the job was started" in str(
+    assert "product belongs to acme-aggregates 1.0 here, but to acme-aggregates 0.9 where the job was started" in str(
         stopped.value
     )
-    with pytest.raises(FunctionUnusable, match="gone is of no package here and of acme 1 where"):
+    with pytest.raises(FunctionUnusable, match="gone belongs to no package here, but to acme 1 where"):
         require_packages({"gone": "acme 1"})
 
 

@@ -340,7 +340,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         (
             "tumbling: 1m\n",
             "tumbling: 1m\n      tz: Europe/Berlin\n",
-            "window.tz: a time zone says when days begin, so it",
+            "window.tz: a time zone determines when days begin, so it",
         ),
         (
             "tumbling: 1h\n",
@@ -350,7 +350,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         (
             "tumbling: 1m\n",
             "cumulative: {size: 1h, step: 0s}\n",
-            "window.cumulative.step: windows that all end at once",
+            "window.cumulative.step: all windows would end at the same time",
         ),
         (
             "tumbling: 1m\n",
@@ -363,23 +363,27 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
             "cumulative.step: 30s of window 'hourly' is not a multiple",
         ),
         ("tumbling: 1m\n", "session: {max: 1h}\n", ":9: steps[2].window.session.gap: is missing"),
-        ("tumbling: 1m\n", "session: {gap: 0s}\n", ":9: steps[2].window.session.gap: each record would be a session"),
+        (
+            "tumbling: 1m\n",
+            "session: {gap: 0s}\n",
+            ":9: steps[2].window.session.gap: each record would be its own session",
+        ),
         (
             "tumbling: 1m\n",
             "session: {gap: 30s, max: 10s}\n",
-            ":9: steps[2].window.session.max: 10s is less than the gap of 30s, which each session lasts; expected at least",
+            ":9: steps[2].window.session.max: 10s is less than the gap of 30s, but each session lasts at least that long",
         ),
         (
             "tumbling: 1h\n",
             "session: {gap: 1m}\n",
-            ":20: steps[4].window.session.gap: 1m of window 'hourly' is no longer than the 1m from one window 'per_minute'",
+            ":20: steps[4].window.session.gap: 1m of window 'hourly' must be longer than the 1m from one window 'per_minute'",
         ),
         (
             "tumbling: 1h",
             "tumbling: 90s",
             ":20: steps[4].window.tumbling: 1m30s of window 'hourly' is not a multiple of 1m",
         ),
-        ("tumbling: 1m\n", "sliding: {size: 1m, every: 0s}\n", ":9: steps[2].window.sliding.every: windows that all"),
+        ("tumbling: 1m\n", "sliding: {size: 1m, every: 0s}\n", ":9: steps[2].window.sliding.every: all windows"),
         ("tumbling: 1m\n", "sliding: {size: 1m, every: 61s}\n", ":9: steps[2].window.sliding.every: 1m1s is more than"),
         ("tumbling: 1m\n", "sliding: {size: 1m}\n", "steps[2].window.sliding.every: is missing"),
         ("tumbling: 1m\n", "sliding: {size: 1m, every: 5s}\n      tumbling: 1m\n", "exactly one of: tumbling, sliding"),
@@ -407,7 +411,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         ),
         ("name: hourly", "name: per_minute", ":19: steps[4].window.name: there is a window 'per_minute' already"),
         ("by: [turbine, site]", "by: [turbine, sit]", ":10: steps[2].window.by[1]: unknown column 'sit'; did you mean"),
-        ("by: [turbine, site]", "by: [turbine, turbine]", ":10: steps[2].window.by[1]: 'turbine' stands twice"),
+        ("by: [turbine, site]", "by: [turbine, turbine]", ":10: steps[2].window.by[1]: 'turbine' is listed twice"),
         (
             "by: [turbine, site]",
             "by: [turbine, power]",
@@ -421,7 +425,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         (
             "n: count(*)\n",
             "turbine: count(*)\n        n: count(*)\n",
-            ":12: steps[2].window.aggregate.turbine: 'turbine' st",
+            ":12: steps[2].window.aggregate.turbine: 'turbine' is listed twice",
         ),
         ("n: count(*)\n", "N: count(*)\n        n: count(*)\n", "'N' and 'n' differ only in case"),
         ("peak: max(load)\n", "_id: max(load)\n        peak: max(load)\n", "aggregate._id: '_id' begins with '_'"),

@@ -351,7 +351,7 @@ def test_steps_behind_a_window_change_its_results() -> None:
 
 MISTAKES: list[tuple[list[dict[str, Any]], str]] = [
     ([{"select": ["devise"]}, STEPS[3]], "unknown column 'devise'; did you mean 'device'?"),
-    ([{"select": ["device", "device"]}, STEPS[3]], "'device' stands twice"),
+    ([{"select": ["device", "device"]}, STEPS[3]], "'device' is listed twice"),
     ([{"drop": ["device", "ts", "power", "note"]}, STEPS[3]], "leaves no field"),
     ([STEPS[3], {"where": "power > 1"}], "stands after the last emit, where it changes nothing"),
     ([STEPS[3], {"emit": [{"elasticsearch": "farm-raw"}]}], "'farm-raw' is emitted to already"),
@@ -368,7 +368,7 @@ MISTAKES: list[tuple[list[dict[str, Any]], str]] = [
 ]
 WINDOW = {"window": {"name": "all", "tumbling": "1m", "by": ["device"], "aggregate": {"n": "count(*)"}}}
 MISTAKES += [
-    ([WINDOW, {"drop": ["device"]}, STEPS[3]], "leaves out device, by which window 'all' groups"),
+    ([WINDOW, {"drop": ["device"]}, STEPS[3]], "leaves out device, but window 'all' groups by it"),
     ([WINDOW, {**STEPS[3], "name": "x"}], "results behind a window are of stage 'all'; remove the name"),
     ([{**WINDOW, "emit": [{"stream": "y"}]}, STEPS[3]], "window 'all' emits already"),
     ([{**WINDOW, "name": "x"}, STEPS[3]], "a window's name stands inside 'window'"),

@@ -106,5 +106,5 @@ def test_it_is_a_text_in_expressions_and_no_key() -> None:
 
     checked = check(pipeline("t"), stream())
     assert checked.stages[0].field_types == {"t": "long", "latest": "string", "n": "long"}
-    with pytest.raises(InvalidDocument, match="is json, of which two texts may mean the same"):
+    with pytest.raises(InvalidDocument, match="is json, and two strings of JSON can mean the same"):
         check(pipeline("rest"), stream())

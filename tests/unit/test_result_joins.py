@@ -78,15 +78,15 @@ def test_what_can_not_be_joined_is_refused_with_what_to_do() -> None:
     refused: list[tuple[list[dict[str, Any]], str]] = [
         (
             [BOTH[0], window("b", ["machine"], {"tumbling": "5m"}), join(same_window=True)],
-            r"same_window: the windows on the left are 1m, those on the right 5m; let them be equal, or join in windows",
+            r"same_window: the windows on the left are 1m, those on the right 5m; use equal windows, or join 'within' a time",
         ),
         (
             [BOTH[0], join(right="plant", same_window=True)],
-            r"right: is records, which have no window; 'same_window' joins results of windows on both sides",
+            r"right: consists of records, which have no window, but 'same_window' joins results of",
         ),
         (
             [BOTH[0], window("b", ["machine"], {"session": {"gap": "1m"}}), join(same_window=True)],
-            r"right: takes the results of 'b', which begin and end where rows stand.*join them 'within' a time",
+            r"right: reads the results of 'b', whose windows begin and end with records.*join them 'within' a time",
         ),
         (
             [*BOTH, join(tumbling="90s")],
@@ -94,9 +94,12 @@ def test_what_can_not_be_joined_is_refused_with_what_to_do() -> None:
         ),
         ([*BOTH, join(tumbling="1m", same_window=True)], "a join has exactly one of: within, tumbling, same_window"),
         ([*BOTH, join(on=["site"], same_window=True)], "the left side has no column 'site'"),
-        ([*BOTH, join(within="1m", latest=True)], r"latest: needs 'within: {before: ...}' alone"),
-        ([*BOTH, join(within={"before": "1m"}, latest=True, type="full")], r"'full' would give each row on the right"),
-        ([*BOTH, join(within={"before": "1m"}, latest=True, max_rows=5)], r"a row meets one other at most"),
+        ([*BOTH, join(within="1m", latest=True)], r"latest: needs only 'within: {before: ...}'"),
+        (
+            [*BOTH, join(within={"before": "1m"}, latest=True, type="full")],
+            r"'full' would return each row on the right",
+        ),
+        ([*BOTH, join(within={"before": "1m"}, latest=True, max_rows=5)], r"a row has at most one partner"),
         ([*BOTH, join(tumbling="1m", latest=True)], r"latest: needs 'within"),
     ]
     for steps, message in refused:

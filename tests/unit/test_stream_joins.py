@@ -234,7 +234,8 @@ def test_a_dedupe_stands_before_a_union() -> None:
     united = "- {from: [orders, parcels], dedupe: {by: [id], within: 1m}, name: once}\n  - {join"
     text = STEPS.replace("- {join", united).replace("left: orders", "left: once").replace("left.amount", "left.id")
     with pytest.raises(
-        InvalidDocument, match="stands behind the union of orders, parcels, and repeats are in one partition"
+        InvalidDocument,
+        match="is after the union of orders, parcels, but all duplicates of a record must be in one partition",
     ):
         checked(text)
 

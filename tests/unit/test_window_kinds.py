@@ -49,7 +49,7 @@ def test_what_a_kind_keeps_and_reaches_back_is_told(say: Say) -> None:
     sessions, _ = graph["stages"]
     assert sessions["windows"] == "sessions with a gap of 30s, 1h at most"
     assert sessions["state"]["pane_ms"] == 30_000
-    assert any("of a key that never pauses, one for each 30s; a shorter 'max'" in hint for hint in graph["hints"])
+    assert any("for a key that never pauses, one for each 30s; a shorter 'max'" in hint for hint in graph["hints"])
     graph = graph_of("days")
     assert graph["stages"][0]["windows"] == "1d, 6h later, in Europe/Berlin"
     assert (graph["reach_ms"], len(graph["time_zone_rules"])) == (26 * HOUR_MS, 5)

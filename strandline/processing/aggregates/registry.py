@@ -99,6 +99,6 @@ def require_packages(packages: Mapping[str, str]) -> None:
         if part is None or part.package != wanted:
             here = "no package" if part is None else part.package
             raise FunctionUnusable(
-                f"the aggregate function {name} is of {here} here and of {wanted} where the job was started; install the same "
-                "package everywhere, and restart the job"
+                f"the aggregate function {name} belongs to {here} here, but to {wanted} where the job was started; install the "
+                "same package everywhere, and restart the job"
             )

@@ -1,4 +1,4 @@
-"""What a kind of stage says of itself: in the graph of a pipeline, in its hints, and in the explanation of a job."""
+"""Words of each kind of stage, for the graph of a pipeline, its hints, and the explanation of a job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from strandline.results.names import open_index
 Answer = dict[str, Any]
 """JSON object."""
 TEXT_BYTES = 24
-"""Estimated size of a text."""
+"""Estimated size of a string."""
 LIST_VALUES = 20
 """Estimated number of values of a list."""
 
@@ -33,7 +33,8 @@ class StageInGraph:
     stage: Stage
     operator: WindowOperator
     source: str
-    """Names of the streams, of the stage, or of the emission of records that it reads. Of a join, those on its left side."""
+    """Names of the streams, of the stage, or of the emission of records that the stage reads. For a join, those of its left
+    side."""
     steps: Sequence[RowStep]
     """Steps from the source to the stage."""
     delay_ms: int
@@ -51,7 +52,7 @@ class StageWords(ABC):
 
     @abstractmethod
     def hints(self, stage: Stage, told: Answer, delay_ms: int) -> Iterator[str]:
-        """Yield sentences on what the stage costs, and on what may surprise. `told`: as `graph` returns it."""
+        """Yield sentences on the cost of the stage and on surprising behaviour. `told`: the result of `graph`."""
 
     def results_name(self, stage: Stage) -> str:
         """Return a name for windows that begin and end with records, in titles of charts. Empty for windows of one size."""
@@ -78,7 +79,8 @@ def emits_in_words(stage: RecordStage | Stage) -> Iterator[str]:
     for emit in stage.emits:
         yield f"{emit.kind}: {emit.name}"
         if emit.index.updates_ms is not None:
-            yield f"{emit.kind}: {open_index(emit.name)}, each {format_duration(emit.index.updates_ms)} what open windows hold"
+            every = format_duration(emit.index.updates_ms)
+            yield f"{emit.kind}: {open_index(emit.name)}, open windows every {every}"
 
 
 def step_in_words(step: RowStep) -> str:
@@ -87,11 +89,11 @@ def step_in_words(step: RowStep) -> str:
 
 
 def bytes_of(schema: pa.Schema) -> int:
-    """What a row takes, about."""
+    """Return the approximate number of bytes of a row."""
     total = 0
     for kind in schema.types:
         try:
             total += -(-kind.bit_width // 8)
-        except ValueError:  # a text, or a list
+        except ValueError:  # a string, or a list
             total += TEXT_BYTES * (LIST_VALUES if pa.types.is_list(kind) else 1)
     return total

@@ -101,8 +101,8 @@ def part_of(kind: str, part: Part, package: str | None = None) -> ModuleType:
     """
     if package is not None and package != (here := package_of(kind)):
         raise FunctionUnusable(
-            f"the kind {kind} is of {here or 'no package'} here and of {package or 'no package'} where the job was started; "
-            "install the same package everywhere, and restart the job"
+            f"the kind {kind} belongs to {here or 'no package'} here, but to {package or 'no package'} where the job was "
+            "started; install the same package everywhere, and restart the job"
         )
     if kind in _OWN_NAMES:
         return importlib.import_module(module_of(kind, part))

@@ -9,7 +9,7 @@ from strandline.processing.kinds.count.shape import CountShape
 
 
 class CountQuery(WindowQuery):
-    """As `CountShape` says: number each key's rows in their order, anew in each period of the greatest length."""
+    """Numbers the rows of each key in their order, starting again in each period of `size_ms`. See `CountShape`."""
 
     def windows(self, table: str, days: Sequence[tuple[int, int]]) -> str:
         shape = self.stage.shape

@@ -13,17 +13,17 @@ from strandline.core.documents import Path
 
 
 class CountSpec(DocumentModel):
-    """Windows that hold so many records of a key each, in the order of event time."""
+    """Windows that contain a number of records of one key, in the order of event time."""
 
     size: Annotated[int, Field(ge=1, le=10_000_000)]
-    """How many."""
+    """Number of records."""
     max: Duration
-    """At its multiples since 1970-01-01 UTC counting begins anew, and what is not filled is closed: else a start would have to
-    count from the first record of all."""
+    """Length of a period. At its multiples since 1970-01-01 UTC, counting starts again, and windows that aren't full are closed.
+    Without this limit, a start would have to count from the first record of the stream."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if self.max == 0:
-            yield ("max",), "counting would begin anew at once; expected at least 1ms"
+            yield ("max",), "counting would start again immediately; expected at least 1ms"
 
 
 class WindowFields(DocumentModel):

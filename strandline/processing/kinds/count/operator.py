@@ -1,15 +1,18 @@
-"""The operator of windows that count records: (state, rows, what closes) -> (state, results), as `windows.py` says.
+"""The operator of windows that count records: (state, rows, closing) -> (state, results). See `operators/windows.py`.
 
-The records of a key in one *period* (from one multiple of the greatest length since 1970 to the next) are put in the order of
-event time; those of one time in the order of their partitions, and of the log. In this order every `count` of them are a window.
-So a window depends on no record that is later than its last one, and on none from before its period.
+A *period* lasts from one multiple of `size_ms` since 1970 to the next. The records of a key in one period are ordered by event
+time. Records with the same event time are ordered by partition, then by their order in the log. In this order, each `count`
+records are a window. So a window depends neither on records after its last one, nor on records of earlier periods.
 
-A row has its place in the order once the watermark has passed its millisecond: then it is *settled*, and folded into its window,
-in that order. So the bits are the same however the log was sliced. A window that is filled is final at once; one that is not when
-its period is over ends with the period.
+The order of a row is known when the watermark has passed its millisecond: then the row is *settled*, and is folded into its
+window in that order. So the bits don't depend on how the log was sliced. A full window is final immediately. A window that isn't
+full ends with its period.
 
-State. Rows that are not settled, with their arguments. Of each key and period that is not over, the window that is being filled,
-which may hold nothing yet: from it follows where counting goes on.
+The state contains:
+
+- rows that aren't settled, with their arguments;
+- the window that is being filled, for each key and each period that isn't over. It can be empty: it determines where counting
+  continues.
 """
 
 from __future__ import annotations
@@ -29,12 +32,12 @@ from strandline.results.names import WINDOW_NUMBER
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
 _WAITING = -1
-"""In the place of a window's number: the row is not settled."""
+"""Replaces the number of a window: the row isn't settled."""
 _FAR_MS = 1 << 53
 
 
 class CountOperator(WindowOperator):
-    """One stage of windows that count."""
+    """One stage of windows that count records."""
 
     places = (
         ("event_us", pa.int64()),
@@ -44,8 +47,8 @@ class CountOperator(WindowOperator):
         ("rows", pa.int64()),
         ("start_ms", pa.int64()),
     )
-    """Of a window that is being filled: when its last row happened, its number in the period, how many rows it has, when the
-    first one happened. In one that has none, the times are of the window before."""
+    """State of a window that is being filled: time of its last row, its number in the period, its number of rows, and the time of
+    its first row. If the window is empty, the times are those of the window before it."""
 
     def __init__(self, stage: Stage, types: dict[str, str]) -> None:
         super().__init__(stage, types)
@@ -64,12 +67,12 @@ class CountOperator(WindowOperator):
     def step_in_part(
         self, state: WindowState, rows: Sequence[Rows], closing: Closing
     ) -> tuple[WindowState, list[ClosedWindows]]:
-        """As `WindowOperator.step_in_part`.
+        """See `WindowOperator.step_in_part`.
 
         1. Number the keys of the state and of the rows together.
-        2. Put settled rows in order, and fold each into its window.
-        3. Take out the windows that are filled, or whose period is over.
-        4. Keep the others, where counting goes on, and the rows that are not settled.
+        2. Order the settled rows, and fold each row into its window.
+        3. Take out the windows that are full, or whose period is over.
+        4. Keep the other windows, the positions from which counting continues, and the rows that aren't settled.
         """
         numbers, keys = merge_keys([state.keys, *[one.key_table for one in rows]], self.key_schema)
         known = state.groups.set_column(1, self.state_schema.field(1), pa.array(numbers[0][_of(state.groups, 1)]))
@@ -91,7 +94,7 @@ class CountOperator(WindowOperator):
         return self._without_unused_keys(keys, left), [ClosedWindows(keys, closed)] if closed.num_rows else []
 
     def open_windows(self, state: WindowState, closed_ms: int | None, rows_max: int) -> list[ClosedWindows]:
-        """As `WindowOperator.open_windows`: windows as they would be if nothing more came."""
+        """Return the windows as they would be if no more rows arrived. See `WindowOperator.open_windows`."""
         return self.step_in_part(state, [], Closing(closed_ms, _FAR_MS))[1]
 
     def _finish(self, closed: ClosedWindows) -> pa.RecordBatch:
@@ -104,7 +107,7 @@ class CountOperator(WindowOperator):
         return pa.RecordBatch.from_arrays(columns, schema=self.result_schema)
 
     def _waiting(self, numbers: Sequence[Codes], rows: Sequence[Rows]) -> list[pa.RecordBatch]:
-        """New rows, as the state has them."""
+        """Return new rows in the form of the state."""
         found = []
         for number, one in zip(numbers, rows, strict=True):
             count = len(one.panes)
@@ -122,7 +125,7 @@ class CountOperator(WindowOperator):
         return found
 
     def _folded(self, filling: pa.RecordBatch, settled: pa.RecordBatch) -> pa.RecordBatch:
-        """Windows with these rows in them, by key, period and number: those that were being filled, and those that follow."""
+        """Return the windows that contain these rows, by key, period, and number: those being filled, and those that follow."""
         before = filling.num_rows
         columns = [np.concatenate([_of(filling, at), _of(settled, at)]) for at in range(len(self.places))]
         event_us, key, partition, number, rows, start_ms = columns
@@ -134,7 +137,7 @@ class CountOperator(WindowOperator):
         event_us, key, period, number, rows, start_ms = (
             one[order] for one in (event_us, key, period, number, rows, start_ms)
         )
-        # How many rows of the key and period there were before each: the window being filled says where counting goes on.
+        # Number of rows of the key and period before each row. The window being filled determines where counting continues.
         begins = np.ones(len(key), np.bool_)
         begins[1:] = (key[1:] != key[:-1]) | (period[1:] != period[:-1])
         of_group = np.cumsum(begins) - 1
@@ -150,7 +153,7 @@ class CountOperator(WindowOperator):
         last = np.append(at[1:], len(key))[:count] - 1
         places = np.empty(len(order), np.int64)
         places[order] = code
-        # What is folded stands in order: first what was there, then the new rows.
+        # The fold is in order: first the existing partial results, then the new rows.
         in_order = order[is_new[order]] - before
         taken = settled.take(pa.array(in_order))
         partials, arguments = len(self.places), len(self.places) + len(self.aggregates.partial_types)
@@ -162,7 +165,7 @@ class CountOperator(WindowOperator):
             places[before:][in_order],
             count,
         )
-        has_none = rows[at] == 0  # one that was empty begins with its first new row
+        has_none = rows[at] == 0  # a window that was empty begins with its first new row
         first = np.where(has_none & (last > at), at + 1, at)
         of_window = [
             event_us[last],
@@ -176,18 +179,18 @@ class CountOperator(WindowOperator):
         return pa.RecordBatch.from_arrays([*map(pa.array, of_window), *folded, *nothing], schema=self.state_schema)
 
     def _ends_ms(self, windows: pa.RecordBatch) -> Codes:
-        """When these windows end, if no more rows are settled."""
+        """Return the end of each window, if no more rows are settled."""
         last_ms, size_ms = _of(windows, 0) // 1000, self.stage.size_ms
         ends: Codes = np.where(_of(windows, 4) == self._count, last_ms + 1, (last_ms // size_ms + 1) * size_ms)
         return ends
 
     def _closed(self, windows: pa.RecordBatch, ends_ms: Codes, ranks: Codes, rows: Codes) -> pa.RecordBatch:
-        """These windows with their ends in the place of the last row's time, by end, then key, then number."""
+        """Return these windows by end, then key, then number. Their ends replace the times of their last rows."""
         order = rows[np.lexsort((_of(windows, 3)[rows], ranks[_of(windows, 1)[rows]], ends_ms[rows]))]
         return windows.take(pa.array(order)).set_column(0, "end_ms", pa.array(ends_ms[order]))
 
     def _gone_on(self, windows: pa.RecordBatch, is_closed: np.ndarray, up_to_ms: int) -> pa.RecordBatch:
-        """The next window of each key and period whose last one is filled while the period goes on."""
+        """Return the next window of each key and period whose last window is full while the period isn't over."""
         size_us = self.stage.size_ms * 1000
         key, period = _of(windows, 1), _of(windows, 0) // size_us
         is_last = np.ones(len(key), np.bool_)

@@ -9,7 +9,7 @@ from strandline.processing.kinds.windows.window_plan import Argument, WindowForm
 
 
 class CountPlan(WindowPlan):
-    """Windows of so many records."""
+    """Windows that contain a number of records."""
 
     why_no_offset = "counting begins at multiples of 'max'; remove it"
     forms = (

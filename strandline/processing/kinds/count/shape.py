@@ -11,9 +11,12 @@ from strandline.results.names import WINDOW_NUMBER
 
 @dataclass(frozen=True)
 class CountShape(AnywhereShape):
-    """Windows that hold `count` records of a key each, in the order of event time: each ends 1 ms after the millisecond of its
-    last one. At each multiple of `size_ms` since 1970 counting begins anew, and what is not filled ends there. `every_ms` is 1:
-    they end anywhere."""
+    """Windows that contain `count` records of one key, in the order of event time. A window ends 1 ms after the millisecond of
+    its last record.
+
+    Counting starts again at each multiple of `size_ms` since 1970, and windows that aren't full end there. `every_ms` is 1,
+    because windows can end anywhere.
+    """
 
     count: int = 1
     kind = "count"
@@ -31,7 +34,7 @@ class CountShape(AnywhereShape):
         return {**super().identity, "count": self.count}
 
     def first_start(self, after_ms: int) -> int:
-        """Counting begins there for all windows that end after `after_ms`."""
+        """Return the time from which all windows are counted that end after `after_ms`."""
         return after_ms // self.size_ms * self.size_ms
 
     def last_end_holding(self, event_ms: int) -> int:

@@ -16,8 +16,8 @@ class CountWords(WindowWords):
 
     def hints(self, stage: Stage, told: Answer, delay_ms: int) -> Iterator[str]:
         yield (
-            f"'{stage.name}' keeps each row until event time is {format_duration(delay_ms)} past it, since only then its place "
-            f"is known, and of each key one window until the next multiple of {format_duration(stage.size_ms)}"
+            f"'{stage.name}' keeps each row until event time is {format_duration(delay_ms)} past it, because its order is not "
+            f"known before, and one window of each key until the next multiple of {format_duration(stage.size_ms)}"
         )
         yield from super().hints(stage, told, delay_ms)
 

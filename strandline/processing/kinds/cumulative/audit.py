@@ -8,7 +8,7 @@ from strandline.processing.audit_queries.window_query import TIME, WindowQuery
 
 
 class CumulativeQuery(WindowQuery):
-    """A row is in each window that began last before it, and ends later."""
+    """A row is in each window of the last whole window that began at or before the row, if the window ends after it."""
 
     def windows(self, table: str, days: Sequence[tuple[int, int]]) -> str:
         shape = self.stage.shape

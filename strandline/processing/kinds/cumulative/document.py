@@ -12,21 +12,21 @@ from strandline.processing.kinds.windows.limits import too_many
 
 
 class CumulativeSpec(DocumentModel):
-    """Windows that begin together and end one step after the other."""
+    """Windows that begin together. Each ends one step after the one before."""
 
     size: Duration
-    """How long the longest is; they begin at its multiples since 1970-01-01 UTC."""
+    """Length of the longest window. Windows begin at its multiples since 1970-01-01 UTC."""
     step: Duration
-    """How much longer each is than the one before."""
+    """Difference in length between a window and the next shorter window."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if self.step == 0:
-            yield ("step",), "windows that all end at once; expected at least 1ms"
+            yield ("step",), "all windows would end at the same time; expected at least 1ms"
         elif self.size == 0 or self.size % self.step:
             yield (
                 ("size",),
                 f"{format_duration(self.size)} is not a multiple of the step of {format_duration(self.step)}, so the last window "
-                "would end at no step",
+                "would not end at a step",
             )
         elif (problem := too_many(self.size, self.step)) is not None:
             yield ("step",), problem

@@ -1,7 +1,7 @@
-"""The operator of cumulative windows: they begin together and end one step after the other, as `windows.py` says of all windows.
+"""The operator of cumulative windows, which begin together and end one step after another. See `operators/windows.py`.
 
-A pane is a step. The window of number n ends with pane n, and holds the panes from the beginning of its *whole window* (of the
-greatest length) to there. Nothing of a whole window leaves the state before it is over.
+A pane is a step. The *whole window* is the longest one. Window n ends with pane n, and contains the panes from the beginning of
+its whole window to pane n. The state keeps all panes of a whole window until it is over.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class CumulativeOperator(WindowOperator):
         return self._whole(windows)[0], windows + 1
 
     def _first_and_last_window(self, panes: Codes) -> tuple[Codes, Codes]:
-        """One in which nothing is new is among them, if its whole window has something by then."""
+        """Include windows without new rows, if their whole window contains rows before their end."""
         return panes, self._whole(panes)[1] - 1
 
     def _whole(self, panes: Codes) -> tuple[Codes, Codes]:
-        """Of the whole windows that hold these panes the first pane, and the first one behind."""
+        """Return the first pane of the whole window that contains each pane, and the first pane after it."""
         first = panes // self._size_panes * self._size_panes
         return first, first + self._size_panes
 
     def _open_until_ms(self, groups: pa.RecordBatch) -> int:
-        """When the step ends in which the last row is: later windows hold the same."""
+        """Return the end of the step that contains the last row. Later windows contain the same rows."""
         return int(self._panes.starts_ms(groups.column(0).to_numpy()[-1:] + 1)[0])
 
 

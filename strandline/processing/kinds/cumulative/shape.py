@@ -9,8 +9,11 @@ from strandline.processing.pipelines.event_time import WindowShape
 
 @dataclass(frozen=True)
 class CumulativeShape(WindowShape):
-    """Windows that begin together and end one step after the other: at each multiple of `every_ms`, the step, ends one that began
-    at the last multiple of `size_ms`, the greatest length, before."""
+    """Windows that begin together. Each ends one step after the one before.
+
+    The step is `every_ms`. The longest window has `size_ms`. At each multiple of the step a window ends, which began at the last
+    multiple of `size_ms` before.
+    """
 
     kind = "cumulative"
     begin_together = True

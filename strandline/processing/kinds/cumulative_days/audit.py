@@ -9,7 +9,7 @@ from strandline.processing.kinds.days.shape import DayShape
 
 
 class CumulativeDayQuery(DayQuery):
-    """A row is in each window of its days that ends later than it."""
+    """A row is in each window of its days that ends after it."""
 
     def _whole(self) -> DayShape:
         shape = self.stage.shape

@@ -32,8 +32,8 @@ class CumulativeDayPlan(CumulativePlan):
         ):
             yield (
                 ("cumulative", "step"),
-                f"days of {window.tz} do not always begin where a step of {format_duration(step_ms)} does; expected one that "
-                "fits, as 1h or 15m",
+                f"a day of {window.tz} does not always begin at a multiple of the step of {format_duration(step_ms)}; "
+                "expected a step that fits, such as 1h or 15m",
             )
 
 

@@ -10,8 +10,8 @@ from strandline.processing.kinds.days.shape import DayShape
 
 @dataclass(frozen=True)
 class CumulativeDayShape(CumulativeShape):
-    """Cumulative windows that begin with days of a time zone, or with so many together as `size_ms` has. Days begin where steps
-    do: the check of the pipeline sees to it."""
+    """Cumulative windows that begin with days of a time zone. `size_ms` is a number of days. The check of the pipeline ensures
+    that days begin at multiples of the step."""
 
     zone: str = "UTC"
     kind = "cumulative_days"
@@ -22,7 +22,7 @@ class CumulativeDayShape(CumulativeShape):
 
     @property
     def whole(self) -> DayShape:
-        """The windows of the greatest length."""
+        """The longest windows."""
         return DayShape(self.size_ms, self.size_ms, self.offset_ms, zone=self.zone)
 
     @property

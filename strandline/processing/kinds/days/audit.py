@@ -10,7 +10,7 @@ from strandline.processing.kinds.days.shape import DayShape
 
 
 class DayQuery(WindowQuery):
-    """Windows of days, and cumulative windows that begin with such."""
+    """Windows of days, and cumulative windows that begin with days."""
 
     def days(self, database: Database, table: Table) -> Sequence[tuple[int, int]]:
         return list(_days(database, table, self._whole()))
@@ -30,12 +30,12 @@ class DayQuery(WindowQuery):
         return f"SELECT *, {self._ends()} AS end_ms FROM ({found})"
 
     def _ends(self) -> str:
-        """The end of each window within a window from `start_ms` to `last_ms` that a row is in."""
+        """Return the end of each window that a row is in, within a window of days from `start_ms` to `last_ms`."""
         return "last_ms"
 
 
 def _days(database: Database, table: Table, shape: DayShape) -> Iterator[tuple[int, int]]:
-    """Start and end of each window that may hold a row."""
+    """Yield the start and the end of each window that can contain a row."""
     found: set[int] = set()
     more = shape.size_ms // shape.every_ms
     for batch in database.query(f"SELECT DISTINCT {TIME} // {shape.every_ms} AS about FROM {table.sql}"):

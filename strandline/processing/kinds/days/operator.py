@@ -1,4 +1,4 @@
-"""The operator of windows of days: a pane is as many days as lie between the beginnings of two windows, of whatever length."""
+"""The operator of windows of days. A pane is the time between the beginnings of two windows, whatever its length."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from strandline.processing.pipelines.stages import Stage
 
 
 class DayOperator(WindowOperator):
-    """One stage of windows of days. The check of a pipeline lets the size only be a multiple of the distance."""
+    """One stage of windows of days. The check of a pipeline ensures that the size is a multiple of the distance."""
 
     def __init__(self, stage: Stage, types: dict[str, str]) -> None:
         super().__init__(stage, types)

@@ -13,14 +13,14 @@ from strandline.processing.operators.panes import Panes
 
 @dataclass(frozen=True)
 class DayPanes(Panes):
-    """The days of a time zone, or so many together as lie between the beginnings of two windows."""
+    """Panes of one or more days of a time zone: each lasts from the beginning of one window to that of the next."""
 
     shape: DayShape
 
     def of(self, event_us: Codes) -> Codes:
         if not len(event_us):
             return event_us
-        # Where a day begins is looked up for each day that is there, not for each event.
+        # The beginning of a day is looked up for each day that occurs, not for each event.
         in_utc = (event_us - 1000 * self.shape.offset_ms) // (1000 * self.shape.every_ms)
         about, codes = np.unique(in_utc, return_inverse=True)
         near = np.unique(np.concatenate([about - 1, about, about + 1]))

@@ -10,9 +10,12 @@ from strandline.processing.pipelines.event_time import WindowShape
 
 @dataclass(frozen=True)
 class DayShape(WindowShape):
-    """Days of a time zone, or so many together as `size_ms` has; one window begins with every day, or with every so many as
-    `every_ms` has, counted from 1970-01-01 there. A day begins when clocks show `offset_ms` after midnight. Where clocks are set
-    a window is shorter or longer than `size_ms`."""
+    """Windows of days of a time zone. `size_ms` and `every_ms` are numbers of days; the days are counted from 1970-01-01 in the
+    zone.
+
+    A day begins when clocks show `offset_ms` after midnight. A window in which clocks are changed is shorter or longer than
+    `size_ms`.
+    """
 
     zone: str = "UTC"
     kind = "days"
@@ -22,15 +25,15 @@ class DayShape(WindowShape):
         return self.zone
 
     def start_ms(self, number: int) -> int:
-        """When the window of this number begins."""
+        """Return the beginning of the window with this number."""
         return day_start_ms(self.zone, self.offset_ms, number * (self.every_ms // DAY_MS))
 
     def end_ms(self, number: int) -> int:
-        """When it ends: where another one begins."""
+        """Return the end of the window with this number. Another window begins there."""
         return self.start_ms(number + self.size_ms // self.every_ms)
 
     def number_at(self, at_ms: int) -> int:
-        """The number of the last window that begins at or before this instant."""
+        """Return the number of the last window that begins at or before this time."""
         return day_of(self.zone, self.offset_ms, at_ms) // (self.every_ms // DAY_MS)
 
     @property
@@ -39,7 +42,7 @@ class DayShape(WindowShape):
 
     @property
     def grid_ms(self) -> int:
-        """They begin at no multiples of anything."""
+        """1, because days don't begin at multiples of a duration."""
         return 1
 
     def last_end(self, at_ms: int) -> int:

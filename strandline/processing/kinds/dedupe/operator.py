@@ -1,4 +1,4 @@
-"""Nothing that a row by itself decides: a duplicate is found behind the exchange (`operators/dedupe`)."""
+"""An operator without work: duplicates are found after the exchange (`operators/dedupe`), because they depend on other rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class DedupeOperator(RowOperator):
         self.types = types
 
     def apply(self, rows: StepRows) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 operator_of = DedupeOperator

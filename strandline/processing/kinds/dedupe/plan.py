@@ -10,30 +10,31 @@ from strandline.processing.pipelines.row_step import WHOLE_RANGE_MS
 
 
 def check(context: CheckContext, path: Path, spec: DedupeSpec | DistinctSpec) -> None:
-    """A `distinct` is a dedupe over the whole range: only where that has an end, or what is remembered would grow for ever."""
+    """Check `dedupe` and `distinct`. `distinct` compares the whole range, so the range must end: else the state grows forever."""
     if isinstance(spec, DedupeSpec):
         _check(context, path, spec.by, spec.within)
         return
     if not context.pipeline.is_batch:
         context.add(
             path,
-            "remembers every record, so only a batch may have it: add an end to the input, as 'end: latest'; a job that goes "
-            f"on leaves repeats out that come within a time: dedupe: {{by: [{', '.join(spec.by)}], within: 1h}}",
+            "keeps every record in memory, so only a batch can use it; add an end to the input, as 'end: latest'. A job without "
+            f"an end can leave out duplicates within a time: dedupe: {{by: [{', '.join(spec.by)}], within: 1h}}",
         )
     _check(context, path, spec.by, WHOLE_RANGE_MS)
 
 
 def _check(context: CheckContext, path: Path, by: list[str], within_ms: int) -> None:
-    """One for all branches, before the first window, by the stream's key at least: so that repeats are in one partition."""
+    """Check that no other step is a dedupe, that the step is before the first window, and that it compares the key. Then
+    all duplicates of a record are in one partition."""
     if (window := context.window_before) is not None:
         context.add(
-            path, f"stands behind window '{window.name}', whose results come once each; move it before the window"
+            path, f"is after window '{window.name}', whose results contain no duplicates; move it before the window"
         )
     if context.dedupes:
         context.add(
             path,
-            f"there is a dedupe already, {path_text(context.dedupes[0])}, and a pipeline has one: take from it by "
-            "'from', or dedupe by other fields in a pipeline of its own",
+            f"the pipeline already has a dedupe, {path_text(context.dedupes[0])}, and can have only one; read its records with "
+            "'from', or dedupe by other fields in another pipeline",
         )
     context.dedupes.append(path)
     for number, name in enumerate(by):
@@ -44,8 +45,8 @@ def _check(context: CheckContext, path: Path, by: list[str], within_ms: int) -> 
     if len(streams) > 1:
         context.add(
             path,
-            f"stands behind the union of {', '.join(one.stream for one in streams)}, and repeats are in one partition of one "
-            f"stream; move it before the union, with 'from: {streams[0].stream}'",
+            f"is after the union of {', '.join(one.stream for one in streams)}, but all duplicates of a record must be in one "
+            f"partition of one stream; move it before the union, with 'from: {streams[0].stream}'",
         )
         return
     read = streams[0]
@@ -53,13 +54,13 @@ def _check(context: CheckContext, path: Path, by: list[str], within_ms: int) -> 
     if read.partitions > 1 and key is None:
         context.add(
             path,
-            f"stream '{stream}' has no key, so a record that is sent again may come to another partition, and the log has no "
-            "order between partitions; give the stream a 'key', or 'partitions: 1'",
+            f"stream '{stream}' has no key, so a repeated record can be in another partition, and the log has no order between "
+            "partitions; give the stream a 'key', or 'partitions: 1'",
         )
     elif read.partitions > 1 and key not in by:
         context.add(
             (*path, "by"),
-            f"expected '{key}' among the fields, the key of stream '{stream}', which a record that is sent again has, too: "
-            f"it says in which partition both are; write [{', '.join([str(key), *by])}]",
+            f"expected the key of stream '{stream}', '{key}', among the fields: it puts a record and its duplicates into one "
+            f"partition; write [{', '.join([str(key), *by])}]",
         )
     context.end_step(Dedupe(step_number(path), tuple(by), within_ms))

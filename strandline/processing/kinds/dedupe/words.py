@@ -1,4 +1,4 @@
-"""What the graph of a pipeline says about `dedupe` and `distinct`."""
+"""Words for `dedupe` and `distinct` in the graph of a pipeline."""
 
 from __future__ import annotations
 

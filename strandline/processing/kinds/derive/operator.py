@@ -13,7 +13,7 @@ from strandline.processing.operators.row_operator import Mask, RowOperator, Step
 
 
 class DeriveOperator(RowOperator):
-    """Adds the step's columns, all computed from the columns before it."""
+    """Adds the columns of the step. Each is computed from the columns before the step."""
 
     def __init__(self, step: Derive, types: Mapping[str, str]) -> None:
         self._step = step
@@ -30,7 +30,7 @@ class DeriveOperator(RowOperator):
             computed[column.name] = values
             failed = good & missing(values, [columns[name] for name in expression.columns])
             if failed.any():
-                # What is not a number is there, and nobody's choice.
+                # NaN is always a failure. Null is a failure only if the expression fails: it can also return null on purpose.
                 failed &= values.is_valid().to_numpy(zero_copy_only=False) | expression.fails(columns, count)
             rows.report_missing(failed, step.number, f"{step.path}.{column.name}", column.sql)
             good &= ~failed

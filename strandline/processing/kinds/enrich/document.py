@@ -11,11 +11,11 @@ from strandline.core.document_values import FieldName, Name
 
 
 def _as_pairs(value: object) -> object:
-    """`site_id` and `[country, plant]` are short for the mapping of each name to itself."""
+    """Return the mapping that a short form stands for: `site_id` or `[country, plant]` maps each name to itself."""
     names = [value] if isinstance(value, str) else value
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         if len(set(names)) < len(names):
-            raise ValueError("a name stands twice")
+            raise ValueError("a name is listed twice")
         return {name: name for name in names}
     return value
 
@@ -32,20 +32,20 @@ _PAIRS_SCHEMA = WithJsonSchema(
 
 
 class EnrichSpec(DocumentModel):
-    """Adds fields of a lookup to records, by the row that has their key."""
+    """Adds fields of a lookup to records. The lookup row with the key of the record is used."""
 
     lookup: Name
-    """Which."""
+    """Name of the lookup."""
     key: Annotated[dict[str, str], BeforeValidator(_as_pairs), Field(min_length=1), _PAIRS_SCHEMA]
-    """The column that holds the key, which is called as the lookup's; a list of several; or {field of the lookup: column}."""
+    """Column with the key, if it has the name of the lookup's field; a list of such columns; or {field of the lookup: column}."""
     add: Annotated[dict[FieldName, str], BeforeValidator(_as_pairs), Field(min_length=1), _PAIRS_SCHEMA]
-    """The lookup's fields that become columns: a list, or {column: field of the lookup}."""
+    """Fields of the lookup that become columns: a list, or {column: field of the lookup}."""
     optional: bool = False
-    """Whether a record without a row goes on, with nulls; else it is a dead letter."""
+    """True if a record without a lookup row continues with nulls. False if it becomes a dead letter."""
 
     @property
     def lookups(self) -> tuple[str, ...]:
-        """The lookups that the step reads."""
+        """Names of the lookups that the step reads."""
         return (self.lookup,)
 
 

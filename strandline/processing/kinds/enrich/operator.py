@@ -1,4 +1,4 @@
-"""Fields of lookups."""
+"""The operator that adds fields of lookups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN_CHARACTERS_MAX = 100
 
 
 class EnrichOperator(RowOperator):
-    """Adds the fields of each row's match."""
+    """Adds the fields of the lookup row that matches each row."""
 
     def __init__(self, step: Enrich, types: Mapping[str, str]) -> None:
         self._step = step
@@ -53,7 +53,7 @@ def _shown(values: pa.Array) -> list[str]:
     if pa.types.is_timestamp(values.type):
         texts = cast(values, "timestamp", "string").to_pylist()
         return [
-            "null" if us is None else text or f"{us} us"  # beyond the years that are written
+            "null" if us is None else text or f"{us} us"  # outside the years that have a written form
             for us, text in zip(without_times(values).to_pylist(), texts, strict=True)
         ]
     return [_shown_value(value) for value in values.to_pylist()]

@@ -14,18 +14,18 @@ from strandline.processing.pipelines.row_step import Column
 
 
 def check(context: CheckContext, path: Path, enrich: EnrichSpec) -> None:
-    """The lookup must be there, its whole key be given in columns of its types, and what is added be new."""
+    """Check that the lookup exists, that columns of its types provide its whole key, and that added columns are new."""
     if (window := context.window_before) is not None:
         context.add(
             path,
-            f"stands behind window '{window.name}', and only records are enriched: a replay computes results of many slices "
-            "at once, and each slice may have other rows of the lookup. Move it before the window, or emit to a stream and "
-            "enrich in a pipeline that reads it",
+            f"is after window '{window.name}', but only records can be enriched: a replay computes results of many slices "
+            "together, and each slice can use another version of the lookup. Move it before the window, or emit to a stream "
+            "and enrich in a pipeline that reads the stream",
         )
     shape = context.lookups.get(enrich.lookup)
     if shape is None:
         context.add(
-            (*path, "lookup"), f"there is no lookup '{enrich.lookup}'{did_you_mean(enrich.lookup, context.lookups)}"
+            (*path, "lookup"), f"no lookup is called '{enrich.lookup}'{did_you_mean(enrich.lookup, context.lookups)}"
         )
         context.output = replace(context.output, columns={**context.columns, **dict.fromkeys(enrich.add)})
         return
@@ -36,7 +36,7 @@ def check(context: CheckContext, path: Path, enrich: EnrichSpec) -> None:
         if other := before.get(name.lower()):
             context.add(
                 (*path, "add"),
-                f"there is a column '{other}' already; give the lookup's field another name, as {{{name}_2: {field}}}",
+                f"a column is already called '{other}'; rename the field of the lookup, as {{{name}_2: {field}}}",
             )
         if field not in shape.types:
             context.add(
@@ -51,12 +51,12 @@ def check(context: CheckContext, path: Path, enrich: EnrichSpec) -> None:
 
 
 def _lookup_key(context: CheckContext, path: Path, enrich: EnrichSpec, shape: LookupShape) -> None:
-    """Each field of the lookup's key has a column of its type; whole numbers of both sizes are compared."""
+    """Check that a column provides each field of the lookup's key, in its type. Integers of both sizes can be compared."""
     if set(enrich.key) != set(shape.key):
         given = ", ".join(enrich.key)
         context.add(
             path,
-            f"the key of lookup '{shape.name}' is {', '.join(shape.key)}, and this gives {given}; where a column has another "
+            f"the key of lookup '{shape.name}' is {', '.join(shape.key)}, but this step has {given}; if a column has another "
             f"name, write {{{shape.key[0]}: NAME}}",
         )
         return
@@ -68,7 +68,7 @@ def _lookup_key(context: CheckContext, path: Path, enrich: EnrichSpec, shape: Lo
         if kind is not None and kind != wanted and not {kind, wanted} <= WHOLE_RANGES.keys():
             context.add(
                 path,
-                f"'{name}' is a {kind}, and '{field}' of lookup '{shape.name}' a {wanted}; derive a column of that type "
+                f"'{name}' is a {kind}, but '{field}' of lookup '{shape.name}' is a {wanted}; derive a column of that type "
                 f"first: cast({name} as {wanted})",
             )
         context.read(name)

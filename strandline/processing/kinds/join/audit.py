@@ -1,4 +1,4 @@
-"""One join as one query of DuckDB: a second opinion on who meets whom, which shares no code with the operators."""
+"""A join as one DuckDB query. It recomputes which rows match, and shares no code with the operators."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
 _TIME = "time_us"
 PLACE_OF_JOINED = ("log_partition", "log_offset", "log_element")
-"""The columns that say where a row stands; no element: the whole record is the row."""
+"""Columns with the log position of a row. The element is null if the row is a complete record."""
 _OF_RESULTS = (("result", pa.string()), ("start_ms", pa.int64()))
-"""Where a side is results of a stage: what tells a row from others, and where its window begins; null of records."""
+"""Additional columns if a side consists of results of a stage: the identity of the row and the beginning of its window. Null for
+records."""
 _TOO_MANY = (
     "{step}: more than {count:,} rows of one key on one side within reach of each other; raise 'max_rows', or leave rows "
     "out before the join"
@@ -30,7 +31,7 @@ _TOO_MANY = (
 
 
 class JoinQuery(StageQuery):
-    """One join: what is kept of the rows of one side, and all results over the rows of both."""
+    """One join: the columns that are kept of the rows of one side, and all results over the rows of both sides."""
 
     needs_places = True
     whole_element = None
@@ -38,7 +39,7 @@ class JoinQuery(StageQuery):
     stage: JoinStage
 
     def __init__(self, stage: JoinStage, side: int = LEFT) -> None:
-        """`side`: whose rows `rows` takes."""
+        """`side`: side of the rows that `rows` accepts."""
         self.stage = stage
         self._side = side
         self._key_types = [arrow_type(kind) for kind in stage.by_types]
@@ -90,11 +91,11 @@ class JoinQuery(StageQuery):
         return f"{same} AND {row}.side IN ({', '.join(map(str, self.stage.deduped_sides))})"
 
     def sql(self, table: str) -> str:
-        """The query.
+        """Return the query.
 
-        1. Number the rows of each key and side, and see which are beyond the bound.
-        2. Put those of both sides together that are not.
-        3. Add the rows of kept sides that are in no pair, and those beyond the bound.
+        1. Number the rows of each key and side, and find those beyond `max_rows`.
+        2. Pair the other rows of both sides.
+        3. Add the rows without a partner, for sides that keep them, and the rows beyond `max_rows`.
         """
         step, size = self.stage, self._size_us
         keys = ", ".join(self._keys)
@@ -120,7 +121,7 @@ class JoinQuery(StageQuery):
 
     @property
     def _size_us(self) -> int:
-        """Of the windows that hold both rows. Results that have the same window have the same last moment, too."""
+        """Size of the windows that contain both rows. Results with the same window end at the same time, so 1 ms is enough."""
         return 1000 if self.stage.has_same_windows else self.stage.size_ms * 1000
 
     @property
@@ -129,7 +130,7 @@ class JoinQuery(StageQuery):
         return f"CASE log_partition // {PARTITIONS_MAX} {' '.join(names)} END"
 
     def _met(self) -> str:
-        """The rows of both sides that meet, as `l` and `r`."""
+        """Return the FROM clause of the matching rows of both sides, as `l` and `r`."""
         step = self.stage
         if not step.is_latest:
             return f"FROM all_rows l JOIN all_rows r ON {self._condition()}"
@@ -170,7 +171,7 @@ class JoinQuery(StageQuery):
         return f"SELECT {', '.join(columns)} {self._met()}"
 
     def _alone(self, where: str, name: str, *, is_beyond: bool = False) -> str:
-        """Rows without a partner. Values of the other side are null in them anyway."""
+        """Return the query of the rows without a partner. Values of the other side are null in these rows."""
         step = self.stage
         hold = 0 if is_beyond else step.hold_ms(LEFT if name == "l" else RIGHT)
         times = [f"{_TIME} // 1000", f"{_TIME} // 1000 + {hold + 1}"]

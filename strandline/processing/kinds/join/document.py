@@ -1,4 +1,4 @@
-"""The step `join`: all that the text of a document alone can tell."""
+"""The step `join`: fields, and the checks that need only the text of a document."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_A_SIDE = r"^(left|right)\.[A-Za-z_]\w*$"
 
 
 def _within(value: object) -> object:
-    """`10s` is short for as much before as after."""
+    """Return the mapping that a duration stands for: `10s` is the same time before and after."""
     return {"before": value, "after": value} if isinstance(value, str) else value
 
 
@@ -33,59 +33,63 @@ def _of_a_side(value: str) -> str:
 
 
 class WithinSpec(DocumentModel):
-    """How far apart in event time two rows may be that are joined."""
+    """Maximum difference in event time between two rows that are joined."""
 
     before: Duration = 0
-    """So much before the row on the left."""
+    """Maximum time by which the row on the right is earlier than the row on the left."""
     after: Duration = 0
-    """So much after it."""
+    """Maximum time by which the row on the right is later than the row on the left."""
 
 
 class JoinSpec(StageSpec):
-    """Puts rows of two ways together that have one key and are near each other in event time."""
+    """Joins rows of two inputs that have the same key and are close in event time."""
 
     model_config = ConfigDict(
         json_schema_extra={"oneOf": [{"required": [one]} for one in ("within", "tumbling", "same_window")]}
     )
     left: str
-    """The name of a step above, or of a stream: whose rows are on the left. Behind a window they are its results."""
+    """Name of a step above, or of a stream, whose rows are on the left. After a window, the rows are its results."""
     right: str
-    """The same of the right."""
+    """Name of the step or stream whose rows are on the right."""
     on: Annotated[list[str], Field(min_length=1)]
-    """The fields in which both are equal; they have them under one name. A null equals nothing."""
+    """Fields that are equal in both rows. They must have the same names on both sides. A null equals nothing."""
     within: Annotated[WithinSpec, BeforeValidator(_within)] | None = None
-    """How far apart they may be: {before, after}, of the row on the right seen from that on the left, both included."""
+    """Interval of the row on the right around the row on the left: {before, after}, both included."""
     tumbling: Duration | None = None
-    """Instead: they are in one window of this size."""
+    """Instead of `within`: size of the windows. Both rows must be in the same window."""
     same_window: Literal[True] | None = None
-    """Instead: both are results of windows, and of the same one in time."""
+    """Instead of `within`: both rows must be results of windows with the same start and end."""
     latest: Literal[True] | None = None
-    """Beside `within`: of the rows on the right only the latest that is not later than the row on the left."""
+    """With `within`: join only the latest row on the right that is not later than the row on the left."""
     type: JoinType = "inner"
-    """Which rows without a partner are results, too: none; `left`, those of the left; `full`, those of both."""
+    """Rows without a partner that are results too: none (`inner`), those of the left (`left`), or those of both sides (`full`).
+    """
     add: dict[
         FieldName, Annotated[str, AfterValidator(_of_a_side), Field(json_schema_extra={"pattern": _OF_A_SIDE})]
     ] = Field(default_factory=dict, json_schema_extra=FIELD_NAMES_SCHEMA)
-    """Fields of the joined row beside `on`: name -> `left.FIELD` or `right.FIELD`."""
+    """Fields of the joined row in addition to `on`: name -> `left.FIELD` or `right.FIELD`."""
     max_rows: Annotated[int, Field(ge=1, le=JOINED_ROWS_MAX)] = _MAX_ROWS
-    """So many rows of one side and key, within reach of each other, are joined; one more is a dead letter."""
+    """Maximum number of rows of one side and key, within reach of each other, that are joined. More rows become dead letters."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if [self.within, self.tumbling, self.same_window].count(None) != 2:
             yield (), "a join has exactly one of: within, tumbling, same_window"
         if self.tumbling == 0:
-            yield ("tumbling",), "a window of no length holds nothing; expected at least 1ms"
+            yield ("tumbling",), "a window without length contains no records; expected at least 1ms"
         if self.latest:
             yield from self._of_latest()
         for number, name in enumerate(self.on):
             if name in self.on[:number]:
-                yield ("on", number), f"'{name}' stands twice"
+                yield ("on", number), f"'{name}' is listed twice"
             if name in self.add:
-                yield ("add", name), f"'{name}' is a field of 'on', which joined rows have anyway; choose another name"
+                yield (
+                    ("add", name),
+                    f"'{name}' is a field of 'on', which joined rows contain anyway; choose another name",
+                )
         for name in (*self.on, *self.add):
             if name.startswith("_"):
                 path: Path = ("add", name) if name in self.add else ("on", self.on.index(name))
-                yield path, f"'{name}' begins with '_', and Elasticsearch keeps such names for itself; choose another"
+                yield path, f"'{name}' begins with '_', but Elasticsearch reserves such names; choose another name"
         for name, message in names_alike((*self.on, *self.add)):
             yield ("add",) if name in self.add else ("on",), message
 
@@ -93,15 +97,16 @@ class JoinSpec(StageSpec):
         if self.within is None or self.within.after or not self.within.before:
             yield (
                 ("latest",),
-                "needs 'within: {before: ...}' alone, how old the latest row on the right may be; none that is later is taken",
+                "needs only 'within: {before: ...}', the maximum age of the latest row on the right; later rows are never joined",
             )
         if self.type == "full":
             yield (
                 ("type",),
-                "'full' would give each row on the right that nobody took; expected inner, or left, which keeps rows of the left",
+                "'full' would return each row on the right without a partner; expected inner, or left, which keeps rows of "
+                "the left",
             )
         if self.max_rows != _MAX_ROWS:
-            yield ("max_rows",), "a row meets one other at most, so nothing is to be bounded; remove it"
+            yield ("max_rows",), "a row has at most one partner, so no limit is needed; remove it"
 
     @property
     def sides(self) -> list[tuple[Path, str]]:
@@ -129,4 +134,4 @@ class Fields(DocumentModel):
     """Fields that the kind adds to a step."""
 
     join: JoinSpec | None = None
-    """Puts rows of two ways together: {name, left, right, on, within}."""
+    """Joins rows of two inputs: {name, left, right, on, within}."""

@@ -1,24 +1,26 @@
-"""Joins: (state, rows, what closes) -> (state, results), as `windows.py` says, of rows of two sides that have one key.
+"""Joins: (state, rows, closing) -> (state, results), for rows of two sides that have one key. See `operators/windows.py`.
 
-`IntervalJoinOperator`. A row on the left at `t` matches rows on the right from `before` before it to `after` after it. A pair is
-final when the later of its rows is (when the watermark has passed it: whoever comes then is later still), a row without a partner
-when the watermark has passed the last moment at which one could come. `LatestJoinOperator`: of these only the latest that is not
-later. `WindowJoinOperator`: rows match that are in one tumbling window, or results that have the same one, and all is final when
-that ends.
+- `IntervalJoinOperator`: a row on the left at `t` matches rows on the right from `before` before it to `after` after it. A pair
+  is final when its later row is final, that is, when the watermark has passed it. A row without a partner is final when the
+  watermark has passed the last time at which a partner could arrive.
+- `LatestJoinOperator`: of these rows on the right, only the latest matches that isn't later than the row on the left.
+- `WindowJoinOperator`: rows match if they are in one tumbling window, or are results with the same window. All results of a
+  window are final when it ends.
 
-Rows are *settled* in the step that closes their millisecond. Then, and only then, a row is counted, and put together with all
-rows of the other side before it; so each pair is made once, and no result depends on how the log was sliced.
+A row is *settled* in the step that closes its millisecond. Only then is it counted, and paired with all earlier rows of the other
+side. So each pair is made once, and no result depends on how the log was sliced.
 
 Contracts:
-- Identity. Every row carries where it stands in the log; one that is a result of another stage, what tells it from all others
-  there. Results are told apart by these places of their rows, and leave by end, key, and the places as text: so what comes
-  behind adds them in one order, whatever the slices and buckets.
-- Nulls. A key with a null equals none. Such a row of a side that is kept without partners is a result; any other is dropped.
-- Bound. Of one key and side at most `max_rows` rows are joined of those within reach of each other: a row before which, in the
-  order of event time and place, `max_rows` others of its key and side lie within the time that the state holds such rows is
-  joined to nothing, and is a result with a problem. Which these are depends on the log alone.
-- State. Settled rows until no partner can come any more, and rows that are not settled yet; of rows beyond the bound only as
-  many as are needed to count.
+- Identity. Each row contains its log position. A row that is a result of another stage contains the identity of this result
+  instead. The identities of its rows identify a joined row. Results are ordered by end, key, and these identities as strings, so
+  later stages add them in one order, whatever the slices and buckets.
+- Nulls. A key with a null equals no other key. Such a row is a result if its side is kept without partners; otherwise it is
+  dropped.
+- Bound. At most `max_rows` rows of one key and side within reach of each other are joined. Rows are counted by event time, then
+  log position. If the state still has `max_rows` earlier rows when another row comes, this row is joined with none, and is a
+  result with a problem. Which rows these are depends only on the log.
+- State. Settled rows until no partner can arrive any more, and rows that aren't settled. Of rows beyond the bound, only those
+  that are needed for counting.
 """
 
 from __future__ import annotations
@@ -58,15 +60,15 @@ _PLACES = (
     ("element", pa.int32()),
     ("mark", pa.int8()),
 )
-"""The first columns of the state; the values of both sides follow, those of the other side null. `partition` is its label, which
-says the stream, too; `element` is -1 where the whole record is the row."""
+"""First columns of the state. The values of both sides follow; those of the other side are null. `partition` is the label of the
+partition, which identifies its stream too. `element` is -1 if the row is a complete record."""
 _RESULT = ("result", pa.string())
-"""An additional column where a side is results of a stage: what tells such a row from others; null of a record."""
+"""Additional column if a side consists of results of a stage: the identity of such a row. Null for a record."""
 _MATCHED, _BEYOND = 1, 2
-"""Marks of settled rows: it has a partner; it is beyond the bound."""
+"""Marks of settled rows: the row has a partner; the row is beyond the bound."""
 _WHOLE = -1
 _NONE = -1
-"""In the place of a row: there is none."""
+"""Replaces the index of a row: there is no row."""
 _RESULTS_AT_ONCE = 500_000
 
 
@@ -120,7 +122,7 @@ class IntervalJoinOperator(WindowOperator):
     def _rows_of(
         self, side: int, partition: int, event_us: Codes, columns: dict[str, pa.Array], stands: list[pa.Array]
     ) -> Rows:
-        """`stands`: offset, element and, where the state has that, `_RESULT`."""
+        """`stands`: offset, element, and `_RESULT` if the state has it."""
         if not self.join.keeps(side):
             has_key = valid_in(*[columns[name] for name in self.stage.by])
             if not has_key.all():
@@ -150,7 +152,7 @@ class IntervalJoinOperator(WindowOperator):
         }
 
     def _are_repeats(self, rows: Rows, repeated: RepeatedRecords) -> Flags:
-        """Which rows of one partition stand behind the `dedupe` on their side, and are repeats for it."""
+        """Return a mask of the rows that come after the `dedupe` of their side and are duplicates for it."""
         side, offset, element = (one.to_numpy(zero_copy_only=False) for one in rows.arguments[:3])
         is_behind: Flags = np.isin(side, self.join.deduped_sides)
         return is_behind & repeated.hold(np.full(len(side), rows.partition), offset, element)
@@ -158,12 +160,12 @@ class IntervalJoinOperator(WindowOperator):
     def step_in_part(
         self, state: WindowState, rows: Sequence[Rows], closing: Closing
     ) -> tuple[WindowState, list[ClosedWindows]]:
-        """As `WindowOperator.step_in_part`.
+        """See `WindowOperator.step_in_part`.
 
-        1. Number the keys of the state and of the rows together, and put the rows behind those of the state.
-        2. Settle the rows that the step closes: mark those beyond the bound, and make the pairs of the others.
-        3. Take out what is final: pairs, rows that are left without a partner, rows beyond the bound.
-        4. Keep what a later row may match, or must be counted with.
+        1. Number the keys of the state and of the rows together, and append the rows to those of the state.
+        2. Settle the rows that the step closes: mark rows beyond the bound, and pair the others.
+        3. Take out final results: pairs, rows without a partner, and rows beyond the bound.
+        4. Keep the rows that a later row can match, or that are needed for counting.
         """
         numbers, keys = merge_keys([state.keys, *[one.key_table for one in rows]], self.key_schema)
         table = self._table(state.groups, numbers, rows)
@@ -187,7 +189,7 @@ class IntervalJoinOperator(WindowOperator):
         return pa.concat_batches(batches) if batches else pa.RecordBatch.from_pylist([], schema=self.result_schema)
 
     def _table(self, state: pa.RecordBatch, numbers: list[Codes], rows: Sequence[Rows]) -> pa.RecordBatch:
-        """The state's rows with their new keys, and the new rows. Raises PermanentError where an array has no room for them."""
+        """Return the rows of the state with their new keys, and the new rows. Raises PermanentError if an array is too large."""
         old = state.set_column(
             1, self.state_schema.field(1), pa.array(numbers[0][state.column(1).to_numpy()], pa.int64())
         )
@@ -209,12 +211,12 @@ class IntervalJoinOperator(WindowOperator):
             return pa.concat_batches([old, *new])
         except pa.ArrowInvalid as error:
             raise PermanentError(
-                f"{self.stage.path}: the rows that it holds in one bucket have more than 2 GiB of text in one field; lower "
-                "the time for which rows are held, add fewer or shorter fields, or leave rows out before the join"
+                f"{self.stage.path}: the rows in one bucket have more than 2 GiB of strings in one field. Shorten the time "
+                "for which rows are kept, add fewer or shorter fields, or filter rows before the join"
             ) from error
 
     def _settled(self, held: _Held, closing: Closing) -> tuple[Flags, Flags]:
-        """Which rows are settled after the step, and which of them it settles."""
+        """Return a mask of the rows that are settled after the step, and a mask of those that the step settles."""
         assert closing.up_to_ms is not None
         is_settled = held.event_ms < closing.up_to_ms
         return is_settled, is_settled if closing.after_ms is None else is_settled & (held.event_ms >= closing.after_ms)
@@ -231,27 +233,27 @@ class IntervalJoinOperator(WindowOperator):
             held.mark[here[is_beyond & settles[here]]] |= _BEYOND
 
     def _may_be_beyond(self, held: _Held, is_settled: Flags, side: int) -> bool:
-        """Whether a key has more rows on this side than the bound. Cheap: so it is for most steps."""
+        """Return True if a key has more rows on this side than the bound. For most steps, this cheap test is all."""
         counts = np.bincount(held.key[is_settled & (held.side == side)])
         return bool(len(counts)) and int(counts.max()) > self.join.max_rows
 
     def _counted(self, held: _Held, is_settled: Flags, side: int) -> tuple[Codes, Codes]:
-        """The settled rows of a side with a key, in the order in which they are counted, and for each how many stand behind it
-        that have its key."""
+        """Return the settled rows of a side whose key has no null, in counting order, and for each row the
+        number of later rows with its key."""
         rows = np.flatnonzero(is_settled & (held.side == side) & ~held.has_null)
         rows = rows[np.lexsort((held.place[rows], held.event_us[rows], held.key[rows]))]
         ends = np.searchsorted(held.key[rows], held.key[rows], "right")
         return rows, ends - 1 - np.arange(len(rows))
 
     def _is_within(self, held: _Held, before: Codes, here: Codes, side: int) -> Flags:
-        """Whether the state still holds a row when the other comes."""
+        """Return True for each row `before` that the state still contains when the row `here` comes."""
         within: Flags = held.event_us[before] >= held.event_us[here] - 1000 * self.join.hold_ms(side)
         return within
 
     def _pairs(self, held: _Held, is_settled: Flags, settles: Flags) -> tuple[Codes, Codes]:
-        """The pairs of which the step settles the later row: the places of their left and of their right rows."""
+        """Return the pairs whose later row the step settles, as the indices of their left and right rows."""
         joins = is_settled & ~held.has_null & (held.mark & _BEYOND == 0)
-        # Only what has the key of a row that settles is sorted: of all that is held that is little.
+        # Only rows with the key of a row that settles are sorted: these are few of all rows.
         has_key = np.zeros(int(held.key.max()) + 1, np.bool_)
         has_key[held.key[joins & settles]] = True
         joins &= has_key[held.key]
@@ -259,7 +261,7 @@ class IntervalJoinOperator(WindowOperator):
         before_us, after_us = 1000 * self.join.before_ms, 1000 * self.join.after_ms
 
         def between(rows: Codes, others: Codes, first_us: Codes, end_us: Codes) -> tuple[Codes, Codes]:
-            """For each of `rows` all of `others` with its key from the one time to before the other."""
+            """Return all pairs of `rows` with `others` of the same key whose time is in [`first_us`, `end_us`)."""
             spread = len(times) + 1
             codes = held.key[others] * spread + np.searchsorted(times, held.event_us[others])
             order = np.argsort(codes, kind="stable")
@@ -280,7 +282,7 @@ class IntervalJoinOperator(WindowOperator):
     def _results(
         self, held: _Held, pairs: tuple[Codes, Codes], is_settled: Flags, settles: Flags, up_to_ms: int
     ) -> _Results:
-        """Pairs, rows that are left without a partner, and rows beyond the bound."""
+        """Return pairs, rows without a partner, and rows beyond the bound."""
         left, right = pairs
         start_us = np.minimum(held.event_us[left], held.event_us[right])
         end_us = np.maximum(held.event_us[left], held.event_us[right])
@@ -299,7 +301,7 @@ class IntervalJoinOperator(WindowOperator):
         return _Results.together(parts)
 
     def _made(self, table: pa.RecordBatch, held: _Held, keys: pa.RecordBatch, results: _Results) -> list[ClosedWindows]:
-        """The results in their order, in pieces of bounded size."""
+        """Return the results in their order, in batches of bounded size."""
         keys_of = held.key[np.where(results.left == _NONE, results.right, results.left)]
         sides = [pa.array(rows, mask=rows == _NONE) for rows in (results.left, results.right)]
         places = pc.binary_join_element_wise(*[self._places(table, rows) for rows in sides], "|")
@@ -339,7 +341,7 @@ class IntervalJoinOperator(WindowOperator):
         )
 
     def _places(self, table: pa.RecordBatch, rows: pa.Array) -> pa.Array:
-        """Where these rows stand in the log, as texts."""
+        """Return the log positions of these rows as strings."""
         labels = table.column(2).to_numpy().astype(np.int64)
         stream = pa.array(self.join.streams_joined).take(pa.array(stream_place_of(labels)).take(rows))
         partition, offset, element = (
@@ -355,7 +357,8 @@ class IntervalJoinOperator(WindowOperator):
         return in_log.fill_null("-")
 
     def _is_needed(self, held: _Held, is_settled: Flags, up_to_ms: int) -> Flags:
-        """Which rows stay: those that are not settled, and those that a later row may match or is counted with."""
+        """Return a mask of the rows that stay: those that aren't settled, and those that a later row can match or be counted
+        with."""
         needed = ~is_settled
         for side in (LEFT, RIGHT):
             needed |= (held.side == side) & (held.event_us + 1000 * self.join.hold_ms(side) >= 1000 * up_to_ms)
@@ -368,7 +371,7 @@ class IntervalJoinOperator(WindowOperator):
 
 
 class WindowJoinOperator(IntervalJoinOperator):
-    """One join of rows that are in one tumbling window, or of results that have the same window."""
+    """A join of rows in one tumbling window, or of results with the same window."""
 
     def _settled(self, held: _Held, closing: Closing) -> tuple[Flags, Flags]:
         assert closing.up_to_ms is not None
@@ -426,11 +429,13 @@ class WindowJoinOperator(IntervalJoinOperator):
 
 
 class LatestJoinOperator(IntervalJoinOperator):
-    """A join of each row on the left with the latest on the right that is not later and has not become too old. Nothing is
-    bounded by `max_rows`: of a key one settled row of the right is held, beside those that are not settled yet."""
+    """A join of each row on the left with the latest row on the right that isn't later and isn't too old.
+
+    `max_rows` doesn't apply: for each key, the state contains one settled row of the right, and the rows that aren't settled.
+    """
 
     def _mark_beyond(self, held: _Held, is_settled: Flags, settles: Flags) -> None:
-        """None is: a row has one partner at most."""
+        """Mark no row, because a row has at most one partner."""
 
     def _pairs(self, held: _Held, is_settled: Flags, settles: Flags) -> tuple[Codes, Codes]:
         lefts = np.flatnonzero(settles & (held.side == LEFT) & ~held.has_null)
@@ -444,12 +449,12 @@ class LatestJoinOperator(IntervalJoinOperator):
         return lefts[is_near], found[is_near]
 
     def _in_order(self, held: _Held, is_settled: Flags) -> Codes:
-        """The settled rows on the right that have a key, by key, event time and place."""
+        """Return the settled rows on the right whose key has no null, by key, event time, and log position."""
         rows = np.flatnonzero(is_settled & (held.side == RIGHT) & ~held.has_null)
         return rows[np.lexsort((held.place[rows], held.event_us[rows], held.key[rows]))]
 
     def _is_needed(self, held: _Held, is_settled: Flags, up_to_ms: int) -> Flags:
-        """Of the settled rows on the right only the last of each key: rows still to come are later, and meet no earlier one."""
+        """Keep only the last settled row on the right of each key. All new rows are later, so they match no earlier row."""
         rows = self._in_order(held, is_settled)
         is_last = np.append(held.key[rows[1:]] != held.key[rows[:-1]], np.ones(min(len(rows), 1), np.bool_))
         needed = ~is_settled
@@ -458,7 +463,7 @@ class LatestJoinOperator(IntervalJoinOperator):
 
 
 def result_places(stage: Stage, columns: Mapping[str, pa.Array]) -> pa.Array:
-    """What tells each of these results of the stage from all its others, as text: as unique as the id of its document."""
+    """Return a string for each result that identifies it among all results of the stage, as its document id does."""
     keys = [_key_text(columns[name]) for name in stage.identifying]
     for plain, escaped in (("%", "%25"), ("/", "%2F"), ("|", "%7C")):
         keys = [pc.replace_substring(key, plain, escaped) for key in keys]
@@ -468,7 +473,7 @@ def result_places(stage: Stage, columns: Mapping[str, pa.Array]) -> pa.Array:
 
 
 def _key_text(column: pa.Array) -> pa.Array:
-    """Different for different values. A time beyond the years that Arrow writes rightly is its microseconds."""
+    """Return a different string for each different value. Times that Arrow can't format correctly are microseconds."""
     if not pa.types.is_timestamp(column.type):
         return column.cast(pa.string())
     micros = column.cast(pa.int64())
@@ -479,25 +484,24 @@ def _key_text(column: pa.Array) -> pa.Array:
 
 @dataclass(frozen=True)
 class _Held:
-    """The rows of one step, as numbers."""
+    """The rows of one step, as arrays."""
 
     event_us: Codes
     event_ms: Codes
     key: Codes
     side: npt.NDArray[np.int8]
     mark: npt.NDArray[np.int8]
-    """Changes while the step goes on."""
+    """Changes during the step."""
     has_null: Flags
-    """Whether the key has a null."""
+    """True if the key of the row contains a null."""
     stands: tuple[Codes, Codes, Codes]
     """Partition, offset, element."""
     of_result: pa.Array | None = None
-    """What tells a row from others that is a result; null of records. None: none is."""
+    """Identity of each row that is a result; null for records. None if no row is a result."""
 
     @cached_property
     def place(self) -> Codes:
-        """The row's place among all in the order in which they stand in the log: by side, partition, offset, element; of results
-        by what tells them apart."""
+        """Rank of each row in log order: by side, partition, offset, element. Results are ordered by their identities."""
         place = np.empty(len(self.key), np.int64)
         partition, offset, element = self.stands
         columns: list[npt.NDArray[Any]] = [element, offset, partition, self.side]
@@ -518,10 +522,10 @@ class _Held:
 
 @dataclass(frozen=True)
 class _Results:
-    """Results as places of rows in the table of the step."""
+    """Results, as indices of rows in the table of the step."""
 
     left: Codes
-    """Or `_NONE`."""
+    """`_NONE` if there is no such row."""
     right: Codes
     start_ms: Codes
     end_ms: Codes
@@ -529,7 +533,7 @@ class _Results:
 
     @staticmethod
     def of_side(side: int, rows: Codes, start_ms: Codes, end_ms: Codes, *, is_beyond: bool) -> _Results:
-        """Rows of one side, without a row of the other."""
+        """Return the results of rows of one side without a row of the other side."""
         none = np.full(len(rows), _NONE, np.int64)
         left, right = (rows, none) if side == LEFT else (none, rows)
         return _Results(left, right, start_ms, end_ms, np.full(len(rows), is_beyond, np.bool_))

@@ -13,8 +13,8 @@ from strandline.processing.pipelines.stages import LEFT, RIGHT
 
 
 def check(context: CheckContext, path: Path, join: JoinSpec) -> None:
-    """Both sides have the fields of `on` in types that are equal, and what is added is there. Each is records, or results of
-    a window or a join."""
+    """Check that both sides have the fields of `on` with equal types, and the added fields. A side consists of records, or of the
+    results of a window or a join."""
     sides = context.taken
     columns = sides[LEFT].columns, sides[RIGHT].columns
     inputs = tuple(side.stage_input() for side in sides)

@@ -10,17 +10,17 @@ from strandline.processing.pipelines.event_time import AnywhereShape, WindowShap
 
 @dataclass(frozen=True)
 class JoinShape(AnywhereShape):
-    """What an interval join gives: the window of each joined row begins with the earlier of its two rows, and ends 1 ms after the
-    millisecond of the later one; that of a row without a partner ends when none can come any more.
+    """Windows of an interval join. The window of a joined row begins with its earlier row. It ends 1 ms after the millisecond
+    of its later row. The window of a row without a partner ends when no partner can arrive any more.
 
     A row on the left at `t` matches rows on the right from `before_ms` before it to `after_ms` after it, both included. `size_ms`
-    is the longest window, and `every_ms` is 1: they end anywhere.
+    is the length of the longest window. `every_ms` is 1, because windows can end anywhere.
     """
 
     before_ms: int = 0
     after_ms: int = 0
     is_latest: bool = False
-    """Whether a row on the left matches only the latest of these."""
+    """True if a row on the left matches only the latest of these rows."""
     kind = "join"
 
     @property
@@ -33,8 +33,8 @@ class JoinShape(AnywhereShape):
 
     @property
     def reach_ms(self) -> int:
-        """A row that ends without a partner, any row that might have been its partner, and what is counted of the rows before
-        that. For a join with the latest row nothing is counted."""
+        """Covers a row that ends without a partner, all rows that could have been its partner, and the rows before these that are
+        counted. A join with the latest row counts no rows."""
         if self.is_latest:
             return self.size_ms
         return self.before_ms + self.after_ms + self.size_ms
@@ -50,8 +50,8 @@ class JoinShape(AnywhereShape):
 
 @dataclass(frozen=True)
 class SameWindowShape(WindowShape):
-    """What a join gives of results that have one window: each joined row has that window, and depends on what ended with it.
-    Windows end where those of the sides do, `of`; `size_ms` is theirs."""
+    """Windows of a join of results with the same window. Each joined row has that window, and depends on all results that ended
+    with it. `of`: windows of both sides. `size_ms` is their size."""
 
     of: WindowShape = field(kw_only=True)
     kind = "same_window"
@@ -86,7 +86,7 @@ class SameWindowShape(WindowShape):
         return self.of.first_end(after_ms)
 
     def first_start(self, after_ms: int) -> int:
-        """The last moment of the first window that ends later: there its results are."""
+        """Return the last moment of the first window that ends later. This is the event time of its results."""
         return self.first_end(after_ms) - self.reach_ms
 
     def first_begin(self, after_ms: int) -> int:

@@ -12,12 +12,12 @@ from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.stages import LEFT, RIGHT, Stage
 
 Columns = Mapping[str, str | None]
-"""The columns of one side with their types; None where an error was reported already."""
+"""Columns of one side with their types. The type is None if an error was already reported for it."""
 SIDE_NAMES = {"left": LEFT, "right": RIGHT}
 
 
 def source_of(text: str) -> tuple[int, str]:
-    """The side and the column that `left.amount` names."""
+    """Return the side and the column that `left.amount` names."""
     side, _, column = text.partition(".")
     return SIDE_NAMES[side], column
 
@@ -25,15 +25,15 @@ def source_of(text: str) -> tuple[int, str]:
 def join_problems(
     spec: JoinSpec, sides: tuple[Columns, Columns], is_json: Callable[[str], bool]
 ) -> Iterator[tuple[Path, str]]:
-    """What is wrong with the fields that it names: the path in the join, and a sentence. `is_json`: whether a column is a field
-    of a stream that holds JSON."""
+    """Yield the problems of the fields that the join names: the path in the join, and a message. `is_json`: returns True for a
+    column that is a field of a stream and contains JSON."""
     for number, name in enumerate(spec.on):
         missing = [side for side, place in SIDE_NAMES.items() if name not in sides[place]]
         for side in missing:
             yield (
                 ("on", number),
-                f"the {side} side has no column '{name}'{did_you_mean(name, sides[SIDE_NAMES[side]])}; fields of 'on' have one "
-                "name on both sides, so derive it there",
+                f"the {side} side has no column '{name}'{did_you_mean(name, sides[SIDE_NAMES[side]])}; fields of 'on' must "
+                "have the same name on both sides, so derive it there",
             )
         if missing:
             continue
@@ -46,17 +46,17 @@ def join_problems(
         elif "double" in (left, right):
             yield (
                 ("on", number),
-                f"'{name}' is a double, which makes no reliable key; use a string, a whole number or a decimal",
+                f"'{name}' is a double, which makes no reliable key; use a string, an integer or a decimal",
             )
         elif is_nested(left or right or ""):
             yield (
                 ("on", number),
-                f"'{name}' is of type {left or right}, and a key is one value; derive the part that is the key",
+                f"'{name}' is of type {left or right}, but a key must be a single value; derive the part that is the key",
             )
         elif is_json(name):
             yield (
                 ("on", number),
-                f"'{name}' is json, of which two texts may mean the same; declare the member that is the key",
+                f"'{name}' is json, and two strings of JSON can mean the same; declare the member that is the key",
             )
     for name, text in spec.add.items():
         place, column = source_of(text)
@@ -68,7 +68,7 @@ def join_problems(
 
 
 def joined_columns(spec: JoinSpec, sides: tuple[Columns, Columns]) -> tuple[JoinedColumn, ...]:
-    """The fields of joined rows beside `on`, as far as they have no problem."""
+    """Return the fields of joined rows in addition to `on`, except fields with a problem."""
     found = []
     for name, text in spec.add.items():
         side, column = source_of(text)
@@ -78,21 +78,23 @@ def joined_columns(spec: JoinSpec, sides: tuple[Columns, Columns]) -> tuple[Join
 
 
 def windows_shared(sides: tuple[Stage | None, Stage | None]) -> tuple[WindowShape | None, list[tuple[Path, str]]]:
-    """The windows of both sides, if they are the same; and what is wrong, as of `join_problems`. `sides`: the stages whose
-    results they are; None: records."""
+    """Return the windows of both sides if they are the same, and the problems, as `join_problems` yields them.
+
+    `sides`: the stages whose results are joined; None for records.
+    """
     shapes: list[WindowShape] = []
     problems: list[tuple[Path, str]] = []
     for name, stage in zip(SIDE_NAMES, sides, strict=True):
         if stage is None:
             message = (
-                "is records, which have no window; 'same_window' joins results of windows on both sides, and records are joined "
-                "'within' a time, or in windows of the join's own, as 'tumbling: 1m'"
+                "consists of records, which have no window, but 'same_window' joins results of windows; join records 'within' a "
+                "time, or in windows of the join, as 'tumbling: 1m'"
             )
             problems.append(((name,), message))
         elif (shape := stage.windows.result_windows).ends_move:
             message = (
-                f"takes the results of '{stage.name}', which begin and end where rows stand, so hardly two have the same window; "
-                "join them 'within' a time"
+                f"reads the results of '{stage.name}', whose windows begin and end with records, so two of them are rarely "
+                "equal; join them 'within' a time"
             )
             problems.append(((name,), message))
         else:
@@ -102,8 +104,8 @@ def windows_shared(sides: tuple[Stage | None, Stage | None]) -> tuple[WindowShap
     left, right = shapes
     if left != right:
         message = (
-            f"the windows on the left are {left}, those on the right {right}; let them be equal, or join in windows that hold "
-            "several of them, as 'tumbling: 1h', or 'within' a time"
+            f"the windows on the left are {left}, those on the right {right}; use equal windows, or join 'within' a time or in "
+            "longer windows, as 'tumbling: 1h'"
         )
         problems.append((("same_window",), message))
     return left, problems

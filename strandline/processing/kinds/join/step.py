@@ -14,7 +14,7 @@ JoinType = Literal["inner", "left", "full"]
 
 
 class JoinedColumn(NamedTuple):
-    """A field of joined rows: the column of one side's row."""
+    """A field of joined rows: a column of one side."""
 
     name: str
     side: int
@@ -24,21 +24,23 @@ class JoinedColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class JoinStage(Stage):
-    """A join of the rows of two sides, by the `by` fields, which both have. A window in whatever goes by when results are final:
-    each result has a window of its own (`JoinShape`), or that of both rows where these must be in one window. There are no
-    aggregates."""
+    """A join of the rows of two sides whose `by` fields are equal. Both sides have these fields.
+
+    As for a window, `windows` determines when results are final. A result has its own window (`JoinShape`), or the window of both
+    rows if these must be in one window. A join has no aggregates.
+    """
 
     keyword = "join"
     has_aggregates = False
 
     streams_joined: tuple[str, ...] = ()
-    """Names of the streams that the pipeline reads, in order. The position of a row in the log is a part of its identity."""
+    """Names of the streams that the pipeline reads, in their order. The log position of a row is a part of its identity."""
     type: JoinType = "inner"
-    """Which rows without a partner are results, too: none, those of the left side, those of both."""
+    """Rows without a partner that are results too: none, those of the left side, or those of both sides."""
     columns: tuple[JoinedColumn, ...] = ()
-    """The fields beside the `by` fields."""
+    """Fields in addition to the `by` fields."""
     max_rows: int = 0
-    """Maximum number of rows of one side and key within reach of each other that are joined; one more is a dead letter."""
+    """Maximum number of rows of one side and key within reach of each other that are joined. More rows become dead letters."""
 
     @property
     def kind(self) -> str:
@@ -46,15 +48,15 @@ class JoinStage(Stage):
 
     @property
     def why_not_revised(self) -> str:
-        return "needs a window, and joined rows are final at once; raise the delay instead"
+        return "needs a window, and joined rows are final immediately; raise the delay instead"
 
     @property
     def why_no_updates(self) -> str:
-        return "shows windows that are open, and a join has none: its rows are final at once"
+        return "shows open windows, but a join has none: its rows are final immediately"
 
     @property
     def compared_windows(self) -> object:
-        """Only how long they are. The rest is among `upgrade_facts`."""
+        """The size of windows that are joined. The other facts are in `upgrade_facts`."""
         return self.size_ms, self.every_ms
 
     @property
@@ -70,7 +72,7 @@ class JoinStage(Stage):
 
     @property
     def interval(self) -> JoinShape | None:
-        """How close the rows of a pair are. None if they are in one window."""
+        """Maximum distance of the rows of a pair. None if they are in one window."""
         return self.windows if isinstance(self.windows, JoinShape) else None
 
     @property
@@ -80,7 +82,7 @@ class JoinStage(Stage):
 
     @property
     def after_ms(self) -> int:
-        """The same if the row on the right is later."""
+        """Maximum time from a row on the right to its partner on the left, if the row on the right is later."""
         return 0 if self.interval is None else self.interval.after_ms
 
     @property
@@ -105,7 +107,7 @@ class JoinStage(Stage):
 
     @property
     def needs_whole_keys(self) -> bool:
-        """Who meets whom is told only from all rows of a key."""
+        """True, because all rows of a key are needed to find the pairs."""
         return True
 
     @property
@@ -117,11 +119,11 @@ class JoinStage(Stage):
         return dict(zip(self.by, self.by_types, strict=True)) | {one.name: one.type for one in self.columns}
 
     def keeps(self, side: int) -> bool:
-        """Whether rows of this side that have no partner are results, too."""
+        """Return True if rows of this side without a partner are results too."""
         return self.type == "full" or (self.type == "left" and side == LEFT)
 
     def hold_ms(self, side: int) -> int:
-        """How long after a row of this side a partner can come, at most."""
+        """Return the maximum time after a row of this side at which a partner can arrive."""
         return self.after_ms if side == LEFT else self.before_ms
 
     @property

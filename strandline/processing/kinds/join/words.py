@@ -70,15 +70,15 @@ class JoinWords(StageWords):
         join = _join(stage)
         if join.is_latest:
             yield (
-                f"'{stage.name}' keeps of each key the latest row on the right until it is "
+                f"'{stage.name}' keeps the latest row on the right of each key until it is "
                 f"{format_duration(join.before_ms)} old, and rows that wait for the watermark"
             )
             return
         rows_bytes = told["state"]["bytes_a_row"] * join.max_rows * 2
         yield (
-            f"'{stage.name}' keeps each row for as long as a partner can come, up to {rows_bytes:,} bytes of a key "
-            f"(max_rows: {join.max_rows:,} on each side), and more while rows wait for the watermark; so many on both sides "
-            f"make {join.max_rows**2:,} results, which are in memory together if they close together"
+            f"'{stage.name}' keeps each row while a partner can arrive, up to {rows_bytes:,} bytes for each key "
+            f"(max_rows: {join.max_rows:,} on each side), and more while rows wait for the watermark. If both sides have "
+            f"max_rows, they make {join.max_rows**2:,} results, which are in memory together if they close together"
         )
 
     def closing(self, stage: Stage, closed_ms: int, newest_ms: int, time: Callable[[int], str]) -> tuple[int, str]:

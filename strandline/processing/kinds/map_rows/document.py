@@ -19,18 +19,18 @@ class MapSpec(DocumentModel):
     function: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", max_length=200)]
     """`package.module:function`. The setting ALLOW_FUNCTIONS must name it or its module."""
     reads: list[str] = Field(min_length=1)
-    """The fields that it gets, as the columns of a RecordBatch of Arrow."""
+    """Fields that the function receives, as the columns of an Arrow RecordBatch."""
     columns: dict[FieldName, str] = Field(min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA)
-    """The fields that it gives: name -> type; with a `?` behind the type no value is an answer."""
+    """Fields that the function returns: name -> type. A type that ends with `?` permits null."""
     deterministic: bool
-    """Must be true: the same record gives the same values in each run, whatever records are beside it."""
+    """Must be true: the same record must produce the same values in each run, whatever other records the batch contains."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if not self.deterministic:
             yield (
                 ("deterministic",),
-                "must be true: a result is the same in every replay, so the same record must give the same values whenever, and "
-                "with whatever other records, the function is called",
+                "must be true: a replay must compute the same results, so the same record must produce the same values "
+                "in every call, whatever other records the call contains",
             )
         for name, kind in self.columns.items():
             try:
@@ -44,4 +44,4 @@ class Fields(DocumentModel):
     """Fields that the kind adds to a step."""
 
     map: MapSpec | None = None
-    """New fields by a Python function: {function, reads, columns, deterministic}."""
+    """New fields that a Python function computes: {function, reads, columns, deterministic}."""

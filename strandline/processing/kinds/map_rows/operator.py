@@ -1,8 +1,8 @@
 """The `map` step: columns that a Python function of an installed package computes from a batch of rows.
 
-A row's values may depend on that row alone. So the function is called again now and then, with the same rows in two parts, and
-another answer stops the job. Where it raises an error, the batch is cut in halves until the rows that it fails for stand alone;
-those have a problem, and the others their values.
+The values of a row must depend only on that row. To check this, some batches are computed again in two parts, and different
+values stop the job. If the function raises an error, the batch is halved until each row that fails is alone. Such a row has a
+problem, and the other rows have their values.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from strandline.processing.operators.row_operator import Mask, RowOperator, RowP
 from strandline.processing.pipelines.functions.installed import first_line, installed_function, package_of
 
 CHECKED_FIRST = 4
-"""So many batches of each process are computed twice, from its first one on,"""
+"""Number of batches that each process computes twice, from its first batch."""
 CHECKED_EVERY = 100
-"""and then one of so many."""
+"""After these batches, one batch of this number is computed twice."""
 
 
 class MapOperator(RowOperator):
-    """Adds the columns that the step's function gives."""
+    """Adds the columns that the function of the step returns."""
 
     def __init__(self, step: MapRows, types: Mapping[str, str]) -> None:
         self._step = step
@@ -47,7 +47,7 @@ class MapOperator(RowOperator):
         for name, values in computed.items():
             if name not in step.may_be_null:
                 failed = good & missing(values, inputs)
-                message = f"{step.path}: {step.function} gave no value for {name}"
+                message = f"{step.path}: {step.function} returned no value for {name}"
                 rows.problems += [
                     RowProblem(row, step.number, step.path, message) for row in rows.places[failed].tolist()
                 ]
@@ -60,7 +60,7 @@ operator_of = MapOperator
 
 
 class MappedRows:
-    """One step, in one process."""
+    """The calls of the function of one step in one process."""
 
     def __init__(self, step: MapRows) -> None:
         self._step = step
@@ -69,9 +69,9 @@ class MappedRows:
         self._batches = 0
 
     def __call__(self, columns: Mapping[str, pa.Array], rows: int) -> tuple[dict[str, pa.Array], dict[int, str]]:
-        """The new columns, and row -> what went wrong, for the rows that the function fails for; they have no values.
+        """Return the new columns, and the error of each row for which the function fails. Such rows have no values.
 
-        Raises FunctionUnusable, which stops the job: the function is not what the pipeline says.
+        Raises FunctionUnusable, which stops the job: the function isn't as the pipeline specifies.
         """
         batch = pa.RecordBatch.from_arrays([columns[name] for name in self._step.reads], list(self._step.reads))
         given, errors = self._computed(batch)
@@ -81,14 +81,14 @@ class MappedRows:
         return dict(zip(self._schema.names, given.columns, strict=True)), errors
 
     def _computed(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
-        """At most two calls a row, and one where no row fails."""
+        """Compute rows with at most two calls for each row, and with one call if no row fails."""
         if not batch.num_rows:
             return self._nothing(0), {}
         try:
             answer = self._loaded()(batch)
         except FunctionUnusable:
             raise
-        except Exception as error:  # noqa: BLE001  whatever a foreign function raises is the problem of the rows it got
+        except Exception as error:  # noqa: BLE001  any error of an external function is a problem of its rows
             if batch.num_rows == 1:
                 return self._nothing(1), {0: f"{type(error).__name__}: {first_line(error)}"}
             return self._in_two(batch)
@@ -96,7 +96,7 @@ class MappedRows:
 
     def _in_two(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
         half = batch.num_rows // 2
-        # A copy: what the function gets never shows where the rows stood before.
+        # A copy, so that the function can't find out which rows came before.
         first, errors = self._computed(_copied(batch.slice(0, half)))
         second, more = self._computed(_copied(batch.slice(half)))
         return pa.concat_batches([first, second]), errors | {half + row: text for row, text in more.items()}
@@ -105,19 +105,19 @@ class MappedRows:
         return pa.RecordBatch.from_arrays([pa.nulls(rows, kind) for kind in self._schema.types], schema=self._schema)
 
     def _loaded(self) -> Callable[..., Any]:
-        """Imported at the first call: only processes that compute rows need the function."""
+        """Return the function. It is imported at the first call, because only processes that compute rows need it."""
         if self._function is None:
             here, wanted = package_of(self._step.function), self._step.package
             self._function = installed_function(self._step.function)
             if here != wanted:
                 raise FunctionUnusable(
-                    f"{self._step.path}: {self._step.function} is of {here} here and of {wanted or 'no package'} where the job "
-                    "was started; install the same package everywhere, and restart the job"
+                    f"{self._step.path}: {self._step.function} belongs to {here} here, but to {wanted or 'no package'} where "
+                    "the job was started; install the same package everywhere, and restart the job"
                 )
         return self._function
 
     def _checked(self, answer: object, rows: int) -> pa.RecordBatch:
-        """The answer, if it has the form that the step says."""
+        """Return the answer of the function. Raises FunctionUnusable if its form isn't that of the step."""
         wanted = ", ".join(f"{name}: {kind}" for name, kind in self._step.columns)
         if not isinstance(answer, pa.RecordBatch):
             raise self._unusable(f"returned a {type(answer).__name__}; expected a RecordBatch with {wanted}")
@@ -145,8 +145,9 @@ class MappedRows:
         if names or errors.keys() != other_errors.keys():
             what = f"other values of {', '.join(names)}" if names else "errors for other rows"
             raise self._unusable(
-                f"gave {what} when it was called again with the same rows, in two parts. A row's values may depend on that row "
-                "alone, not on other rows, earlier calls, chance or the clock, or a replay would give other results"
+                f"returned {what} when it was called again with the same rows, in two parts. The values of a row must depend "
+                "only on that row, not on other rows, earlier calls, random numbers, or the clock: else a replay has other "
+                "results"
             )
 
     def _unusable(self, what: str) -> FunctionUnusable:
@@ -158,7 +159,7 @@ def _copied(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _is_same(one: pa.Array, other: pa.Array) -> bool:
-    """To the last bit, within lists and structs too: for Arrow, what is not a number is not even the same as itself."""
+    """Compare to the last bit, also within lists and structs. Arrow's own comparison regards NaN as different from itself."""
     if not one.is_valid().equals(other.is_valid()):
         return False
     if pa.types.is_struct(one.type):

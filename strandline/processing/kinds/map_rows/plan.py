@@ -12,13 +12,13 @@ from strandline.processing.pipelines.functions.installed import installed_functi
 
 
 def check(context: CheckContext, path: Path, spec: MapSpec) -> None:
-    """Fields that a Python function gives. Whether it may be called is asked of a document that is submitted; of a stored one
-    it is asked where the function runs."""
+    """Check `map`. Whether the function may be called is checked when a document is submitted. For a stored document, it is
+    checked where the function runs."""
     for number, name in enumerate(spec.reads):
         if name not in context.columns:
             context.add((*path, "reads", number), f"unknown column '{name}'{did_you_mean(name, context.columns)}")
         elif name in spec.reads[:number]:
-            context.add((*path, "reads", number), f"'{name}' stands twice")
+            context.add((*path, "reads", number), f"'{name}' is listed twice")
     if context.output.stage is None:
         for name in spec.reads:
             context.read(name)

@@ -1,4 +1,4 @@
-"""What the graph of a pipeline says about `map`."""
+"""Words for `map` in the graph of a pipeline."""
 
 from __future__ import annotations
 

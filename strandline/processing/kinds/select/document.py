@@ -11,6 +11,6 @@ class Fields(DocumentModel):
     """Fields that the kind adds to a step."""
 
     select: list[str] | None = Field(default=None, min_length=1)
-    """Keeps these fields alone, in this order."""
+    """Keeps only these fields, in this order."""
     drop: list[str] | None = Field(default=None, min_length=1)
     """Leaves these fields out."""

@@ -1,4 +1,4 @@
-"""Selected columns."""
+"""The operator that selects columns."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from strandline.processing.pipelines.row_step import Projection
 
 
 class SelectOperator(RowOperator):
-    """Keeps the columns of the step, and the platform's own."""
+    """Keeps the columns of the step, and internal columns."""
 
     def __init__(self, step: Projection, types: Mapping[str, str]) -> None:
         self._names = step.names
         self.types = {name: types[name] for name in step.names}
 
     def apply(self, rows: StepRows) -> None:
-        # Fields that nothing reads are not decoded.
+        # Fields that nothing reads aren't decoded.
         names = [*(name for name in rows.columns if name.startswith("@")), *self._names]
         rows.columns = {name: rows.columns[name] for name in names if name in rows.columns}
 

@@ -10,13 +10,13 @@ from strandline.processing.pipelines.row_step import Projection
 
 
 def check(context: CheckContext, path: Path, names: Sequence[str]) -> None:
-    """The columns are there, a selected one is named once, and some are left."""
+    """Check that the columns exist, that no selected column is listed twice, and that a column remains."""
     is_drop = path[-1] == "drop"
     for number, name in enumerate(names):
         if name not in context.columns:
             context.add((*path, number), f"unknown column '{name}'{did_you_mean(name, context.columns)}")
         elif not is_drop and name in names[:number]:
-            context.add((*path, number), f"'{name}' stands twice")
+            context.add((*path, number), f"'{name}' is listed twice")
     if is_drop:
         _keep(context, path, [name for name in context.columns if name not in names])
     else:
@@ -24,11 +24,11 @@ def check(context: CheckContext, path: Path, names: Sequence[str]) -> None:
 
 
 def _keep(context: CheckContext, path: Path, names: Sequence[str]) -> None:
-    """Go on with these columns alone. Behind a window its `by` fields are among them: they say which result it is."""
+    """Continue with only these columns. After a window, they must include its `by` fields, which identify a result."""
     window = context.window_before
     lost = [name for name in window.by if name not in names] if window else []
     if window and lost:
-        context.add(path, f"leaves out {', '.join(lost)}, by which window '{window.name}' groups; keep them")
+        context.add(path, f"leaves out {', '.join(lost)}, but window '{window.name}' groups by it; keep these fields")
         names = [*lost, *names]
     if not names:
         context.add(path, "leaves no field; expected at least one")

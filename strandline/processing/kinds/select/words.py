@@ -1,4 +1,4 @@
-"""What the graph of a pipeline says about `select` and `drop`."""
+"""Words for `select` and `drop` in the graph of a pipeline."""
 
 from __future__ import annotations
 

@@ -9,11 +9,11 @@ from strandline.processing.kinds.session.shape import SessionShape
 
 
 class SessionQuery(WindowQuery):
-    """As `SessionShape` says.
+    """Computes sessions by the rules of `SessionShape`.
 
-    1. A row the gap or more behind the one before it begins a chain; number each key's chains.
-    2. Find each chain's first cut, and for each row the next cut behind it.
-    3. Rows of one chain with one next cut are a session.
+    1. Number the chains of each key. A row begins a chain if it is the gap or more after the row before it.
+    2. Find the first cut of each chain, and the next cut after each row.
+    3. Rows of one chain with the same next cut are a session.
     """
 
     def windows(self, table: str, days: Sequence[tuple[int, int]]) -> str:

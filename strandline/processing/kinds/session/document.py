@@ -13,21 +13,21 @@ from strandline.core.times.durations import format_duration
 
 
 class SessionSpec(DocumentModel):
-    """Windows that records bound: each ends when no record of its key follows for a while."""
+    """Windows with a pause between them: each ends when no record of its key arrives for a while."""
 
     gap: Duration
-    """A record that comes so much later than the last one, or later still, begins a new session."""
+    """Minimum time between the last record of a session and the first record of the next."""
     max: Duration = Field(default=3_600_000, json_schema_extra={"default": "1h"})
-    """How long a session is at most, its last gap included; what goes on is cut."""
+    """Maximum length of a session, including its last gap. A longer session is cut."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if self.gap == 0:
-            yield ("gap",), "each record would be a session of its own; expected at least 1ms"
+            yield ("gap",), "each record would be its own session; expected at least 1ms"
         elif self.max < self.gap:
             yield (
                 ("max",),
-                f"{format_duration(self.max)} is less than the gap of {format_duration(self.gap)}, which each session lasts; "
-                "expected at least as much",
+                f"{format_duration(self.max)} is less than the gap of {format_duration(self.gap)}, but each session lasts at "
+                "least that long; expected at least as much",
             )
 
 

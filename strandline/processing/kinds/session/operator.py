@@ -1,22 +1,24 @@
-"""The session operator: (state, rows, what closes) -> (state, results), as `windows.py` says, for windows that records bound.
+"""The operator of sessions: (state, rows, closing) -> (state, results). See `operators/windows.py`.
 
-Event times of one key that are less than the gap apart make a *chain*. A chain is cut into sessions by its own events alone
-(`SessionShape`):
+Event times of one key that are less than the gap apart form a *chain*. Only the events of a chain determine how it is cut into
+sessions (`SessionShape`):
 
-- Its *first cut* lies the greatest length behind the beginning of its first event's pane; before it, all is one session.
-- Behind it, each multiple of the greatest length since 1970 is a cut.
-- A session begins with its first event, and ends the gap after its last one, or at the next cut if that is earlier.
+- The *first cut* is at the beginning of the pane of the first event, plus the maximum length. All events before it are one
+  session.
+- After it, each multiple of the maximum length since 1970 is a cut.
+- A session begins with its first event. It ends the gap after its last event, or at the next cut if the cut is earlier.
 
-So no session is longer than allowed, all are final when the watermark passes their end, whatever comes later, and what is needed
-of the past is bounded, also for a key that never pauses.
+So no session is longer than allowed. All sessions are final when the watermark passes their end. The past that is needed is
+bounded, even for a key that never pauses.
 
-Panes are no longer than the gap, and cuts stand between panes: a pane of a key is in one session. Beside its partial results a
-pane keeps the times of its first and its last event, from which chains and sessions follow. When a session closes, its panes are
-merged in time order per partition, then the partitions in their order, as with other windows. So the bits are the same however
-the log was sliced.
+Panes are no longer than the gap, and all cuts are between panes, so a pane of a key is in one session. In addition to its partial
+results, a pane contains the times of its first and its last event, which determine chains and sessions. When a session closes,
+its panes are merged in time order for each partition, and then the partitions in their order, as with other windows. So the
+bits don't depend on how the log was sliced.
 
-State. The panes of sessions that are not final. Where a cut made a session final while its chain goes on, or may, the state
-keeps a *remnant* instead: when the chain began, and the session's last event. It goes when no event can join the chain any more.
+The state contains the panes of sessions that aren't final. If a cut made a session final, but its chain can continue, the state
+contains a *remnant* of the session. It consists of the beginning of the chain, and of the last event of the session. It is
+removed when no event can join the chain any more.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from strandline.processing.operators.windows import ClosedWindows, Rows, WindowO
 from strandline.processing.pipelines.stages import Stage
 
 _REMNANT = -1
-"""In the place of a partition: the row is a remnant, and has no partial results."""
+"""Replaces the partition: the row is a remnant, and has no partial results."""
 Flags = npt.NDArray[np.bool_]
 
 
@@ -59,11 +61,11 @@ class SessionOperator(WindowOperator):
     def step_in_part(
         self, state: WindowState, rows: Sequence[Rows], closing: Closing
     ) -> tuple[WindowState, list[ClosedWindows]]:
-        """As `WindowOperator.step_in_part`.
+        """See `WindowOperator.step_in_part`.
 
         1. Number the keys of the state and of the rows together, and fold the rows into their panes.
-        2. Put each key's panes and remnants in the order of time, and see chains and sessions.
-        3. Take out the sessions that are final, and leave a remnant of chains that may go on.
+        2. Sort the panes and remnants of each key by time, and determine chains and sessions.
+        3. Take out the sessions that are final, and leave a remnant of each chain that can continue.
         """
         numbers, keys = merge_keys([state.keys, *[one.key_table for one in rows]], self.key_schema)
         known = _Groups.of(state.groups)
@@ -82,7 +84,7 @@ class SessionOperator(WindowOperator):
         return self._kept(keys, remnants, left), [ClosedWindows(keys, closed)] if closed.num_rows else []
 
     def open_windows(self, state: WindowState, closed_ms: int | None, rows_max: int) -> list[ClosedWindows]:
-        """As `WindowOperator.open_windows`: sessions as they would end if nothing more came."""
+        """Return the sessions as they would end if no more rows arrived. See `WindowOperator.open_windows`."""
         known = _Groups.of(state.groups)
         if not (known.partition != _REMNANT).any():
             return []
@@ -92,7 +94,7 @@ class SessionOperator(WindowOperator):
     def _fold_rows(
         self, state: pa.RecordBatch, numbers: list[Codes], rows: Sequence[Rows], key_count: int
     ) -> pa.RecordBatch:
-        """The state's panes with the rows in them: partial results, first and last event."""
+        """Return the panes of the state with the rows folded in: partial results, first and last event."""
         before = _Groups.of(state)
         times = np.concatenate([np.zeros(0, np.int64), *[one.panes for one in rows]])
         places, partials = self._fold_into_places(
@@ -106,7 +108,7 @@ class SessionOperator(WindowOperator):
         return pa.RecordBatch.from_arrays([*map(pa.array, columns), *partials], schema=self.state_schema)
 
     def _sessions(self, remnants: _Groups, groups: _Groups, ranks: Codes) -> _Sessions:
-        """All sessions as far as they are known, in the order of key and time. A remnant makes one, too, that closed before."""
+        """Return all known sessions, by key and time. A remnant counts as a session that has closed."""
         both = remnants.followed_by(groups)
         order = np.lexsort((both.first_ms, both.pane, ranks[both.key]))
         one = both.taken(order)
@@ -143,7 +145,7 @@ class SessionOperator(WindowOperator):
         )
 
     def _merge(self, groups: pa.RecordBatch, sessions: _Sessions, is_new: Flags, ranks: Codes) -> pa.RecordBatch:
-        """The new sessions, by end, then key, then partition: their panes merged in the order of time."""
+        """Return the new sessions, by end, then key, then partition. Their panes are merged in time order."""
         chosen = np.flatnonzero(is_new & ~sessions.is_remnant)
         place_of = np.full(len(is_new), -1, np.int64)
         by_end = chosen[np.lexsort((ranks[sessions.key[chosen]], sessions.end_ms[chosen]))]
@@ -170,8 +172,10 @@ class SessionOperator(WindowOperator):
         return pa.RecordBatch.from_arrays([*map(pa.array, columns), *partials], schema=self.state_schema)
 
     def _remnants(self, sessions: _Sessions, is_closed: Flags, up_to_ms: int) -> pa.RecordBatch:
-        """What is to be known of chains of which a session closed and that may go on: a later session is open, or an event can
-        still come that joins the last one."""
+        """Return a remnant for each chain that can continue after one of its sessions closed.
+
+        It can continue if a later session is open, or if an event can still join the last session.
+        """
         is_last_closed = is_closed.copy()
         is_last_closed[:-1] &= ~(is_closed[1:] & (sessions.chain[1:] == sessions.chain[:-1]))
         kept = np.flatnonzero(is_last_closed & (sessions.chain_last_ms + self._gap_ms > up_to_ms))
@@ -202,7 +206,7 @@ class _Groups:
     key: Codes
     partition: Codes
     first_ms: Codes
-    """Of a remnant: when its chain began."""
+    """Time of the first event of the pane. For a remnant, the beginning of its chain."""
     last_ms: Codes
 
     @staticmethod
@@ -225,21 +229,21 @@ class _Sessions:
     key: Codes
     start_ms: Codes
     last_ms: Codes
-    """Its last event so far."""
+    """Last known event of the session."""
     end_ms: Codes
     began_ms: Codes
-    """When its chain began."""
+    """Beginning of its chain."""
     chain: Codes
-    """The number of its chain."""
+    """Number of its chain."""
     chain_last_ms: Codes
-    """The last event of its chain so far."""
+    """Last known event of its chain."""
     is_remnant: Flags
     of_group: Codes
-    """Of each row of partial results, the number of its session."""
+    """Index of the session of each row of partial results."""
 
 
 def _differs(values: Codes) -> Flags:
-    """Where a value is another one than before it; also at the first."""
+    """Return True for the first value, and for each value that differs from the value before it."""
     found = np.ones(len(values), np.bool_)
     found[1:] = values[1:] != values[:-1]
     return found

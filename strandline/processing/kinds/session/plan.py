@@ -32,15 +32,15 @@ class SessionPlan(WindowPlan):
         return SessionShape(window.session.max, window.session.gap)
 
     def problems_after(self, window: Any, stage: Stage, before: Stage) -> Iterator[tuple[Path, str]]:
-        """The gap is longer than the time from one result to the next, or each result would be a session."""
+        """Yield a problem if the gap isn't longer than the time between results: then each result would be a session."""
         gap_ms, earlier = window.session.gap, before.windows.result_windows
         apart_ms = earlier.spacing_ms + (longer_ms_max(earlier.time_zone) if earlier.time_zone else 0)
         if not earlier.ends_move and gap_ms <= apart_ms:
             yield (
                 ("session", "gap"),
-                f"{format_duration(gap_ms)} of window '{stage.name}' is no longer than the "
-                f"{format_duration(apart_ms)} from one window '{before.name}' to the next, so each of their results "
-                "would be a session of its own; expected more",
+                f"{format_duration(gap_ms)} of window '{stage.name}' must be longer than the "
+                f"{format_duration(apart_ms)} from one window '{before.name}' to the next; else each of their results "
+                "would be its own session",
             )
 
 

@@ -16,7 +16,7 @@ class SessionWords(WindowWords):
         return "sessions"
 
     def many_partials(self, stage: Stage, many: str, each: str) -> str:
-        return f"'{stage.name}' keeps {many} of a key that never pauses, {each}; a shorter 'max' keeps fewer"
+        return f"'{stage.name}' keeps {many} for a key that never pauses, {each}; a shorter 'max' keeps fewer"
 
     def closing(self, stage: Stage, closed_ms: int, newest_ms: int, time: Callable[[int], str]) -> tuple[int, str]:
         shape = stage.windows

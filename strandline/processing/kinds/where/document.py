@@ -10,4 +10,4 @@ class Fields(DocumentModel):
     """Fields that the kind adds to a step."""
 
     where: ExpressionText | None = None
-    """Keeps the records for which this is true."""
+    """Keeps the records for which this condition is true."""

@@ -1,4 +1,4 @@
-"""Filtered rows."""
+"""The operator that filters rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strandline.processing.operators.row_operator import Mask, RowOperator, Step
 
 
 class WhereOperator(RowOperator):
-    """Keeps the rows for which the step's condition is true."""
+    """Keeps the rows for which the condition of the step is true."""
 
     def __init__(self, step: Where, types: Mapping[str, str]) -> None:
         self._step = step

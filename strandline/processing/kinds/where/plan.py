@@ -8,7 +8,7 @@ from strandline.processing.pipelines.checks.check_context import CheckContext, s
 
 
 def check(context: CheckContext, path: Path, text: str) -> None:
-    """The condition is true or false."""
+    """Check that the condition is a boolean."""
     column = context.expression(path, text, aggregate=False)
     if column and column.type != "boolean":
         context.add(path, f"expected a condition that is true or false, got a {column.type} (in: {text})")

@@ -27,13 +27,13 @@ class SlidingSpec(DocumentModel):
     """Windows that overlap."""
 
     size: Duration
-    """How long each is."""
+    """Length of each window."""
     every: Duration
-    """How far apart they begin, counted from 1970-01-01 UTC."""
+    """Time from the beginning of one window to that of the next, counted from 1970-01-01 UTC."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if self.every == 0:
-            yield ("every",), "windows that all begin at once; expected at least 1ms"
+            yield ("every",), "all windows would begin at the same time; expected at least 1ms"
         elif self.every > self.size:
             yield (
                 ("every",),
@@ -48,7 +48,7 @@ class WindowFields(DocumentModel):
     """Fields that tumbling and sliding windows add to `window`."""
 
     tumbling: Duration | None = None
-    """The size; instead of sliding."""
+    """Length of the windows, each of which begins when the one before ends; instead of sliding."""
     sliding: SlidingSpec | None = None
     """{size, every}; instead of tumbling."""
 
@@ -59,8 +59,8 @@ _FIELDS_OF_KINDS = tuple(part_of(kind, "document").WindowFields for kind in reve
 
 
 class WindowSpec(*_FIELDS_OF_KINDS, WindowFields, StageSpec, OpenModel):  # type: ignore[misc]  # one class for each kind of windows
-    """Windows of event time: tumbling, which follow each other, sliding, which overlap, or cumulative, which grow, counted from
-    1970-01-01 UTC; sessions, which end when no record comes for a while; or windows of so many records each."""
+    """Windows of event time, counted from 1970-01-01 UTC: tumbling windows follow each other, sliding windows overlap, and
+    cumulative windows grow. Sessions end when no record arrives for a while. Count windows contain a number of records."""
 
     @classmethod
     def schema_extra(cls, added: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -69,16 +69,16 @@ class WindowSpec(*_FIELDS_OF_KINDS, WindowFields, StageSpec, OpenModel):  # type
     model_config = ConfigDict(json_schema_extra=lambda schema: schema.update(WindowSpec.schema_extra()))
     NOT_SUPPORTED: ClassVar[dict[str, str]] = {
         "hopping": "windows that overlap are 'sliding: {size: 1m, every: 10s}'",
-        "size": "stands in the kind of window: tumbling: 1m, or sliding: {size: 1m, every: 10s}",
+        "size": "belongs to the kind of window: tumbling: 1m, or sliding: {size: 1m, every: 10s}",
         "group_by": "the fields of the key are 'by: [...]'",
         "having": HAVING,
     }
     offset: Duration | None = None
-    """Of windows that neither are sessions nor count: so much later they begin."""
+    """Time by which windows begin later. Not for sessions and count windows."""
     tz: str | None = None
-    """Of windows of whole days, or that grow for whole days: the time zone whose days they are, as Europe/Berlin; else UTC's."""
+    """Time zone of the days, as Europe/Berlin, for windows whose length or growth is a number of days. The default is UTC."""
     by: list[str] = Field(default_factory=list)
-    """The fields that make the key; none means one result a window."""
+    """Fields of the key. Without fields, each window has one result."""
     aggregate: dict[FieldName, ExpressionText] = Field(min_length=1, json_schema_extra=FIELD_NAMES_SCHEMA)
     """Result field -> expression with an aggregate function."""
 
@@ -103,9 +103,9 @@ class WindowSpec(*_FIELDS_OF_KINDS, WindowFields, StageSpec, OpenModel):  # type
         paths: dict[str, Path] = {}
         for name, path in self.result_fields:
             if name in paths:
-                yield path, f"'{name}' stands twice among the fields of the result; choose another name"
+                yield path, f"'{name}' is listed twice among the fields of the result; choose another name"
             if name.startswith("_"):
-                yield path, f"'{name}' begins with '_', and Elasticsearch keeps such names for itself; choose another"
+                yield path, f"'{name}' begins with '_', but Elasticsearch reserves such names; choose another name"
             paths.setdefault(name, path)
         for name, message in names_alike(paths):
             yield paths[name], message
@@ -119,12 +119,12 @@ class WindowSpec(*_FIELDS_OF_KINDS, WindowFields, StageSpec, OpenModel):  # type
 
     @property
     def keyword(self) -> str:
-        """The field that has the kind of windows."""
+        """Field that has the kind of windows."""
         return next(one for one in self.keywords() if getattr(self, one) is not None)
 
     @property
     def plan(self) -> WindowPlan:
-        """The plan of the kind."""
+        """Plan of the kind of windows."""
         plan: WindowPlan = part_of(window_kind_of(self.keyword), "plan").PLAN
         if self.tz is not None and plan.kind_in_time_zone:
             plan = part_of(plan.kind_in_time_zone, "plan").PLAN
@@ -132,12 +132,12 @@ class WindowSpec(*_FIELDS_OF_KINDS, WindowFields, StageSpec, OpenModel):  # type
 
     @property
     def shape(self) -> WindowShape:
-        """The windows as numbers."""
+        """Shape of the windows: where they begin and end."""
         return self.plan.shape(self)
 
     @property
     def offset_ms(self) -> int:
-        """How much later than the multiples of their distance windows begin."""
+        """Time by which windows begin later than the multiples of their distance."""
         return self.offset or 0
 
     @property
@@ -153,4 +153,4 @@ class Fields(DocumentModel):
     """Fields that the kind adds to a step."""
 
     window: SerializeAsAny[WindowSpec] | None = None
-    """Collects records by time and key."""
+    """Groups records by time and key."""

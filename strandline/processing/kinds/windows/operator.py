@@ -1,4 +1,4 @@
-"""The operator of tumbling and sliding windows: `operators/windows.py`, which those of other windows are derived from."""
+"""The operator of tumbling and sliding windows, `operators/windows.py`. Operators of other windows are derived from it."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.stages import Stage
 
 NEEDS_DAYS = (
-    "a time zone says when days begin, so it needs windows of whole days, as 'tumbling: 1d', 'sliding: {size: 7d, "
-    "every: 1d}' or 'cumulative: {size: 1d, step: 1h}'; parts of a day are moved by 'offset'"
+    "a time zone determines when days begin, so it needs windows of complete days: 'tumbling: 1d', 'sliding: {size: 7d, "
+    "every: 1d}', or 'cumulative: {size: 1d, step: 1h}'. To move windows of parts of a day, use 'offset'"
 )
 
 
@@ -36,7 +36,7 @@ class WindowForm:
     function: str
     """Name of the function in SQL."""
     arguments: tuple[Argument, ...]
-    """Arguments of this function, in order, after the relation and the column of event time."""
+    """Arguments of this function in their order, after the relation and the column of event time."""
     python: tuple[str, ...] = ()
     """Name of the function in Python, and the fields of the kind's value that are its arguments. Empty if Python has none."""
     is_made_by_rows: bool = False

@@ -1,4 +1,4 @@
-"""Words for windows. Those of other kinds than tumbling and sliding are derived from these."""
+"""Words for windows of one size. Those of other kinds of windows are derived from these."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class WindowWords(StageWords):
     def hints(self, stage: Stage, told: Answer, delay_ms: int) -> Iterator[str]:
         if stage.revise_ms:
             yield (
-                f"late records revise the results of '{stage.name}' for {format_duration(stage.revise_ms)}: for so long it keeps "
-                "what has closed, and a rewind reads back so much more"
+                f"late records revise the results of '{stage.name}' for {format_duration(stage.revise_ms)}: closed windows "
+                "stay in its state for this time, and a rewind reads back this much more"
             )
         if any(kind.startswith("list") for kind in told["state"]["partials"]):
             yield (
-                f"'{stage.name}' keeps lists of values, which are bounded, but longer than other partial results: up to 80 kB "
-                "for each aggregate, pane, key and partition, or more where texts are counted"
+                f"'{stage.name}' keeps lists of values. A list is limited, but larger than other partial results: up to 80 kB "
+                "for each aggregate, pane, key, and partition, or more if strings are counted"
             )
         if told["state"]["panes_open"] > _MANY_PARTIALS:
             many = f"{told['state']['panes_open']:,} partial results"
@@ -67,8 +67,8 @@ class WindowWords(StageWords):
             yield f"'{stage.name}' writes up to {times} results for each {format_duration(stage.size_ms)} and key"
 
     def many_partials(self, stage: Stage, many: str, each: str) -> str:
-        """Return the hint on many partial results of one key. `many`: how many. `each`: for which time there is one."""
-        return f"'{stage.name}' keeps {many} a key, {each}; a longer distance between windows, or a shorter delay, keeps fewer"
+        """Return the hint on many partial results of one key. `many`: how many there are. `each`: the time that one covers."""
+        return f"'{stage.name}' keeps {many} for a key, {each}; a longer distance between windows or a shorter delay keeps fewer"
 
     def closing(self, stage: Stage, closed_ms: int, newest_ms: int, time: Callable[[int], str]) -> tuple[int, str]:
         end_ms = stage.shape.first_end(closed_ms)

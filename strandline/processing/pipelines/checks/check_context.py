@@ -204,9 +204,7 @@ class CheckContext:
         if name not in self.columns:
             self.add(path, f"unknown column '{name}'{did_you_mean(name, self.columns)}")
         elif self.columns[name] == "double":
-            self.add(
-                path, f"'{name}' is a double, which makes no reliable key; use a string, a whole number or a decimal"
-            )
+            self.add(path, f"'{name}' is a double, which makes no reliable key; use a string, an integer or a decimal")
         elif is_nested(self.columns[name] or ""):
             self.add(
                 path, f"'{name}' has the type {self.columns[name]}, which makes no key; group by what stands in it"
@@ -214,7 +212,8 @@ class CheckContext:
         elif not self.window_before:
             if self.is_json(name, self.output.paths):
                 self.add(
-                    path, f"'{name}' is json, of which two texts may mean the same; declare the member that is the key"
+                    path,
+                    f"'{name}' is json, and two strings of JSON can mean the same; declare the member that is the key",
                 )
             self.read(name)
 
