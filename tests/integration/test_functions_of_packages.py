@@ -73,7 +73,7 @@ def test_a_function_of_a_package_runs_in_the_workers_and_a_bad_record_is_a_dead_
     assert run(lab, tmp_path, "") == EXIT_FAILED
     job = lab.ledger.job(NAME)
     assert job.state is JobState.FAILED
-    assert "acme_quality:spelled may not be called here" in job.message
+    assert "acme_quality:spelled is not allowed here" in job.message
     package_of.cache_clear()
 
 

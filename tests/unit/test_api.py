@@ -197,7 +197,7 @@ def test_a_field_that_became_optional_does_not_become_required_again(api: Api) -
     api.apply(BOTH)
     assert api.outcomes(STREAM.replace("power: double", "power: double?")) == ["changed"]
     detail = problem_of(api.apply(STREAM), 409, "conflict")["detail"]
-    assert "field power becomes required, and records in the log may lack it; write double? for it" in detail
+    assert "field power becomes required, but records in the log can lack it; write double? for it" in detail
 
 
 @pytest.mark.guarantee(

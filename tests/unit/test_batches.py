@@ -282,7 +282,7 @@ def test_of_several_streams_all_have_an_end_or_none() -> None:
     inputs += "event_time: {field: ts, delay: 1s}}]"
     text = PIPELINE.replace("input: {stream: turbines}\nevent_time: {field: ts, delay: 10s}", inputs)
     text = text.replace("  - window", "  - from: [turbines, others]\n    window")
-    with pytest.raises(InvalidDocument, match="a batch ends in all of them"):
+    with pytest.raises(InvalidDocument, match="a batch ends in all streams"):
         check_documents(f"{STREAM}---\n{more}---\n{text}", "farm.yaml", {})
 
 
@@ -369,7 +369,7 @@ def test_distinct_counts_each_once_in_the_whole_range_and_sort_orders_results(tm
     ("step", "message"),
     [
         ("distinct: {by: [who]}", "only a batch can use it; add an end"),
-        ("sort: [who]", "sort where they are read, or at the desk with pipeline run --sort"),
+        ("sort: [who]", "Sort them where they are read, or in a local run with pipeline run --sort"),
         ("cogroup: [a, b]", "unite them with 'from: [a, b]'"),
     ],
 )

@@ -145,7 +145,7 @@ def test_what_a_window_gives_may_be_taken_before_and_behind_the_steps_of_its_emi
         (
             [LOADED, PER_TURBINE, PER_SITE.replace("from: loaded", "from: loadet")],
             [
-                "farm.yaml:14: steps[2].from: there is no step 'loadet' above, and it is not the stream; did you mean 'loaded'?"
+                "farm.yaml:14: steps[2].from: no step above is called 'loadet', and it is not the stream; did you mean 'loaded'?"
             ],
         ),
         (
@@ -165,23 +165,23 @@ def test_what_a_window_gives_may_be_taken_before_and_behind_the_steps_of_its_emi
         ),
         (
             [LOADED, "  - where: load > 1\n    name: Loaded\n", PER_TURBINE],
-            ["steps[1].name: there is a step 'loaded' already; choose another name"],
+            ["steps[1].name: a step is already called 'loaded'; choose another name"],
         ),
         (
             [LOADED.replace("loaded", "per_turbine"), PER_TURBINE],
-            ["steps[1].window.name: there is a step 'per_turbine' already; choose another name"],
+            ["steps[1].window.name: a step is already called 'per_turbine'; choose another name"],
         ),
         (
             [LOADED, PER_TURBINE, "  - where: load > 1\n    name: per_turbine\n    from: loaded\n", RAW],
-            ["steps[2].name: there is a step 'per_turbine' already; choose another name"],
+            ["steps[2].name: a step is already called 'per_turbine'; choose another name"],
         ),
         (
             [LOADED, "  - where: load > 1\n", PER_TURBINE + "    from: loaded\n"],
-            ["steps[1]: leads to no window and no emit, so it changes nothing; let one take from it, or remove it"],
+            ["steps[1]: leads to no window and no emit, so it changes nothing; read it in another step, or remove it"],
         ),
         (
             [LOADED, PER_TURBINE.split("    emit")[0], PER_SITE],
-            ["steps[1]: no window takes from 'per_turbine', so it must emit; write 'emit: [{elasticsearch: NAME}]'"],
+            ["steps[1]: no window reads 'per_turbine', so it must emit; write 'emit: [{elasticsearch: NAME}]'"],
         ),
         (
             [LOADED, PER_TURBINE, PER_SITE, HOUR.replace("per_turbine", "per_site")],
@@ -202,7 +202,7 @@ def test_what_a_window_gives_may_be_taken_before_and_behind_the_steps_of_its_emi
         ),
         (
             [LOADED, PER_TURBINE, "  - derive: {more: n + 1}\n  - emit: [{elasticsearch: more}]\n"],
-            ["steps[3].emit: window 'per_turbine' emits already; it has one place that says where results go"],
+            ["steps[3].emit: window 'per_turbine' already emits; list all sinks in one 'emit'"],
         ),
         (
             [LOADED, PER_TURBINE, PER_SITE, HOUR.replace("1h", "2h")],
@@ -216,7 +216,7 @@ def test_what_a_window_gives_may_be_taken_before_and_behind_the_steps_of_its_emi
                     for at in range(BRANCHES_MAX + 1)
                 ),
             ],
-            [f"has more than {BRANCHES_MAX} branches with keys of their own; cut it into several pipelines"],
+            [f"has more than {BRANCHES_MAX} branches with their own keys; split it into several pipelines"],
         ),
     ],
 )
@@ -263,4 +263,4 @@ def test_the_graph_says_what_is_computed_where():
     sites = HOUR.replace("hour", "site_hour").replace("by: [turbine]", "by: [site_id]")
     both = pipeline_graph(checked(LOADED, PER_TURBINE, HOUR, sites))
     assert both["branches"][1]["again"] == ["per_turbine"]
-    assert any("'per_turbine' is computed once more for site_hour" in hint for hint in both["hints"])
+    assert any("'per_turbine' is computed again for site_hour" in hint for hint in both["hints"])

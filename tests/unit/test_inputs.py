@@ -85,20 +85,20 @@ def test_a_window_over_the_second_stream_alone_reads_nothing_of_the_first() -> N
         (f"[{{from: [a, b], window: {WINDOW}, emit: [{{elasticsearch: m}}]}}]", "'v' is a double in a and a long in b"),
         (
             "[{from: a, select: [v], name: x}, {from: b, select: [w], name: y}, {from: [x, y], emit: [{elasticsearch: m}]}]",
-            "have no field in common (x, y)",
+            "no field is in all of x, y",
         ),
         (
             f"[{{from: a, window: {WINDOW}, emit: [{{elasticsearch: m}}]}}, {{from: [m, b], emit: [{{elasticsearch: x}}]}}]",
-            "steps[1].from[0]: 'm' stands behind window 'm', and only records are united",
+            "steps[1].from[0]: 'm' is after window 'm', but only records can be united",
         ),
         (
             "[{from: a, where: v > 0, name: x}, {from: [a, x], emit: [{elasticsearch: m}]}]",
             "steps[1].from[1]: 'x' has records of stream 'a'",
         ),
-        ("[{from: [a, a], emit: [{elasticsearch: m}]}]", "steps[0].from[1]: 'a' stands twice"),
+        ("[{from: [a, a], emit: [{elasticsearch: m}]}]", "steps[0].from[1]: 'a' is listed twice"),
         (
             "[{from: [a, c], emit: [{elasticsearch: m}]}]",
-            "there is no step 'c' above, and it is not one of the streams",
+            "no step above is called 'c', and it is not one of the streams",
         ),
         ("[{from: a, emit: [{stream: b}]}]", "'b' is what this pipeline reads"),
         (
@@ -118,9 +118,9 @@ def test_what_can_not_be_united_is_refused(steps: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("inputs", "told"),
     [
-        ("\n", "input: is missing; expected: Where records come from"),
+        ("\n", "input: is missing; expected: Stream to read"),
         ("\ninput: {stream: a}\n", "event_time: is missing"),
-        (f"{INPUTS}input: {{stream: a}}\n", "input: stands beside 'inputs'"),
+        (f"{INPUTS}input: {{stream: a}}\n", "input: is set for each stream in 'inputs'"),
         ("\ninputs: []\n", "inputs: expected at least one entry"),
         ("\ninputs: [{stream: a}]\n", "inputs[0].event_time: is missing"),
         (INPUTS.replace("stream: b", "stream: a"), "inputs[1].stream: 'a' is read already"),
@@ -166,8 +166,11 @@ def test_results_of_another_job_beside_a_stream_go_by_its_emissions() -> None:
 @pytest.mark.parametrize(
     ("event_time", "told"),
     [
-        ("{field: window_end, delay: 0s, watermark: newest}", "event_time.watermark: 'c' holds results of another job"),
-        ("{from: log}", "event_time: 'c' holds results of another job, which come in the order of their windows"),
+        (
+            "{field: window_end, delay: 0s, watermark: newest}",
+            "event_time.watermark: 'c' contains results of another job",
+        ),
+        ("{from: log}", "event_time: 'c' contains results of another job, which are in the order of their windows"),
     ],
 )
 def test_what_does_not_go_by_emissions_beside_a_stream_is_refused(event_time: str, told: str) -> None:
@@ -290,4 +293,4 @@ def test_the_example_of_results_beside_a_stream_is_the_one_of_the_reference_and_
     (report,) = [run_case(case, folder) for case in read_cases(folder / "results-beside.yaml")]
     assert report.passed, report
     graph = pipeline_graph(read_pipeline(text.encode(), "x.yaml", "meter-jumps"))
-    assert "records wait for what another job emits to meter-minute, as long as that takes" in str(graph)
+    assert "records wait for the results that another job emits to meter-minute, however long this takes" in str(graph)

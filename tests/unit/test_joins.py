@@ -203,7 +203,7 @@ def test_a_window_join_meets_in_one_window_and_its_results_are_of_that() -> None
         ({"add": {"x": "right.nothing"}}, "the right side has no column 'nothing'"),
         ({"add": {"x": "order"}}, "add"),
         ({"add": {"_x": "left.order"}}, "begins with '_'"),
-        ({"left": "nobody"}, "there is no step 'nobody' above"),
+        ({"left": "nobody"}, "no step above is called 'nobody'"),
         ({"right": "met"}, "'met' is this step itself"),
         ({"add": {"n": "lefts.n"}}, "expected left.FIELD or right.FIELD, got 'lefts.n'"),
         ({"max_rows": 0}, "greater than or equal to 1"),
@@ -218,7 +218,7 @@ def test_what_is_wrong_in_a_join_is_told(change: dict[str, Any], message: str) -
 
 @pytest.mark.guarantee("G465")
 def test_a_join_needs_an_emission_and_says_what_it_takes() -> None:
-    with pytest.raises(InvalidDocument, match=r"no window takes from 'met', so it must emit.* beside 'join'"):
+    with pytest.raises(InvalidDocument, match=r"no window reads 'met', so it must emit.* beside 'join'"):
         pipeline(JOIN, [])
     with pytest.raises(InvalidDocument, match="a join says by 'left' and 'right' what it takes"):
         pipeline(JOIN, [{"join": {**JOIN, "name": "again"}, "from": "lefts", "emit": [{"elasticsearch": "b"}]}])
@@ -236,7 +236,7 @@ def test_a_window_behind_a_window_join_holds_whole_windows_of_it() -> None:
 def test_reach_and_retention_cover_both_sides_and_what_is_counted() -> None:
     within = {"before": "1m", "after": "1h"}
     assert pipeline({**JOIN, "within": within}).reach_ms == 60_000 + 3_600_000 + 3_600_001
-    with pytest.raises(InvalidDocument, match="keeps records for 1w only"):
+    with pytest.raises(InvalidDocument, match="keeps records for only 1w"):
         pipeline({**JOIN, "within": "4d"})
     (stage,) = pipeline_graph(pipeline({**JOIN, "within": within}))["stages"]
     assert (stage["join"]["left_is_held_ms"], stage["join"]["right_is_held_ms"]) == (3_600_000, 60_000)

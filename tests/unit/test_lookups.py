@@ -245,9 +245,9 @@ def test_a_file_of_rows_is_sent_with_its_document(tmp_path: Path) -> None:
         (
             "a.csv",
             "site,rated,area\nA,1\n",
-            "a.yaml:4: file: {here}a.csv: the row at line 2 has 2 values, and the head has 3 names",
+            "a.yaml:4: file: {here}a.csv: the row at line 2 has 2 values, but the header has 3 names",
         ),
-        ("a.txt", "", "a.yaml:4: file: {here}a.txt: rows come as .csv, .tsv, .ndjson"),
+        ("a.txt", "", "a.yaml:4: file: {here}a.txt: a file of rows must have one of the suffixes .csv, .tsv, .ndjson"),
         ("missing.csv", None, "a.yaml:4: file: {here}missing.csv: no such file"),
     ],
 )

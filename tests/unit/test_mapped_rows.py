@@ -95,15 +95,15 @@ def test_a_function_of_an_installed_package_adds_columns() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("acme_quality:fahrenheit", "os:system", "os:system may not be called here: an operator allows it by STRANDLINE_ALLOW_"),
-        ("acme_quality:fahrenheit", "acme_quality:system", "is not defined in acme_quality, only imported there"),
+        ("acme_quality:fahrenheit", "os:system", "os:system is not allowed here: an operator allows it by STRANDLINE_ALLOW_"),
+        ("acme_quality:fahrenheit", "acme_quality:system", "is only imported in acme_quality, not defined there"),
         ("acme_quality:fahrenheit", "acme_quality:nothing", "acme_quality has no function 'nothing'"),
         ("acme_quality:fahrenheit", "acme_quality:number", "acme_quality has no function 'number'"),
         ("acme_quality:fahrenheit", "acme_quality.fahrenheit", "String should match pattern"),
         ("acme_quality:fahrenheit", "acme_quality:random.random", "String should match pattern"),
         ("deterministic: true", "deterministic: false", "must be true: a replay must compute the same results"),
         ("{warm: double}", "{warm: float}", "'float' is not a type; expected one of: string, long"),
-        ('{warm: double}', '{temp: double}', "there is a column 'temp' already"),
+        ('{warm: double}', '{temp: double}', "a column is already called 'temp'"),
         ("reads: [temp]", "reads: [tmp]", "unknown column 'tmp'; did you mean 'temp'?"),
         ("reads: [temp]", "reads: [temp, temp]", "'temp' is listed twice"),
     ],
@@ -120,7 +120,7 @@ def test_what_may_not_be_called_is_refused_when_the_document_is_applied(old: str
 def test_nothing_is_imported_that_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     for allowed in ("", "acme", "acme_quality:spelled", "acme_quality.", "*"):
         monkeypatch.setenv(ALLOW, allowed)
-        with pytest.raises(FunctionUnusable, match="may not be called here"):
+        with pytest.raises(FunctionUnusable, match="is not allowed here"):
             installed_function("acme_quality:fahrenheit")
     assert "acme_quality" not in sys.modules
     monkeypatch.setenv(ALLOW, "other.package, acme_quality:system")
@@ -131,7 +131,7 @@ def test_a_module_of_no_package_and_one_that_fails_are_refused(package: Path, mo
     (package / "loose.py").write_text("def f(batch): return batch")
     (package / "acme_quality.py").write_text("raise RuntimeError('no licence')")
     monkeypatch.setenv(ALLOW, "loose,acme_quality")
-    with pytest.raises(FunctionUnusable, match="loose:f is of no installed package"):
+    with pytest.raises(FunctionUnusable, match="loose:f belongs to no installed package"):
         installed_function("loose:f")
     with pytest.raises(FunctionUnusable, match="acme_quality can't be imported: RuntimeError: no licence"):
         installed_function("acme_quality:f")
@@ -143,7 +143,7 @@ def test_a_stored_pipeline_can_be_read_where_its_function_is_not_allowed(monkeyp
     monkeypatch.setenv(ALLOW, "")
     again = check(PipelineSpec.from_document(pipeline.spec.as_document()), pipeline.inputs[0].stream)
     assert again == pipeline
-    with pytest.raises(FunctionUnusable, match="may not be called here"):
+    with pytest.raises(FunctionUnusable, match="is not allowed here"):
         RowSteps(again.all_stages[0].steps_before, again.inputs[0].stream.types).apply({"temp": pa.array([1.0])}, 1)
 
 
@@ -304,7 +304,7 @@ def test_the_command_line_runs_a_pipeline_with_a_function(package: Path) -> None
         command, env={**environment, ALLOW: "acme_quality:spelled"}, capture_output=True, text=True, check=False
     )
     assert refused.returncode == 1
-    assert "acme_quality:fahrenheit may not be called here" in refused.stderr
+    assert "acme_quality:fahrenheit is not allowed here" in refused.stderr
 
 
 def test_a_function_behind_a_window_is_called_before_its_emission_and_before_a_further_window() -> None:

@@ -551,7 +551,7 @@ def test_what_can_show_no_open_windows_says_so() -> None:
     name = (
         next(line for line in records.splitlines() if "- emit:" in line).rpartition("elasticsearch: ")[2].rstrip("}] ")
     )
-    with pytest.raises(InvalidDocument, match="records are emitted as they come"):
+    with pytest.raises(InvalidDocument, match="records are emitted without a window"):
         read_pipeline(records.replace(f": {name}}}", f": {{name: {name}, updates: 10s}}}}").encode(), "test")
 
 

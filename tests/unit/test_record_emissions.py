@@ -353,7 +353,7 @@ MISTAKES: list[tuple[list[dict[str, Any]], str]] = [
     ([{"select": ["devise"]}, STEPS[3]], "unknown column 'devise'; did you mean 'device'?"),
     ([{"select": ["device", "device"]}, STEPS[3]], "'device' is listed twice"),
     ([{"drop": ["device", "ts", "power", "note"]}, STEPS[3]], "leaves no field"),
-    ([STEPS[3], {"where": "power > 1"}], "stands after the last emit, where it changes nothing"),
+    ([STEPS[3], {"where": "power > 1"}], "is after the last emit, where it changes nothing"),
     ([STEPS[3], {"emit": [{"elasticsearch": "farm-raw"}]}], "'farm-raw' is emitted to already"),
     (
         [{**STEPS[3], "name": "x"}, {"emit": [{"stream": "y"}], "name": "X"}],
@@ -362,17 +362,17 @@ MISTAKES: list[tuple[list[dict[str, Any]], str]] = [
     ([{"emit": [{"stream": "farm"}]}], "'farm' is what this pipeline reads"),
     (
         [{"where": "power > 1", "emit": [{"stream": "y"}]}],
-        "'emit' stands beside 'window' or 'join', or in a step of its own",
+        "'emit' is allowed with 'window' or 'join', or in its own step",
     ),
     ([{"where": "power > 1"}], "has neither a window nor an 'emit'"),
 ]
 WINDOW = {"window": {"name": "all", "tumbling": "1m", "by": ["device"], "aggregate": {"n": "count(*)"}}}
 MISTAKES += [
     ([WINDOW, {"drop": ["device"]}, STEPS[3]], "leaves out device, but window 'all' groups by it"),
-    ([WINDOW, {**STEPS[3], "name": "x"}], "results behind a window are of stage 'all'; remove the name"),
+    ([WINDOW, {**STEPS[3], "name": "x"}], "results after a window belong to stage 'all'; remove the name"),
     ([{**WINDOW, "emit": [{"stream": "y"}]}, STEPS[3]], "window 'all' emits already"),
-    ([{**WINDOW, "name": "x"}, STEPS[3]], "a window's name stands inside 'window'"),
-    ([WINDOW, STEPS[3], {"where": "n > 1"}], "stands after the last emit"),
+    ([{**WINDOW, "name": "x"}, STEPS[3]], "the name of a window belongs inside 'window'"),
+    ([WINDOW, STEPS[3], {"where": "n > 1"}], "is after the last emit"),
 ]
 
 

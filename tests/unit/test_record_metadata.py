@@ -161,6 +161,6 @@ def test_a_field_in_metadata_stays_while_jobs_read_the_stream() -> None:
         {"stream": "s", "schema": METERS, "metadata": {"meter": "key", "site": "header.site"}}
     )
     assert refused_changes([old], new) == [
-        "metadata.arrived is gone, and records in the log have it in their metadata alone; keep it"
+        "metadata.arrived was removed, but records in the log have it only in their metadata; keep it"
     ]
     assert old.decoding_changes(new) == ["metadata"]

@@ -100,7 +100,7 @@ def test_what_can_not_be_joined_is_refused_with_what_to_do() -> None:
             r"'full' would return each row on the right",
         ),
         ([*BOTH, join(within={"before": "1m"}, latest=True, max_rows=5)], r"a row has at most one partner"),
-        ([*BOTH, join(tumbling="1m", latest=True)], r"latest: needs 'within"),
+        ([*BOTH, join(tumbling="1m", latest=True)], r"latest: needs only 'within"),
     ]
     for steps, message in refused:
         with pytest.raises(InvalidDocument, match=message):
@@ -113,7 +113,7 @@ def test_reach_is_that_of_the_longer_way_and_the_join() -> None:
     assert pipeline(*BOTH, join(same_window=True)).reach_ms == 60_000 + 1
     assert pipeline(BOTH[0], slower, join(tumbling="1h")).reach_ms == 60_000 + 3_600_000 + 3_600_000
     assert pipeline(*BOTH, join(within={"before": "2m"}, latest=True)).reach_ms == 60_000 + 120_001
-    with pytest.raises(InvalidDocument, match="keeps records for 1w only"):
+    with pytest.raises(InvalidDocument, match="keeps records for only 1w"):
         pipeline(*BOTH, join(within={"before": "7d"}, latest=True))
 
 

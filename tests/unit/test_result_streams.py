@@ -111,11 +111,11 @@ def test_a_document_of_the_stream_goes_before(api: Api) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (("n: long", "n: double"), "its field n is a double, and in the results a long"),
-        (("n: long", 'n: "double?"'), "its field n is a double, and in the results a long"),
-        (("n: long", "m: long"), "its field m is required, and the results don't have it"),
-        ((SCHEMA, SCHEMA.replace("}", ', m: "long?"}') + "\nkey: m"), "its key m is no field of the results"),
-        ((SCHEMA, SCHEMA + "\nudp: {port: 9999}"), "UDP port 9999 leads into it"),
+        (("n: long", "n: double"), "its field n is a double, but a long in the results"),
+        (("n: long", 'n: "double?"'), "its field n is a double, but a long in the results"),
+        (("n: long", "m: long"), "its field m is required, but the results don't have it"),
+        ((SCHEMA, SCHEMA.replace("}", ', m: "long?"}') + "\nkey: m"), "its key m is not a field of the results"),
+        ((SCHEMA, SCHEMA + "\nudp: {port: 9999}"), "UDP port 9999 writes to it"),
     ],
 )
 def test_a_stream_that_does_not_fit_the_results_is_refused(api: Api, change: tuple[str, str], reason: str) -> None:

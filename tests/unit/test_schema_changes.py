@@ -133,7 +133,7 @@ def test_what_can_not_says_why_and_how_else(new: StreamSpec, why: str) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        ({"level": "x-level"}, {}, "http.headers.level is gone.*in their headers alone; keep it"),
+        ({"level": "x-level"}, {}, "http.headers.level was removed.*only in their headers; keep it"),
         ({"device": "x-device"}, {"device": "x-id"}, "http.headers.device: another key.*two partitions"),
         ({}, {"device": "x-id"}, None),
         ({"device": "x-device"}, {}, "http.headers.device is gone"),

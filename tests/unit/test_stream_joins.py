@@ -94,7 +94,7 @@ def test_a_side_may_be_a_union_and_a_stream_on_both_sides() -> None:
         ("on: [id]", "on: [note]", "join.on[0]: the right side has no column 'note'"),
         ("right.carrier", "right.amount", "join.add.c: the right side has no column 'amount'"),
         ("left.amount", "left.carrier", "join.add.a: the left side has no column 'carrier'"),
-        ("right: parcels", "right: returns", "there is no step 'returns' above, and it is not one of the streams"),
+        ("right: parcels", "right: returns", "no step above is called 'returns', and it is not one of the streams"),
         (
             "- {join",
             "- {from: parcels, select: [parcel, at, carrier]}\n  - {derive: {id: parcel}, name: named}\n  - {join",

@@ -1,6 +1,6 @@
 """Calls of aggregate functions in the tree of an expression.
 
-The parser makes an `exp.AnonymousAggFunc` of each call, whose name is that of the function.
+The parser makes an `exp.AnonymousAggFunc` for each call. Its name is the name of the function.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class ReadCall(NamedTuple):
 
     function: AggregateFunction
     columns: tuple[exp.Expr, ...]
-    """The arguments that rows supply."""
+    """Arguments that rows supply."""
     parameters: Parameters
     is_distinct: bool
 

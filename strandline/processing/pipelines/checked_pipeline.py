@@ -1,4 +1,4 @@
-"""A pipeline that fits its stream, as `checker.check` returns it and processing compiles it."""
+"""A pipeline that fits its streams. `checker.check` returns it, and processing compiles it."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class CheckedInput:
     columns_needed: tuple[str, ...]
     """Fields of the stream that the pipeline reads, in the order of the schema."""
     columns_computed: tuple[str, ...]
-    """Those of them that it reads for anything but the fields of records that are emitted as they are."""
+    """The fields of `columns_needed` that the pipeline uses, apart from emitting them unchanged with records."""
     event_time_source: EventTimeSource
     event_time_rule: EventTimeRule
-    """How event time is treated."""
+    """Rule of event time for this stream."""
 
     @property
     def name(self) -> str:
@@ -46,7 +46,7 @@ class CheckedInput:
         return self.stream.stream
 
     def identity(self, columns: Iterable[str]) -> Identity:
-        """What results depend on that use these columns of the stream."""
+        """Return everything that results depend on if they use these columns of the stream."""
         source = self.event_time_source
         package = package_of(self.stream.format)
         return {
@@ -59,51 +59,51 @@ class CheckedInput:
 
 @dataclass(frozen=True)
 class CheckedPipeline:
-    """A pipeline that fits its streams: all that processing needs, picklable."""
+    """A pipeline that fits its streams: everything that processing needs. Picklable."""
 
     spec: PipelineSpec
     inputs: tuple[CheckedInput, ...]
-    """The streams that it reads, in the order of the document."""
+    """Streams that the pipeline reads, in the order of the document."""
     stages: tuple[Stage, ...]
     event_time_rule: EventTimeRule
-    """How event time is treated: the rule of the first stream, and with several streams the rule of each."""
+    """Rule of event time: the rule of the first stream. If the pipeline reads several streams, it contains the rule of each."""
     record_stages: tuple[RecordStage, ...] = ()
-    """The emissions of records, in their order; none stands behind a window."""
+    """Emissions of records in their order. None of them is after a window."""
     lookups: tuple[tuple[str, int], ...] = ()
-    """The lookups that it uses, each with the version by which slices are enriched that say none."""
+    """Lookups that the pipeline uses, each with the version that enriches slices without a recorded version."""
     tables: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Lookup -> its rows (an operator's `LookupTable`), where there are no slices that say by which: at the desk."""
+    """Lookup -> its rows (an operator's `LookupTable`), for local runs, which have no slices that record a version."""
 
     @property
     def has_several_inputs(self) -> bool:
-        """True if it reads more than one stream."""
+        """True if the pipeline reads more than one stream."""
         return len(self.inputs) > 1
 
     @property
     def streams(self) -> dict[str, StreamSpec]:
-        """Name -> stream, in the order of the document."""
+        """Stream by name, in the order of the document."""
         return {one.name: one.stream for one in self.inputs}
 
     @property
     def retention_ms(self) -> int:
-        """Of the stream that keeps its records for the shortest time; FOREVER_MS is without end."""
+        """Shortest retention of the streams, in ms. FOREVER_MS if all streams keep their records forever."""
         return min(
             (one.stream.retention_ms for one in self.inputs if one.stream.retention_ms != FOREVER_MS),
             default=FOREVER_MS,
         )
 
     def input_of(self, stream: str) -> CheckedInput:
-        """What is read of this stream. Raises KeyError for one that the pipeline doesn't read."""
+        """Return the input of this stream. Raises KeyError if the pipeline doesn't read the stream."""
         return {one.name: one for one in self.inputs}[stream]
 
     @property
     def job(self) -> str:
-        """The job's name."""
+        """Name of the job."""
         return self.spec.pipeline
 
     @property
     def all_stages(self) -> tuple[RecordStage | Stage, ...]:
-        """All that may emit, in order."""
+        """All stages that can emit, in order."""
         return (*self.record_stages, *self.stages)
 
     @property
@@ -114,36 +114,36 @@ class CheckedPipeline:
 
     @property
     def takers(self) -> tuple[tuple[int, ...], ...]:
-        """For each window the places of those that take its results."""
+        """For each window, the indices of the stages that read its results."""
         taken = places_taken(self.windows)
         return tuple(tuple(at for at, some in enumerate(taken) if place in some) for place in range(len(taken)))
 
     def taken_by(self, window: str) -> tuple[str, ...]:
-        """The windows whose results the one of this name takes: of a join up to two; none: it takes records alone."""
+        """Return the stages whose results this stage reads; a join can read two. Empty if the stage reads only records."""
         names = [stage.name for stage in self.stages]
         taken = places_taken(self.windows)[names.index(window)]
         return tuple(names[one] for one in taken if one != RECORDS)
 
     @property
     def first_stages(self) -> tuple[Stage, ...]:
-        """The windows that take records: of a pipeline without branches one."""
+        """Stages that read records. A pipeline without branches has one."""
         taken = places_taken(self.windows)
         return tuple(stage for stage, some in zip(self.stages, taken, strict=True) if RECORDS in some)
 
     @property
     def row_steps(self) -> list[RowStep]:
-        """All steps that take rows one by one."""
+        """All steps that process rows one by one."""
         before = [step for stage in self.all_stages for step in stage.steps_before]
         return before + [step for stage in self.stages for step in stage.post_steps]
 
     @property
     def functions(self) -> dict[str, str]:
-        """The Python functions that it calls -> the package of each, with its release."""
+        """Python function that the pipeline calls -> its package, with the release."""
         return {name: package for step in self.row_steps for name, package in step.functions.items()}
 
     @property
     def packages(self) -> dict[str, str]:
-        """Functions, formats and kinds of packages that the pipeline uses -> the package of each, with its release."""
+        """Function, format, or kind of a package -> its package, with the release."""
         formats = {name: package for one in self.inputs if (package := package_of(name := one.stream.format))}
         kinds = {step.kind: step.kind_package for step in self.row_steps if step.kind_package}
         kinds |= {stage.kind: stage.kind_package for stage in self.stages if stage.kind_package}
@@ -152,21 +152,21 @@ class CheckedPipeline:
 
     @property
     def reach_ms(self) -> int:
-        """How far back in event time open state can go: as far as all windows of a path together depend on events, where that is
-        most. What a `distinct` reaches back, which is the whole range, is not counted."""
+        """Maximum time in ms by which open state reaches back in event time: the sum over the windows of the longest path. A
+        `distinct` reaches back over the whole range, and isn't counted."""
         horizons = [stage.dedupe.within_ms for stage in self.record_stages if stage.dedupe is not None]
         is_distinct = self.dedupe is not None and self.dedupe.compares_all
         return max([reach_of(self.windows), *horizons]) - (WHOLE_RANGE_MS if is_distinct else 0)
 
     @property
     def dedupe(self) -> DuplicateFilter | None:
-        """What leaves repeats out: of a pipeline one step at most."""
+        """The step that leaves out duplicates. A pipeline has at most one. None if there is none."""
         return first_dedupe(self.all_stages)
 
     @property
     def kept(self) -> dict[str, WindowShape]:
-        """Of each stage that has a state, so that a start reads records again for it: windows, and emissions of records behind a
-        `dedupe`."""
+        """Stage with state -> its windows. A start reads records again for these stages: windows, and emissions of records
+        after a `dedupe`."""
         kept = {stage.name: stage.shape for stage in self.stages}
         return kept | {
             stage.name: shape_of_records(stage.dedupe.within_ms)
@@ -176,8 +176,11 @@ class CheckedPipeline:
 
     @property
     def zone_rules(self) -> str | None:
-        """The version of the rules of time zones where results depend on them: by days of a zone, by functions of zones, or by
-        times that come as text of a zone's clocks. Else None."""
+        """Version of the rules of time zones. None if no result depends on them.
+
+        Results depend on them by days of a zone, by functions of zones, and by times that are sent as local time without an
+        offset.
+        """
         is_asked = (
             any(stage.windows.time_zone for stage in self.stages)
             or "_UTC_TIMESTAMP(" in json.dumps([stage.identity for stage in self.all_stages])
@@ -187,8 +190,8 @@ class CheckedPipeline:
 
     @property
     def identity(self) -> Identity:
-        """All that results depend on, except the facts recorded with slices, and the sinks. Equal for two pipelines that compute
-        the same."""
+        """Everything that results depend on, except the facts recorded with slices, and the sinks. Two pipelines that compute
+        the same have equal identities."""
         return {
             "inputs": [one.identity(one.columns_needed) for one in self.inputs],
             "stages": [stage.identity for stage in self.stages],
@@ -198,8 +201,8 @@ class CheckedPipeline:
 
     @property
     def digest(self) -> str:
-        """Hash of all that the state of windows and of `dedupe` depends on. A snapshot, or a result to be revised, is used only
-        by a pipeline with the same digest. Emissions of records keep no state, except after a `dedupe`."""
+        """Hash of everything that the state of windows and of `dedupe` depends on. Only a pipeline with the same digest uses a
+        snapshot, or revises a result. Emissions of records keep no state, except after a `dedupe`."""
         state = {
             "inputs": [one.identity(one.columns_computed) for one in self.inputs],
             "stages": [stage.identity for stage in self.stages],
@@ -210,12 +213,12 @@ class CheckedPipeline:
 
     @property
     def windows(self) -> tuple[WindowShape, ...]:
-        """Those of each stage, in order."""
+        """Windows of each stage, in the order of the stages."""
         return tuple(stage.shape for stage in self.stages)
 
 
 def aliases_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
-    """Stage -> the aliases that it emits to."""
+    """Return stage -> the aliases that it emits to."""
     return {
         stage.name: tuple(emit.name for emit in stage.emits if sink_of(emit).has_generations)
         for stage in pipeline.all_stages

@@ -1,4 +1,4 @@
-"""The check of a pipeline against the stream that it reads. Starts no Spark: a pipeline is right or wrong before it runs."""
+"""The check of a pipeline against the streams that it reads. It starts no Spark, so errors are found before the pipeline runs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def check(
     document: YamlDocument | None = None,
     lookups: Mapping[str, LookupShape] | None = None,
 ) -> CheckedPipeline:
-    """Return the pipeline with what follows from its streams: types, stages, the columns to read.
+    """Return the pipeline with everything that follows from its streams: types, stages, and the columns to read.
 
-    Called when a job is submitted and again when its runner starts. `streams`: those that it reads, in its order. `document`, if
-    the pipeline was just read from one, gives the problems their lines. `lookups`: those that there are. Raises InvalidDocument
-    with every problem found.
+    Called when a job is submitted, and again when its runner starts. `streams`: the streams of the pipeline, in its order.
+    `document`: the document from which the pipeline was just read; it supplies line numbers. `lookups`: the existing lookups.
+    Raises InvalidDocument with all problems.
     """
     given = [streams] if isinstance(streams, StreamSpec) else list(streams)
     return _run(CheckContext(pipeline, given, document, lookups or {}))
@@ -39,13 +39,17 @@ def check(
 def as_far_as_known(
     pipeline: PipelineSpec, streams: Sequence[StreamSpec], lookups: Mapping[str, LookupShape]
 ) -> CheckedPipeline:
-    """What `check` gives, without the expressions that it refuses: of a stored pipeline from before rules that are stricter now.
-    It is there to be compared with the version that follows it, and can't be run."""
+    """Return a checked pipeline without the expressions that `check` refuses.
+
+    For a stored pipeline that an earlier, less strict version accepted. The result can be compared with the next version, but
+    can't be run.
+    """
     return _run(CheckContext(pipeline, list(streams), None, lookups), is_strict=False)
 
 
 def _run(context: CheckContext, *, is_strict: bool = True) -> CheckedPipeline:
-    """1. The streams and their event times. 2. Each step in order. 3. The windows together. 4. All problems at once."""
+    """1. Check the streams and their event times. 2. Check each step in order. 3. Check the windows together. 4. Report all
+    problems."""
     for at, stream in enumerate(context.streams):
         _event_time(context, at, stream)
     from_streams = [StepOutput(dict(stream.types), (RecordPath(at, ()),)) for at, stream in enumerate(context.streams)]
@@ -67,7 +71,9 @@ def _run(context: CheckContext, *, is_strict: bool = True) -> CheckedPipeline:
             check_emission(context, path, step)
         outputs.append(context.output)
         if len(context.columns) > COLUMNS_MAX:
-            context.add(path, f"leads to {len(context.columns):,} columns; expected at most {COLUMNS_MAX:,} at once")
+            context.add(
+                path, f"leads to {len(context.columns):,} columns; expected at most {COLUMNS_MAX:,} in one step"
+            )
         if is_strict and (len(context.columns) > COLUMNS_MAX or len(context.problems) > PROBLEMS_MAX):
             raise InvalidDocument(context.problems)
     check_windows_together(context)
@@ -108,15 +114,15 @@ def _event_time(context: CheckContext, at: int, stream: StreamSpec) -> None:
         remedy = f"declare it as one ({name}: timestamp)"
         if field.type == "string":
             remedy += (
-                ", or, where it is written otherwise than in ISO 8601, read it in a pipeline before "
+                ", or, if its form is not ISO 8601, convert it in another pipeline before "
                 "(docs/formats.md, Times in other forms)"
             )
         context.add(path, f"'{name}' is a {field.type}; event time needs a field of type timestamp: {remedy}")
     elif not field.required and not source.or_log:
         context.add(
             path,
-            f"'{name}' is optional in stream '{stream.stream}'; require it there, or give records without it "
-            "their time of arrival by 'else: log'",
+            f"'{name}' is optional in stream '{stream.stream}'; make it required there, or write 'else: log', so that records "
+            "without it have their arrival time",
         )
     else:
         context.columns_read[at].add(name)

@@ -1,6 +1,8 @@
-"""The windows of a pipeline as numbers: where they begin and end. Pure, and light to import: it travels to every Python worker.
+"""The windows of a pipeline as numbers: where they begin and end. Pure, and light to import, because every Python worker needs
+it.
 
-All in milliseconds of event time. An event at the last millisecond before a window's end belongs to it, one at its end doesn't.
+All times are milliseconds of event time. An event in the last millisecond before a window's end belongs to the window. An event
+at its end doesn't.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from strandline.core.times.durations import format_duration, format_windows
 
 @dataclass(frozen=True)
 class EventTimeSource:
-    """Where the event time of a record stands."""
+    """The source of the event time of records."""
 
     field: str | None
-    """A timestamp field of the stream; None: log time is event time."""
+    """Timestamp field of the stream. None if log time is event time."""
     or_log: bool = False
-    """Whether a record in which the field is missing or null has its log time as event time."""
+    """True if the log time of a record is its event time when the field is missing or null."""
 
     def __str__(self) -> str:
         if self.field is None:
@@ -28,29 +30,30 @@ class EventTimeSource:
 
 
 RECORDS = -1
-"""The place of what a first window takes, among the windows of a pipeline."""
+"""Index that replaces the index of a window: a first stage reads records."""
 
 
 @dataclass(frozen=True)
 class WindowShape:
-    """The windows of one stage: each `size_ms` long, one beginning at every multiple of `every_ms` since 1970, or `offset_ms`
-    later."""
+    """Windows of one stage. Each is `size_ms` long. One window begins at every multiple of `every_ms` since 1970, plus
+    `offset_ms`."""
 
     size_ms: int
     every_ms: int
     offset_ms: int = 0
     reads: tuple[int, ...] = field(default=(), kw_only=True)
-    """Indices, among all windows of the pipeline, of the earlier ones whose results it reads; RECORDS for records. A join can
-    read two. Empty for a pipeline without branches: each window reads the one before it, and the first reads records."""
+    """Indices, among all windows of the pipeline, of the earlier windows whose results the stage reads; RECORDS for records. A
+    join can read two. Empty for a pipeline without branches: each window reads the window before it, and the first reads
+    records."""
     horizon_ms: int = field(default=0, kw_only=True)
-    """How far from a record others may be that decide whether and how it counts here: those of which it may be a repeat, and
-    `memory_ms`."""
+    """Maximum difference in event time, in ms, to other records that decide whether and how a record counts: its possible
+    originals, and the records in `memory_ms`."""
     revise_ms: int = field(default=0, kw_only=True)
-    """For so long after its end, in event time, late records revise a window's result; 0: they don't."""
+    """Time in ms after the end of a window, in event time, for which late records revise its result. 0 if they don't."""
 
     kind: ClassVar[str] = "windows"
     begin_together: ClassVar[bool] = False
-    """True if several windows begin at one time and end one after the other."""
+    """True if several windows begin together and end one after another."""
 
     @property
     def time_zone(self) -> str | None:
@@ -80,17 +83,17 @@ class WindowShape:
 
     @property
     def numbering(self) -> tuple[str, ...]:
-        """Columns that tell results of one key apart whose windows can be equal."""
+        """Columns that distinguish results of one key whose windows can be equal."""
         return ()
 
     @property
     def result_windows(self) -> WindowShape:
-        """The windows of the results: where they begin and end."""
+        """Windows of the results: where they begin and end."""
         return self
 
     @property
     def identity(self) -> dict[str, object]:
-        """All that determines where windows begin and end, as a JSON object."""
+        """Everything that determines where windows begin and end, as a JSON object."""
         return {
             "kind": self.kind,
             "size_ms": self.size_ms,
@@ -101,51 +104,51 @@ class WindowShape:
 
     @property
     def reach_ms(self) -> int:
-        """How long before its end a window can depend on events, at most."""
+        """Maximum time in ms before its end from which a window can depend on events."""
         return self.size_ms
 
     @property
     def grid_ms(self) -> int:
-        """Windows begin at multiples of it, or `offset_ms` later."""
+        """Windows begin at multiples of this time in ms, plus `offset_ms`."""
         return self.every_ms
 
     @property
     def ends_move(self) -> bool:
-        """Whether a window ends where its last record says, so later with each that comes."""
+        """True if the last record of a window determines its end, so that more records can move the end."""
         return False
 
     def last_end(self, at_ms: int) -> int:
-        """The end of the last window that ends at or before `at_ms`."""
+        """Return the end of the last window that ends at or before `at_ms`."""
         first_ms = self.offset_ms + self.size_ms
         return (at_ms - first_ms) // self.every_ms * self.every_ms + first_ms
 
     def last_start(self, at_ms: int) -> int:
-        """The start of the last window that begins at or before `at_ms`."""
+        """Return the start of the last window that begins at or before `at_ms`."""
         return (at_ms - self.offset_ms) // self.every_ms * self.every_ms + self.offset_ms
 
     def first_end(self, after_ms: int) -> int:
-        """The end of the first window that ends after `after_ms`."""
+        """Return the end of the first window that ends after `after_ms`."""
         return self.last_end(after_ms) + self.every_ms
 
     def first_start(self, after_ms: int) -> int:
-        """Windows that end after `after_ms` depend on no earlier event. It is where the first of them begins, unless its results
-        depend on more."""
+        """Return the earliest event time that windows that end after `after_ms` depend on. It is the beginning of the first of
+        these windows, unless its results depend on more."""
         return self.first_begin(after_ms)
 
     def first_begin(self, after_ms: int) -> int:
-        """The start of the first window that ends after `after_ms`."""
+        """Return the start of the first window that ends after `after_ms`."""
         return self.first_end(after_ms) - self.size_ms
 
     def last_end_holding(self, event_ms: int) -> int:
-        """The end of the last window that can depend on an event at `event_ms`."""
+        """Return the end of the last window that can depend on an event at `event_ms`."""
         return self.last_start(event_ms) + self.size_ms
 
     def last_open_end(self, event_ms: int) -> int:
-        """The end of the last window that can hold something, if no event is later than `event_ms`."""
+        """Return the end of the last window that can contain an event, if no event is later than `event_ms`."""
         return self.last_end_holding(event_ms)
 
     def may_end_in(self, after_ms: int, up_to_ms: int) -> bool:
-        """Whether it is worth looking for a window that ends in (`after_ms`, `up_to_ms`]."""
+        """Return True if a window can end in (`after_ms`, `up_to_ms`], so that a search is useful."""
         return self.last_end(up_to_ms) > after_ms
 
     def __str__(self) -> str:
@@ -159,7 +162,7 @@ LOOK_MS_MIN = 1_000
 
 @dataclass(frozen=True)
 class AnywhereShape(WindowShape):
-    """Windows that begin and end where records stand, so at any time."""
+    """Windows whose records determine where they begin and end, so these times can be any."""
 
     @property
     def ends_move(self) -> bool:
@@ -193,17 +196,18 @@ class AnywhereShape(WindowShape):
         return event_ms + self.reach_ms
 
     def may_end_in(self, after_ms: int, up_to_ms: int) -> bool:
-        """Where they end is in the rows, so it is looked for now and then."""
+        """Return True at regular intervals, because the rows determine where windows end."""
         return up_to_ms // LOOK_MS_MIN > after_ms // LOOK_MS_MIN
 
 
 def places_taken(windows: Iterable[WindowShape]) -> list[tuple[int, ...]]:
-    """For each of a pipeline's windows the places of those whose results it takes, or RECORDS: of a join up to two."""
+    """Return, for each window of a pipeline, the indices of the windows whose results it reads, or RECORDS. A join can have
+    two."""
     return [shape.reads or (at - 1,) for at, shape in enumerate(windows)]
 
 
 def reach_of(windows: Sequence[WindowShape]) -> int:
-    """How far back the open windows of a pipeline can go: as far as all on one path together, where that is most."""
+    """Return how far back the open windows of a pipeline can reach: the sum over the windows of a path, for the longest path."""
     reaches: list[int] = []
     for shape, taken in zip(windows, places_taken(windows), strict=True):
         own_ms = shape.reach_ms + shape.horizon_ms + shape.revise_ms
@@ -212,9 +216,10 @@ def reach_of(windows: Sequence[WindowShape]) -> int:
 
 
 def last_ends(windows: Sequence[WindowShape], event_ms: int) -> Iterator[int]:
-    """For each stage the end of the last window that depends on an event at `event_ms`, or on a result that comes of it.
+    """Yield, for each stage, the end of the last window that depends on an event at `event_ms`, or on a result of this event.
 
-    `windows` in the order of the stages: a result of one counts in those that take it as an event of its window's last moment.
+    `windows`: in the order of the stages. In a window that reads results, a result counts as an event at the last moment of its
+    own window.
     """
     ends: list[int] = []
     for shape, taken in zip(windows, places_taken(windows), strict=True):
@@ -224,14 +229,15 @@ def last_ends(windows: Sequence[WindowShape], event_ms: int) -> Iterator[int]:
 
 
 def open_until(windows: Sequence[WindowShape], latest_event_ms: int | None) -> int | None:
-    """The end of the last window of all stages that can hold something yet; None before the first accepted record."""
+    """Return the end of the last window of all stages that can contain an event so far. None before the first accepted record."""
     if latest_event_ms is None:
         return None
     return max(_open_ends(windows, latest_event_ms), default=latest_event_ms)
 
 
 def _open_ends(windows: Sequence[WindowShape], latest_event_ms: int) -> list[int]:
-    """For each stage the end of its last window that can hold something, if no event is later than `latest_event_ms`."""
+    """Return, for each stage, the end of its last window that can contain an event, if no event is later than
+    `latest_event_ms`."""
     ends: list[int] = []
     for shape, taken in zip(windows, places_taken(windows), strict=True):
         ends.append(shape.last_open_end(max(latest_event_ms if one == RECORDS else ends[one] - 1 for one in taken)))
@@ -241,7 +247,7 @@ def _open_ends(windows: Sequence[WindowShape], latest_event_ms: int) -> list[int
 def closes_a_window(
     windows: Sequence[WindowShape], from_ms: int | None, to_ms: int | None, open_until_ms: int | None
 ) -> bool:
-    """Whether a window ends in (`from_ms`, `to_ms`] and, as far as `open_until` knows, can hold something."""
+    """Return True if a window that can contain an event ends in (`from_ms`, `to_ms`]. `open_until_ms`: see `open_until`."""
     if to_ms is None or open_until_ms is None or not windows:
         return False
     last_ms = min(to_ms, open_until_ms)
@@ -251,10 +257,10 @@ def closes_a_window(
 
 
 def first_event(windows: Sequence[WindowShape], after_ms: int) -> int:
-    """The earliest event time on which a window of the last of these stages can depend, if it ends after `after_ms`.
+    """Return the earliest event time on which a window of the last of these stages can depend, if it ends after `after_ms`.
 
-    What a later stage's window holds are windows of the stages whose results it takes, which may begin before it: so each of
-    them is asked in turn, and of several ways back the one that leads furthest counts.
+    A window of a later stage contains windows of the stages that it reads, which can begin before it. So each stage is
+    considered in turn. If several paths lead back, the path that leads back furthest counts.
     """
     taken = places_taken(windows)
     first = {len(windows) - 1: after_ms}
@@ -272,11 +278,14 @@ def first_event(windows: Sequence[WindowShape], after_ms: int) -> int:
 
 
 def earliest_event(windows: Sequence[WindowShape], emitted_ms: Sequence[int], latest_event_ms: int | None) -> int:
-    """The earliest event time that a window can hold that is not emitted yet, or may still be revised. `emitted_ms`: for each
-    stage the end of the last window that it has emitted. `latest_event_ms`: of all events so far; None: there are none.
+    """Return the earliest event time that a window can contain that isn't emitted, or can still be revised.
 
-    Where none of these events can count any more, it is later than all of them, however far back windows reach: a session that
-    has ended, say, decides nothing of those after it.
+    If none of these events can count any more, the result is later than all of them, even if windows reach back further. For
+    example, a session that has ended doesn't affect later sessions.
+
+    Args:
+        emitted_ms: End of the last window that each stage has emitted.
+        latest_event_ms: Event time of the latest event so far. None if there are no events.
     """
     first_ms = min(
         first_event(windows[: stage + 1], emitted - windows[stage].revise_ms)
@@ -288,15 +297,15 @@ def earliest_event(windows: Sequence[WindowShape], emitted_ms: Sequence[int], la
 
 
 def may_still_count(windows: Sequence[WindowShape], emitted_ms: Sequence[int], latest_event_ms: int) -> bool:
-    """Whether an event up to `latest_event_ms` may count in what is still to come: in a window that is not emitted, in a result
-    that late records revise, or as what a later record repeats. `emitted_ms` as in `earliest_event`."""
-    # What a record may repeat is remembered for the horizon: as long as if it were the event that comes last in it.
+    """Return True if an event up to `latest_event_ms` can still count. It can be in a window that isn't emitted, in a result
+    that late records can revise, or the original of a duplicate. `emitted_ms`: see `earliest_event`."""
+    # Records are kept as possible originals for the horizon. So a record counts like the last event that it could affect.
     horizon_ms = max((shape.horizon_ms for shape in windows), default=0)
     ends = _open_ends(windows, latest_event_ms + horizon_ms)
     return any(end + shape.revise_ms > emitted for end, shape, emitted in zip(ends, windows, emitted_ms, strict=True))
 
 
 def shape_of_records(horizon_ms: int) -> WindowShape:
-    """What an emission of records with a horizon keeps, as windows have it: a record that is still to come depends on no event
-    from before the horizon."""
+    """Return the state of an emission of records with a horizon, in the form of windows: a new record depends on no event before
+    the horizon."""
     return WindowShape(1, 1, reads=(RECORDS,), horizon_ms=horizon_ms)

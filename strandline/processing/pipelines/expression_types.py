@@ -1,4 +1,5 @@
-"""The types of expressions, by Spark's rules, because the index mapping is strict: a rule for each kind of node."""
+"""The types of expressions by Spark's rules, one rule for each kind of node. They must be exact, because index mappings are
+strict."""
 
 from __future__ import annotations
 
@@ -45,14 +46,14 @@ from strandline.processing.pipelines.functions.table import CALLS, TABLE
 from strandline.processing.pipelines.functions.written import is_like_pattern
 
 _SIGNED_PRECISION_MAX = 34
-"""Spark negates a decimal in the precision of IEEE 754 decimal128."""
+"""Precision in which Spark negates a decimal: that of IEEE 754 decimal128."""
 
 
 def infer_type(expression: Expression, columns: Mapping[str, str]) -> str:
-    """Return the type of the value as Spark 4 has it: string, long, integer, double, boolean, timestamp, decimal(p,s).
+    """Return the type of the value in Spark 4: string, long, integer, double, boolean, timestamp, decimal(p,s).
 
-    `columns` maps every column in sight to its type. Raises ExpressionError for a column that isn't there, for operands
-    that don't go together (there are no silent conversions between text, numbers and times), and for a bare null.
+    `columns`: type of every usable column. Raises ExpressionError for an unknown column, for operands whose types don't fit
+    together (strings, numbers, and times are never converted silently), and for a bare null.
     """
     refuse_unknown_columns(expression, columns)
     try:
@@ -65,25 +66,25 @@ def infer_type(expression: Expression, columns: Mapping[str, str]) -> str:
 
 
 def type_of(node: exp.Expr, columns: Mapping[str, str]) -> str:
-    """The type of a checked tree's value, `null` for a bare null. Raises ExpressionError as `infer_type`."""
+    """Return the type of a checked tree's value, `null` for a bare null. Raises ExpressionError as `infer_type`."""
     rule = _RULE_OF.get(type(node))
     if rule is not None:
         return rule(node, columns)
-    raise ExpressionError(f"{sql_of(node)}: its type can't be told; write a cast around it")
+    raise ExpressionError(f"{sql_of(node)}: its type can't be determined; write a cast around it")
 
 
 def common_type(operands: Sequence[exp.Expr], columns: Mapping[str, str]) -> str:
-    """The one type that all operands can take, `null` when all are bare nulls."""
+    """Return the common type of all operands, `null` if all are bare nulls."""
     return _common(operands[0], [type_of(operand, columns) for operand in operands])
 
 
 def common_of(node: exp.Expr, types: Iterable[str]) -> str:
-    """The one type that operands of these types can take. Raises ExpressionError, which shows the node."""
+    """Return the common type of operands of these types. Raises ExpressionError, which shows the node."""
     return _common(node, types)
 
 
 def digits_in_arithmetic(operand: exp.Expr, columns: Mapping[str, str]) -> tuple[int, int]:
-    """Precision and scale with which an operand goes into decimal arithmetic."""
+    """Return the precision and scale of an operand in decimal arithmetic."""
     return _digits_in(operand, type_of(operand, columns))
 
 
@@ -124,7 +125,7 @@ def _arithmetic(node: exp.Expr, columns: Mapping[str, str]) -> str:
     right = _numeric(node, node.expression, columns)
     if isinstance(node, exp.IntDiv):
         if "double" in (left, right):
-            raise ExpressionError(f"{sql_of(node)}: 'div' is for whole numbers; write floor(a / b)")
+            raise ExpressionError(f"{sql_of(node)}: 'div' is for integers; write floor(a / b)")
         return "long"
     if "double" in (left, right):
         return "double"
@@ -170,7 +171,7 @@ def _like(node: exp.Expr, columns: Mapping[str, str]) -> str:
     pattern = node.expression.unnest()
     if isinstance(pattern, exp.Literal) and not is_like_pattern(pattern.name):
         raise ExpressionError(
-            f"{sql_of(node)}: in a pattern a backslash stands before %, _ or another backslash; write '\\\\\\\\' for one"
+            f"{sql_of(node)}: in a pattern, only %, _, or a backslash can follow a backslash; write '\\\\\\\\' for a backslash"
         )
     return "boolean"
 
@@ -213,13 +214,13 @@ def _cast(node: exp.Expr, columns: Mapping[str, str]) -> str:
     if group == "string" and target == "timestamp":
         if not isinstance(node.this, exp.Literal):
             raise ExpressionError(
-                f"{sql_of(node)}: text without a date would be read as today's; "
+                f"{sql_of(node)}: a time without a date would be read as a time of today; "
                 "declare the field as a timestamp in the stream"
             )
         if micros_of_text(node.this.name) is None:
             raise ExpressionError(
-                f"{sql_of(node)}: is no time; expected one as '2026-03-29', '2026-03-29 01:30:00' (which is UTC) or "
-                "'2026-03-29 01:30:00+02:00'. For what a clock of a zone shows write to_utc_timestamp(timestamp '...', "
+                f"{sql_of(node)}: is not a time; expected '2026-03-29', '2026-03-29 01:30:00' (in UTC), or "
+                "'2026-03-29 01:30:00+02:00'. For the local time of a zone, write to_utc_timestamp(timestamp '...', "
                 "'Europe/Berlin')"
             )
     elif source not in (target, NULL) and not {target, _group(target)} & _CASTS.get(group, set()):
@@ -298,7 +299,7 @@ def _call(node: exp.Expr, columns: Mapping[str, str]) -> str:
 
 
 def _typed(function: Function, node: exp.Expr, operands: Sequence[exp.Expr], columns: Mapping[str, str]) -> str:
-    """The type of a function's value, by its signature."""
+    """Return the type of a function's value, by its signature."""
     if len(operands) < function.count_min or (function.count_max is not None and len(operands) > function.count_max):
         raise ExpressionError(f"{sql_of(node)}: expected {function.call}")
     found = []
@@ -316,7 +317,7 @@ def _typed(function: Function, node: exp.Expr, operands: Sequence[exp.Expr], col
 
 
 def _of_nested(function: Function, node: exp.Expr, operands: Sequence[exp.Expr], found: Sequence[str]) -> str:
-    """The type of what a function of arrays and structs gives."""
+    """Return the type of the value of a function of arrays or structs."""
 
     def common(types: Iterable[str]) -> str:
         return _common(node, types)
@@ -345,7 +346,7 @@ def _member(node: exp.Expr, columns: Mapping[str, str]) -> str:
 
 
 def written_arguments(function: Function, node: exp.Expr, operands: Sequence[exp.Expr]) -> dict[int, object]:
-    """Place -> what was read there, of the arguments that must be written out. Raises ExpressionError."""
+    """Return index -> value of the arguments that must be written out. Raises ExpressionError."""
     found: dict[int, object] = {}
     for at, argument in enumerate(function.arguments):
         if argument.written is None:
@@ -388,7 +389,7 @@ def _fits(node: exp.Expr, argument: Argument, found: str) -> None:
             raise ExpressionError(f"{sql_of(node)}: expected a number, got {with_article(found)}")
         case "plain" if is_decimal(found):
             raise ExpressionError(
-                f"{sql_of(node)}: is not for decimals; write a cast to double around {with_article(found)}"
+                f"{sql_of(node)}: does not accept decimals; write a cast to double around {with_article(found)}"
             )
         case "double" | "plain" | "number":
             return
@@ -404,7 +405,7 @@ def _fits(node: exp.Expr, argument: Argument, found: str) -> None:
 
 def _whole_number(node: exp.Expr, found: str) -> str:
     if found not in WHOLE_RANGES:
-        raise ExpressionError(f"{sql_of(node)}: expected a whole number, got {with_article(found)}")
+        raise ExpressionError(f"{sql_of(node)}: expected an integer or long, got {with_article(found)}")
     return found
 
 
@@ -427,7 +428,7 @@ def _aggregate(node: exp.Expr, columns: Mapping[str, str]) -> str:
 def _filtered(node: exp.Expr, columns: Mapping[str, str]) -> str:
     found = type_of(node.expression.this, columns)
     if found != "boolean":
-        raise ExpressionError(f"{sql_of(node)}: expected a condition behind 'where', got {with_article(found)}")
+        raise ExpressionError(f"{sql_of(node)}: expected a condition after 'where', got {with_article(found)}")
     return type_of(node.this, columns)
 
 
@@ -466,7 +467,7 @@ _RULES: tuple[tuple[tuple[type[exp.Expr], ...], _Rule], ...] = (
     ((exp.Dot,), _member),
     ((exp.AnonymousAggFunc,), _aggregate),
 )
-"""Kinds of node and the rule for the type of their value; the functions of the table have theirs by it."""
+"""Rule for the type of each kind of node. Functions of the table have the rules of their signatures."""
 _RESULTS: dict[str, _Rule] = {
     "signed": _exactly_signed,
     "rounded": _round,
@@ -477,11 +478,11 @@ _RESULTS: dict[str, _Rule] = {
     "nullif": _nullif,
     "cast": _cast,
 }
-"""The rules to which a result's type in the table may refer."""
+"""Rules to which the result type of a function in the table can refer."""
 
 
 def _rule_for(function: Function) -> _Rule:
-    """The rule for the nodes that the parser makes of a function's calls."""
+    """Return the rule for the nodes that the parser makes for calls of a function."""
     return _RESULTS.get(function.result) or (
         lambda node, columns: _typed(function, node, list(node.iter_expressions()), columns)
     )
@@ -494,8 +495,8 @@ _RULE_OF: dict[type[exp.Expr], _Rule] = {
 
 
 def _common(node: exp.Expr, operands: Iterable[str]) -> str:
-    """The one type that operands of these types can take without loss of kind, as Spark widens numbers. Of types, so that no
-    rule finds an operand's type twice: nested, that would double with each level."""
+    """Return the common type of operands of these types, without a change of kind, as Spark widens numbers. The arguments are
+    types, so that no rule computes the type of an operand twice: for nested operands, the time would double with each level."""
     common = NULL
     for found in operands:
         if found in (NULL, common):
@@ -506,7 +507,7 @@ def _common(node: exp.Expr, operands: Iterable[str]) -> str:
             common = _wider(common, found)
         else:
             raise ExpressionError(
-                f"{sql_of(node)}: {with_article(common)} and {with_article(found)} don't go together; write a cast around "
+                f"{sql_of(node)}: {with_article(common)} and {with_article(found)} don't fit together; write a cast around "
                 "one of them"
             )
     return common
@@ -544,7 +545,7 @@ def _group(name: str) -> str:
 
 
 def _whole_literal(node: exp.Expr) -> int | None:
-    """The value of a whole number that is written out, else None."""
+    """Return the value of an integer that is written out. None if the node is anything else."""
     literal = node.this if isinstance(node, exp.Neg) else node
     if isinstance(literal, exp.Literal) and not literal.is_string and literal.name.isdigit():
         return -int(literal.name) if isinstance(node, exp.Neg) else int(literal.name)
@@ -552,14 +553,14 @@ def _whole_literal(node: exp.Expr) -> int | None:
 
 
 def _digits_in(operand: exp.Expr, found: str) -> tuple[int, int]:
-    """Precision and scale of an operand of the type `found`: Spark takes a whole number that is written out with as many digits
-    as it has, and any other number with all that its type can have."""
+    """Return the precision and scale of an operand of type `found`. For Spark, an integer that is written out has as many
+    digits as it shows. Any other number has the maximum of its type."""
     number = _whole_literal(operand)
     return decimal_digits(found) if number is None or is_decimal(found) else (len(str(abs(number))), 0)
 
 
 def _adjusted(precision: int, scale: int) -> str:
-    """Spark's answer to more than 38 digits: keep the whole part, give up fraction, but not below six places."""
+    """Adjust a precision over 38 digits like Spark: keep the integer part, and shorten the fraction, but not below six digits."""
     if precision > PRECISION_MAX:
         whole = precision - scale
         scale = max(PRECISION_MAX - whole, min(scale, 6))

@@ -1,9 +1,12 @@
 """Expressions of Spark SQL, parsed and checked before Spark sees them.
 
-An expression must give the same value in the first run and in every replay, so what it may hold is an allow-list:
-operators, casts and functions whose value depends on their arguments alone, and aggregates that depend on nothing but
-their rows, and where these stand in the log. Spark gets text that is generated from the parsed tree, with every column
-quoted: nothing that the parser did not understand can reach Spark. The types of what is allowed are in `expression_types`.
+An expression must have the same value in the first run and in every replay, so only these parts are allowed:
+
+- operators, casts, and functions whose value depends only on their arguments;
+- aggregates that depend only on their rows and on the log positions of these rows.
+
+Spark receives SQL that is generated from the parsed tree, with every column quoted. So nothing that the parser didn't
+understand can reach Spark. The types of the allowed parts are in `expression_types`.
 """
 
 from __future__ import annotations
@@ -30,11 +33,13 @@ from strandline.processing.pipelines.functions.table import BY_NAME, CALLS, OTHE
 
 LENGTH_MAX = 4_000
 BRACKETS_DEEP_MAX = 24
-"""Brackets, and `case ... end`, within each other."""
+"""Maximum depth of brackets, and of `case ... end`."""
 OPERATORS_DEEP_MAX = 150
-"""Levels of the parsed tree: `a + b + c` has three. With the one above, every process has room on its stack for what passes."""
+"""Levels of the parsed tree: `a + b + c` has three. With BRACKETS_DEEP_MAX, every process has enough stack for accepted
+expressions."""
 TYPE_CALLS_DEEP_MAX = 3
-"""`double(int(x))` has two. The parser tries each of them as a type first, so its work doubles with each level."""
+"""Maximum depth of types as functions; `double(int(x))` has two. The parser first tries each as a type, so its work doubles with
+each level."""
 _SPLIT = "split it over several derive steps"
 _SPARK = sqlglot.Dialect.get_or_raise("spark")
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -61,7 +66,7 @@ class _Parser(_SPARK.parser_class):  # type: ignore[misc, name-defined]
 
 @cache
 def _parser_class() -> type[_Parser]:
-    """Return the parser that also knows the aggregate functions of packages. No package replaces a function of Strandline."""
+    """Return the parser that also knows the aggregate functions of packages. No package replaces a built-in function."""
     added = package_functions().keys() - BY_NAME.keys() - OTHER_NAMES.keys()
 
     class WithPackages(_Parser):
@@ -79,31 +84,31 @@ _CLOSING = {TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE, TokenType
 
 
 class ExpressionError(ValueError):
-    """An expression that is refused. The text says what and where in the expression, and what to write instead."""
+    """An expression that is refused. The message has the problem, its position in the expression, and the remedy."""
 
 
 @dataclass(frozen=True)
 class Expression:
-    """A parsed expression that holds only what is allowed."""
+    """A parsed expression that contains only allowed parts."""
 
     text: str
     tree: exp.Expr
     columns: tuple[str, ...]
-    """The columns it reads, in the order of their first use."""
+    """Columns that the expression reads, in the order of their first use."""
     sql: str
     """Normalised Spark SQL: every column quoted, no comments."""
     is_aggregate: bool
 
 
 def parse_expression(text: str) -> Expression:
-    """Return the one expression that `text` holds. Raises ExpressionError."""
+    """Return the single expression in `text`. Raises ExpressionError."""
     if len(text) > LENGTH_MAX:
         raise ExpressionError(f"is longer than {LENGTH_MAX:,} characters; split it over several derive steps")
     try:
         tokens = _SPARK.tokenize(text)
         _refuse_doubled_quotes(tokens)
         _refuse_deep_brackets(tokens)
-        # An expression, not a statement: else a column named `load` or `cache` would begin a command.
+        # Parsed as an expression, not as a statement: else a column named `load` or `cache` would begin a command.
         trees = [
             tree for tree in _parser_class()(dialect=_SPARK).parse_into(exp.Condition, tokens, text) if tree is not None
         ]
@@ -114,7 +119,7 @@ def parse_expression(text: str) -> Expression:
         _refuse_unknown_nodes(tree, text)
         aggregates = list(tree.find_all(exp.AnonymousAggFunc))
         for call in aggregates:
-            function_of(call)  # refuses one that can't be used
+            function_of(call)  # raises for a function that can't be used
         _refuse_misplaced_aggregates(tree, aggregates)
         columns = tuple(dict.fromkeys(column.name for column in tree.find_all(exp.Column)))
         sql = _written(tree)
@@ -128,25 +133,26 @@ def parse_expression(text: str) -> Expression:
 
 
 def column_text(name: str) -> str:
-    """The column as an expression reads it: in backticks where the word alone may be something else, as `true` is."""
+    """Return the column as an expression reads it: in backticks if the word could be something else, like `true`."""
     is_plain = _WORD.fullmatch(name) and [one.token_type for one in _SPARK.tokenize(name)] == [TokenType.VAR]
     return name if is_plain else f"`{name}`"
 
 
 def tree_of(sql: str) -> exp.Expr:
-    """The tree of a normalised text, as `parse_expression` made it."""
+    """Return the tree of a normalised expression, as `parse_expression` made it."""
     parser = _parser_class()(dialect=_SPARK)
     return _with_calls(parser.parse_into(exp.Condition, _SPARK.tokenize(sql), sql)[0])
 
 
 def packages_called(texts: Iterable[str]) -> dict[str, str]:
-    """Return aggregate function -> its package with the release, of those functions of packages that normalised texts call."""
+    """Return aggregate function -> its package with the release, for functions of packages that these normalised expressions
+    call."""
     return packages_of(call.name for text in texts for call in tree_of(text).find_all(exp.AnonymousAggFunc))
 
 
 def _written(tree: exp.Expr) -> str:
-    """The text that `tree_of` reads as this tree again: it is what is computed. Where the tree's own text is read otherwise, it
-    gets the brackets that are missing. Raises ExpressionError where they don't help."""
+    """Return the SQL that `tree_of` reads as this tree again, because it is what is computed. Missing brackets are added if the
+    tree's own SQL would be read differently. Raises ExpressionError if brackets don't help."""
     sql: str = tree.sql(dialect="spark", identify=True, comments=False)
     if _is_read_as(sql, tree):
         return sql
@@ -158,7 +164,7 @@ def _written(tree: exp.Expr) -> str:
     sql = tree.sql(dialect="spark", identify=True, comments=False)
     if not _is_read_as(sql, tree):
         raise ExpressionError(
-            f"would be read as {sql_of(tree)}, which means something else; set brackets, and in a text no digit behind \\0"
+            f"would be read as {sql_of(tree)}, which means something else; add brackets, and in a string no digit after \\0"
         )
     return sql
 
@@ -171,7 +177,7 @@ def _is_read_as(sql: str, tree: exp.Expr) -> bool:
 
 
 def _meaning(part: object) -> object:
-    """What two trees have in common that mean the same: brackets, quotes and the form of a cast say only how it was written."""
+    """Return the meaning of a part of a tree. Brackets, quotes, and the form of a cast don't change the meaning."""
     if isinstance(part, exp.Paren):
         return _meaning(part.this)
     if isinstance(part, exp.DataType):
@@ -185,7 +191,7 @@ def _meaning(part: object) -> object:
 
 
 def refuse_unknown_columns(expression: Expression, known: Mapping[str, object]) -> None:
-    """Raise ExpressionError for the first column that isn't in `known`, with its place and what might be meant."""
+    """Raise ExpressionError for the first column that isn't in `known`, with its position and a suggestion."""
     for column in expression.tree.find_all(exp.Column):
         if column.name not in known:
             raise ExpressionError(
@@ -193,7 +199,7 @@ def refuse_unknown_columns(expression: Expression, known: Mapping[str, object]) 
             )
 
 
-# What may stand in an expression
+# Parts that an expression can contain
 
 ARITHMETIC = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod)
 COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ)
@@ -203,10 +209,10 @@ _BINDS_TIGHTER: dict[type[exp.Expr], tuple[type[exp.Expr], ...]] = {
     exp.Not: COMPARISONS,
     exp.BitwiseNot: (exp.BitwiseNot,),
 }
-"""What takes a part of the node alone where the node is written within it without brackets: `-mod(a, b)` as `-a % b`; and `~~`
-is another operator."""
+"""Node -> nodes around it that would bind to only a part of it if it were written without brackets: `-mod(a, b)` would be written
+as `-a % b`. And `~~` is another operator."""
 FUNCTIONS = tuple(sorted((*BY_NAME, *(one.name for one in BUILT_IN))))
-"""The functions that an expression may call, by the names to write."""
+"""Names of the functions that an expression can call."""
 _ALLOWED = frozenset(
     (
         *ARITHMETIC, *COMPARISONS, *BITS, *(one.node for one in TABLE if one.node is not None),
@@ -230,7 +236,7 @@ _ARGUMENTS: dict[type[exp.Expr], frozenset[str]] = {
     exp.Between: frozenset({"this", "low", "high"}),
     exp.Identifier: frozenset({"this", "quoted"}),
 }
-"""Where a node has more forms than the ones we know: the arguments that it may have."""
+"""Allowed arguments of nodes that have more forms than the supported ones."""
 _UNSTEADY = {
     "rand", "randn", "random", "uuid", "now", "current_timestamp", "current_date", "current_time", "localtimestamp",
     "unix_timestamp", "shuffle", "monotonically_increasing_id", "spark_partition_id", "input_file_name",
@@ -242,19 +248,19 @@ _BY_ORDER = {
 
 
 def _refuse_doubled_quotes(tokens: Sequence[Token]) -> None:
-    """Spark reads 'it''s' as one text with a quote in it, the parser as two texts: refused, not guessed."""
+    """Refuse doubled quotes: Spark reads 'it''s' as one string that contains a quote, but the parser reads two strings."""
     for token, following in itertools.pairwise(tokens):
         if token.token_type == following.token_type == TokenType.STRING and token.end + 1 == following.start:
             raise ExpressionError(
                 f"a doubled quote at character {following.start + 1} is not supported; write \\' for a quote "
-                "inside text, or put the text in the other kind of quotes"
+                "inside a string, or use the other kind of quotes around it"
             )
 
 
 def _refuse_deep_brackets(tokens: Sequence[Token]) -> None:
-    """Before anything is parsed: the cost of parsing grows with them."""
+    """Refuse deep brackets before parsing, because they make parsing expensive."""
     opened: list[bool] = []
-    """For each bracket that is open: whether it stands behind the name of a type."""
+    """True for each open bracket that follows the name of a type."""
     before = None
     for token in tokens:
         if token.token_type in _OPENING:
@@ -298,9 +304,9 @@ def _refuse_unknown_nodes(tree: exp.Expr, text: str) -> None:
         if isinstance(node, BITS) and any(
             isinstance(one, BITS) and type(one) is not type(node) for one in _sides(node)
         ):
-            raise ExpressionError(f"{sql_of(node)}: set brackets, so that everybody reads it alike")
+            raise ExpressionError(f"{sql_of(node)}: its meaning depends on precedence; add brackets")
         if isinstance(node, exp.Star) and not _is_in_aggregate(node, lambda function: function.accepts_all_rows):
-            raise ExpressionError(f"'*' stands only in {_FOR_ALL_ROWS}")
+            raise ExpressionError(f"'*' is only allowed in {_FOR_ALL_ROWS}")
         if isinstance(node, exp.Distinct):
             _refuse_other_distinct(node)
 
@@ -316,8 +322,8 @@ def _refuse_other_distinct(node: exp.Distinct) -> None:
     is_accepted = _is_in_aggregate(node, lambda function: function.accepts_distinct)
     if not is_accepted or len(counted) != 1 or isinstance(counted[0], exp.Star):
         raise ExpressionError(
-            f"{sql_of(node.parent or node)}: 'distinct' stands only in {_FOR_DISTINCT}, with one argument; write "
-            "concat(a, '/', b) for the combinations of several"
+            f"{sql_of(node.parent or node)}: 'distinct' is only allowed in {_FOR_DISTINCT}, with one argument; for "
+            "combinations of values, write concat(a, '/', b)"
         )
 
 
@@ -326,32 +332,30 @@ _FOR_DISTINCT = ", ".join(f"{function.name}(distinct x)" for function in BUILT_I
 
 
 def _refusal(node: exp.Expr, text: str) -> str:
-    """Why this kind of node can't stand in an expression. `text`: the whole, as it was written."""
+    """Return the reason why an expression can't contain this kind of node. `text`: the whole expression as written."""
     if isinstance(node, exp.Query | exp.Subquery | exp.Exists):
-        return "a query can't stand in an expression; an expression sees the columns of its own row only"
+        return "an expression can't contain a query; it can only read the columns of its own row"
     if isinstance(node, exp.Window):
-        return f"{sql_of(node)}: 'over' is not supported; a window step collects rows"
+        return f"{sql_of(node)}: 'over' is not supported; use a window step to group rows"
     if isinstance(node, exp.IgnoreNulls | exp.RespectNulls):
-        return f"{sql_of(node)}: aggregates leave out nulls without it"
+        return f"{sql_of(node)}: remove it, because aggregates always ignore nulls"
     if isinstance(node, exp.WithinGroup):
         return f"{sql_of(node)}: 'within group' is not supported; write percentile(x, 0.95)"
     if isinstance(node, exp.Alias | exp.Aliases):
-        return f"{sql_of(node)}: the name stands before the ':', not in the expression"
+        return f"{sql_of(node)}: write the name before the ':', not in the expression"
     if isinstance(node, exp.Func):
         place, parsed = _place(node), node.sql_name().lower()
         # The parser gives functions of other databases names of its own.
         name = text[node.meta["start"] : node.meta["end"] + 1].strip("`") if place else parsed
         if {name.lower(), parsed} & _UNSTEADY:
-            return f"{name}(){place} gives another value in each run, and a result must be the same in every replay"
+            return f"{name}(){place} has another value in each run, but a result must be the same in every replay"
         if {name.lower(), parsed} & _BY_ORDER:
-            return f"{name}(){place} depends on the order of records, which a replay may change; use min or collect_list(x, 9)"
+            return f"{name}(){place} depends on the order of records, which a replay can change; use min or collect_list(x, 9)"
         if place:
             meant = _SYNONYMS.get(name.lower(), name)
             return f"unknown function '{name}'{place}{did_you_mean(meant, (*FUNCTIONS, *package_functions()))}"
     if isinstance(node, exp.Bracket):
-        return (
-            f"{sql_of(node)}: brackets behind an array are not supported; write element_at(x, 1), which counts from 1"
-        )
+        return f"{sql_of(node)}: brackets after an array are not supported; write element_at(x, 1), which counts from 1"
     if isinstance(node, exp.Command | exp.DDL | exp.DML):
         return "expected an expression, got a statement"
     return f"{sql_of(node)} is not supported in an expression"
@@ -361,7 +365,7 @@ def _sides(node: exp.Expr) -> tuple[exp.Expr, exp.Expr]:
     return node.this, node.expression
 
 
-# What the parser has in forms of its own, as calls of functions
+# Special forms of the parser, as calls of functions
 
 _EXTRACTED = {
     "YEAR": "year", "QUARTER": "quarter", "MONTH": "month", "WEEK": "weekofyear", "DAY": "day", "DAYOFWEEK": "dayofweek",
@@ -370,8 +374,8 @@ _EXTRACTED = {
 
 
 def _with_calls(tree: exp.Expr) -> exp.Expr:
-    """The tree with `time + interval '1' hour`, `extract(hour from time)` and `text rlike pattern` as calls of functions, and
-    without columns where words are meant."""
+    """Return the tree with `time + interval '1' hour`, `extract(hour from time)` and `text rlike pattern` as calls of
+    functions, and with words instead of columns where a function expects a word."""
     for node in list(tree.walk()):
         call = _call_for(node)
         if call is not node:
@@ -402,7 +406,7 @@ def _call_for(node: exp.Expr) -> exp.Expr:
 
 
 def _member(node: exp.Column) -> exp.Expr:
-    """`s.member`, which the parser takes for the column of a table."""
+    """Return `s.member` as a member. The parser reads it as the column of a table."""
     first, *members = [one for name in ("catalog", "db", "table", "this") if (one := node.args.get(name)) is not None]
     found: exp.Expr = exp.Column(this=first)
     for member in members:
@@ -449,18 +453,16 @@ _SYNONYMS = {
 def _refuse_misplaced_aggregates(tree: exp.Expr, aggregates: Sequence[exp.Expr]) -> None:
     for filtered in tree.find_all(exp.Filter):
         if not isinstance(filtered.this, exp.AnonymousAggFunc):
-            raise ExpressionError(f"{sql_of(filtered)}: 'filter' stands behind an aggregate function, as count(*)")
+            raise ExpressionError(f"{sql_of(filtered)}: 'filter' must follow an aggregate function, as count(*)")
     for aggregate in aggregates:
         if aggregate.find_ancestor(exp.AnonymousAggFunc, exp.Where):
-            raise ExpressionError(
-                f"{sql_of(aggregate)} stands inside another aggregate; use a second window step for that"
-            )
+            raise ExpressionError(f"{sql_of(aggregate)} is inside another aggregate; use a second window step for that")
     if aggregates:
         for column in tree.find_all(exp.Column):
             if not column.find_ancestor(exp.AnonymousAggFunc, exp.Where):
                 raise ExpressionError(
-                    f"'{column.name}'{_place(column.this)} stands outside an aggregate; a window has many values "
-                    f"of it, so write for example max({column.name})"
+                    f"'{column.name}'{_place(column.this)} is not in an aggregate, but a window has many values of it; "
+                    f"write for example max({column.name})"
                 )
 
 
@@ -482,6 +484,6 @@ def _place(node: exp.Expr) -> str:
 
 
 def sql_of(node: exp.Expr) -> str:
-    """The node as a message quotes it."""
+    """Return the node as a message quotes it."""
     sql: str = node.sql(dialect="spark", comments=False)
     return sql if len(sql) <= 80 else f"{sql[:77]}..."

@@ -1,11 +1,11 @@
-"""One run of one version of a job, as each step of it needs to know it."""
+"""One run of one version of a job, with all that its steps need to know."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # Python workers load some modules that use this one, and need neither SQL nor pydantic
+if TYPE_CHECKING:  # some modules that Python workers load use this one, but workers need neither SQL nor pydantic
     from strandline.core.settings import Settings
     from strandline.ledger.roles import RunLedger
     from strandline.ledger.states import RunRow
@@ -33,10 +33,10 @@ class JobRun:
 
     @property
     def version(self) -> int:
-        """Of the pipeline."""
+        """Version of the pipeline."""
         return self.row.version
 
     @property
     def streams(self) -> list[str]:
-        """The streams that the job reads, in the order of the document."""
+        """Streams that the job reads, in the order of the document."""
         return self.pipeline.spec.streams

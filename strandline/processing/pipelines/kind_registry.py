@@ -3,13 +3,13 @@
 A kind is a folder of `processing/kinds`, or a folder of an installed package with an entry point of the group `strandline.kinds`.
 Its parts are modules, so a worker doesn't import the model of documents:
 
-* `document`: `Fields`, a `DocumentModel` with the fields that the kind adds to a step; of windows `WindowFields`, which it adds
-  to the field `window`;
-* `step`: the checked step, a `RowStep` or a `Stage`; of windows `shape`: a `WindowShape`;
-* `plan`: `check(context, path, value)`, which ends the step in the check of a pipeline; of windows `PLAN`, a `WindowPlan`;
-* `operator`: `operator_of(step, types)`, a `RowOperator`, or a `WindowOperator` of a stage;
-* `audit`, of stages: `query_of(stage, side, types, place_types)`, a `StageQuery`;
-* `words`: `sentence(step)`, for the graph of a pipeline; of stages `WORDS`, a `StageWords`.
+* `document`: `Fields`, a `DocumentModel` with the fields that the kind adds to a step. For windows `WindowFields`, which it adds
+  to the field `window`.
+* `step`: the checked step, a `RowStep` or a `Stage`. For windows `shape`: a `WindowShape`.
+* `plan`: `check(context, path, value)`, which ends the step in the check of a pipeline. For windows `PLAN`, a `WindowPlan`.
+* `operator`: `operator_of(step, types)`, which returns a `RowOperator`, or the `WindowOperator` of a stage.
+* `audit`, for stages: `query_of(stage, side, types, place_types)`, which returns a `StageQuery`.
+* `words`: `sentence(step)`, for the graph of a pipeline. For stages `WORDS`, a `StageWords`.
 
 `page.md` in the folder is the page of the docs.
 """
@@ -41,7 +41,7 @@ KEYWORDS = {
 }
 """Field of a step -> kind."""
 STAGE_KEYWORDS = ("window", "join")
-"""Fields of a step that make a stage. The steps with other fields take rows one by one."""
+"""Fields of a step that make a stage. Steps with other fields process rows one by one."""
 WINDOW_KEYWORDS = {
     "tumbling": "windows",
     "sliding": "windows",

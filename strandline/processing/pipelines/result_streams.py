@@ -1,4 +1,4 @@
-"""Streams of results in documents and ledger: which job emits to which stream, and the schema of a stage's results.
+"""Streams of results in documents and ledger: the job that emits to a stream, and the schema of a stage's results.
 `emission/result_stream_writer.py` writes them."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def emissions_to_streams(pipeline: PipelineSpec) -> Iterator[tuple[str, str]]:
 
 
 def streams_of_windows(pipeline: PipelineSpec) -> Iterator[str]:
-    """Each stream to which it emits results of windows. Records that are emitted come as they came in: late ones among them."""
+    """Yield each stream to which it emits results of windows. Emitted records are in arrival order, and can be late."""
     for _, stream in emissions_to_streams(pipeline):
         if not pipeline.emits_records_to(stream):
             yield stream
@@ -41,7 +41,7 @@ def present_pipelines(ledger: LedgerReader) -> dict[str, PipelineSpec]:
 
 
 def emitter_of(ledger: LedgerReader, stream: str) -> str | None:
-    """The job whose present version emits to the stream. A stream has at most one."""
+    """Return the job whose current version emits to the stream. A stream has at most one. None if there is none."""
     for job, pipeline in present_pipelines(ledger).items():
         if any(emitted == stream for _, emitted in emissions_to_streams(pipeline)):
             return job
@@ -49,7 +49,7 @@ def emitter_of(ledger: LedgerReader, stream: str) -> str | None:
 
 
 def emitters_of_inputs(ledger: LedgerReader, pipeline: CheckedPipeline) -> dict[str, str]:
-    """Stream -> the job that emits to it, of those that the pipeline reads."""
+    """Return stream -> the job that emits to it, for streams that the pipeline reads."""
     found = {stream: emitter_of(ledger, stream) for stream in pipeline.streams}
     return {stream: emitter for stream, emitter in found.items() if emitter is not None}
 
@@ -93,39 +93,41 @@ def lagging_readers(ledger: LedgerReader, job: str) -> dict[str, list[str]]:
 
 
 def results_beside_streams(spec: PipelineSpec, document: YamlDocument, emitted: Container[str]) -> Iterator[Problem]:
-    """What is wrong with the event times of a pipeline that reads results of windows. `emitted`: the streams of these. Beside
-    other streams they go by emissions, which say of results that are still to come when their windows begin and end."""
+    """Yield problems of the event times of a pipeline that reads results of windows. `emitted`: the streams of these results.
+
+    Together with other streams, their watermark must be `emissions`, which shows when windows of later results begin and end.
+    """
     for at, read in enumerate(spec.reads):
         path, time = spec.path_of_event_time(at), read.event_time
         if read.stream not in emitted:
             if time.watermark == "emissions":
                 yield document.problem(
                     (*path, "watermark"),
-                    f"no job emits results of windows to '{read.stream}', so there are no emissions to go by; expected "
-                    "partitions or newest",
+                    f"no job emits results of windows to '{read.stream}', so it has no emissions; expected partitions or "
+                    "newest",
                 )
         elif len(spec.streams) == 1 and time.watermark != "emissions":
             continue
         elif time.field not in WINDOW_FIELDS:
             yield document.problem(
                 path if time.field is None else (*path, "field"),
-                f"'{read.stream}' holds results of another job, which come in the order of their windows; expected "
+                f"'{read.stream}' contains results of another job, which are in the order of their windows; expected "
                 f"{' or '.join(WINDOW_FIELDS)}",
             )
         elif time.watermark != "emissions":
             yield document.problem(
                 (*path, "watermark"),
-                f"'{read.stream}' holds results of another job, and beside other streams these hold them back until that job has "
-                "emitted what belongs to them; expected emissions, which is the default here",
+                f"'{read.stream}' contains results of another job. Other streams wait until that job has emitted the results "
+                "that belong to the same time; expected emissions, which is the default here",
             )
 
 
 def times_in_results(spec: PipelineSpec, document: YamlDocument, emitters: Container[str]) -> list[Problem]:
-    """What is wrong with a pipeline that begins or ends at a time in a stream of results, which is read by whole emissions."""
+    """Return the problems if the range of a stream of results begins or ends at a time: it is read in whole emissions."""
     return [
         document.problem(
             (*spec.path_of_input(at), name),
-            f"is a time, and '{read.stream}' holds results of another job, which are read by whole emissions; expected "
+            f"is a time, but '{read.stream}' contains results of another job, which are read in whole emissions; expected "
             f"{expected}",
         )
         for at, read in enumerate(spec.reads)
@@ -135,11 +137,11 @@ def times_in_results(spec: PipelineSpec, document: YamlDocument, emitters: Conta
 
 
 def stream_of_results(pipeline: CheckedPipeline, stage: Stage | RecordStage, name: str) -> StreamSpec:
-    """The stream of a stage's results, made where no document describes it.
+    """Return the stream of a stage's results, for a stream that no document describes.
 
-    Required are the fields of every result: the times, and `by` fields that every record has and nothing on the way makes anew,
-    as an aggregate does that has the name of a field. Its key is the first `by` field; of records the key of the stream that
-    they come from, where they still have that field.
+    Required fields are those that every result has: the times, and `by` fields that all records have. A field is optional if a
+    step or an aggregate with its name computes it. The key is the first `by` field. The key of emitted records is the key of
+    their stream, if they still have that field.
     """
     schema: dict[str, object] = {}
     by = stage.by if isinstance(stage, Stage) else ()
@@ -161,7 +163,7 @@ def stream_of_results(pipeline: CheckedPipeline, stage: Stage | RecordStage, nam
 
 
 def _made_by_windows(pipeline: CheckedPipeline) -> set[str]:
-    """The fields that windows, joins and the steps to them or behind them make. Each may be null."""
+    """Return the fields that windows, joins, and the steps before and after them compute. Each can be null."""
     made: set[str] = set()
     for stage in pipeline.stages:
         made |= made_by((*stage.steps_before, *stage.post_steps)) | stage.window_types.keys() - set(stage.by)
@@ -173,19 +175,19 @@ def _times(stage: Stage | RecordStage) -> dict[str, str]:
 
 
 def schema_mismatches(stream: StreamSpec, stage: Stage | RecordStage) -> list[str]:
-    """Why the stage's results don't fit the stream's schema, as sentences; empty when they do."""
+    """Return the reasons why the stage's results don't fit the stream's schema. Empty if they do."""
     results = _times(stage) | stage.field_types
     found = [
-        f"its field {name} is a {field.type}, and in the results a {results[name]}"
+        f"its field {name} is a {field.type}, but a {results[name]} in the results"
         for name, field in stream.fields.items()
         if name in results and results[name] != field.type
     ]
     found += [
-        f"its field {name} is required, and the results don't have it"
+        f"its field {name} is required, but the results don't have it"
         for name, field in stream.fields.items()
         if name not in results and field.required
     ]
     if stream.key is not None and stream.key not in results:
-        found.append(f"its key {stream.key} is no field of the results")
-    found += [f"{what} leads into it" for _, what in stream.entrances()]
+        found.append(f"its key {stream.key} is not a field of the results")
+    found += [f"{what} writes to it" for _, what in stream.entrances()]
     return found

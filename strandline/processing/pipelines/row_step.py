@@ -1,4 +1,4 @@
-"""What the language and the engine know about a step that takes rows one by one. Each kind of step is a folder of
+"""The contract of a step that processes rows one by one, for the document and the engine. Each kind of step is a folder of
 `processing/kinds`, found by `kind_registry`. Light to import, because every Python worker needs it."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 Identity = dict[str, Any]
 """JSON object."""
 WHOLE_RANGE_MS = 36_525 * 86_400_000
-"""A hundred years. No two records are farther apart: none is from before 1970 or far ahead of its arrival."""
+"""A hundred years. Two records are never further apart: no event time is before 1970 or far after its arrival."""
 
 
 class Column(NamedTuple):
@@ -23,7 +23,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class RowStep:
-    """A step that takes rows one by one."""
+    """A step that processes rows one by one."""
 
     number: int
     """Index of the step in the document."""
@@ -68,7 +68,7 @@ class RowStep:
 
 @dataclass(frozen=True)
 class Projection(RowStep):
-    """Keeps only these columns, in this order. Columns whose names begin with `@` are the platform's own, and always stay."""
+    """Keeps only these columns, in this order. Internal columns, whose names begin with `@`, always stay."""
 
     names: tuple[str, ...]
     kind = "select"
@@ -76,7 +76,8 @@ class Projection(RowStep):
 
     @property
     def identity(self) -> None:
-        """None: the columns that later steps and stages read keep their values. An emission has its fields in its identity."""
+        """None, because the columns that later steps and stages read keep their values. The identity of an emission has its
+        fields."""
         return None
 
 
@@ -88,7 +89,7 @@ class DuplicateFilter(RowStep):
     by: tuple[str, ...]
     """Columns whose values identify a record. The stream's key is among them, so duplicates are in one partition."""
     within_ms: int
-    """Records whose event times are less than this apart are compared. WHOLE_RANGE_MS if all records of a batch are."""
+    """Records whose event times differ by less than this are compared. WHOLE_RANGE_MS if all records of a batch are compared."""
 
     @property
     def compares_all(self) -> bool:

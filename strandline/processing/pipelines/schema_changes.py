@@ -1,8 +1,8 @@
-"""How a stream's document may change while jobs read the stream. Pure.
+"""The changes of a stream's document that are allowed while jobs read the stream. Pure.
 
-Each slice is decoded by the version that was in force when it was cut, in every replay. So a change may concern records to come
-in any way, but what was read before must still be what a pipeline of now can compute with: of the same fields, with values that
-keep their meaning in the types of now.
+Each replay decodes a slice with the version that was effective when the slice was cut. So a change can affect new records in
+any way. But a current pipeline must still be able to process old records: they must have the same fields, with values that keep
+their meaning in the new types.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from strandline.core.streams.format import ANOTHER_STREAM
 from strandline.core.streams.stream import StreamSpec
 
 _WHOLE_DIGITS = {"integer": 10, "long": 19}
-"""How many digits before the point hold every value."""
+"""Number of digits before the decimal point that hold every value."""
 
 
 def is_widening(old: str, new: str) -> bool:
-    """Whether each value of the old type is one of the new type, exactly."""
+    """Return True if the new type can represent each value of the old type exactly."""
     if old == new:
         return True
     if old == "integer" and new in ("long", "double"):
@@ -33,21 +33,22 @@ def is_widening(old: str, new: str) -> bool:
 
 
 def refused_changes(history: Sequence[StreamSpec], new: StreamSpec) -> list[str]:
-    """Why the stream's document can't become `new` while jobs read the stream, as sentences that say what to do instead; empty
-    when it can. `history`: every version that slices may go by, the present one last.
+    """Return the reasons why the stream's document can't become `new` while jobs read the stream, each with a remedy. Empty if
+    it can.
 
-    A field that is removed is refused by the check of the pipelines that use it, and nobody else misses it.
+    `history`: all versions by which slices can be decoded, the current one last. A removed field is reported by the check of the
+    pipelines that use it, and nothing else needs it.
     """
     return [*_of_records(history[-1], new), *_of_fields(history, new)]
 
 
 def _of_records(old: StreamSpec, new: StreamSpec) -> Iterator[str]:
     if old.format != new.format:
-        yield f"format from {old.format} to {new.format}: senders don't change all at once; {ANOTHER_STREAM}"
+        yield f"format from {old.format} to {new.format}: senders don't change all at the same time; {ANOTHER_STREAM}"
     if old.explode != new.explode:
-        yield f"explode from {_written(old)} to {_written(new)}: the rows of a record would be others; {ANOTHER_STREAM}"
+        yield f"explode from {_written(old)} to {_written(new)}: a record would have other rows; {ANOTHER_STREAM}"
     if old.key != new.key:
-        yield f"key from {old.key} to {new.key}: one device's records would lie in two partitions, out of order; {ANOTHER_STREAM}"
+        yield f"key from {old.key} to {new.key}: records of one device would be in two partitions, unordered; {ANOTHER_STREAM}"
     levels = [one.mqtt.fields if one.mqtt else {} for one in (old, new)]
     headers = [one.http.record_headers if one.http else {} for one in (old, new)]
     yield from _of_source("mqtt.fields", "topic", old, new, *levels)
@@ -60,15 +61,15 @@ def _of_records(old: StreamSpec, new: StreamSpec) -> Iterator[str]:
 def _of_source(
     part: str, source: str, old: StreamSpec, new: StreamSpec, before: Mapping[str, object], after: Mapping[str, object]
 ) -> Iterator[str]:
-    """`before`, `after`: field -> where in the source of a record it stands, as the two documents say."""
+    """`before`, `after`: field -> its position in the source of a record, in the two documents."""
     for name in sorted(before.keys() - after.keys()):
-        yield f"{part}.{name} is gone, and records in the log have it in their {source} alone; keep it"
+        yield f"{part}.{name} was removed, but records in the log have it only in their {source}; keep it"
     if new.key is None or old.key != new.key:
         return
     if new.key not in before and source == "headers":
-        return  # a record's own key goes before a header's, so a new header moves no record; a level of the topic goes first
+        return  # the key of a record precedes a header, so a new header moves no record. A topic level precedes it
     if before.get(new.key) != after.get(new.key, before.get(new.key)):
-        yield f"{part}.{new.key}: another key, and one device's records would lie in two partitions; {ANOTHER_STREAM}"
+        yield f"{part}.{new.key}: another key, so records of one device would be in two partitions; {ANOTHER_STREAM}"
 
 
 def _of_fields(history: Sequence[StreamSpec], new: StreamSpec) -> Iterator[str]:
@@ -78,18 +79,18 @@ def _of_fields(history: Sequence[StreamSpec], new: StreamSpec) -> Iterator[str]:
         types = dict.fromkeys(one.fields[name].type for one in history if name in one.fields)
         if narrower := [kind for kind in types if not is_widening(kind, field.type)]:
             yield (
-                f"field {name} from {narrower[-1]} to {field.type}: not every value that was read is one of {field.type}; add "
+                f"field {name} from {narrower[-1]} to {field.type}: {field.type} can't represent every value in the log. Add "
                 f"the new type as another field, as {name}_2: {{type: {field.type}, required: false, from: {_path(name, field)}}}"
             )
         elif field.required and (before is None or not before.required):
             what = "is new and required" if before is None else "becomes required"
-            yield f"field {name} {what}, and records in the log may lack it; write {field.type}? for it"
+            yield f"field {name} {what}, but records in the log can lack it; write {field.type}? for it"
         elif before is not None and before.text and not field.text:
-            yield f"field {name} no longer comes as text, and records in the log may hold it so; keep 'text: true'"
+            yield f"field {name} is no longer read from a string, but records in the log can contain strings; keep 'text: true'"
 
 
 def _written(stream: StreamSpec) -> object:
-    """The stream's `explode` as a document has it."""
+    """Return the stream's `explode` as a document contains it."""
     return stream.as_document().get("explode", "none")
 
 

@@ -48,7 +48,7 @@ class RecordPath:
 
 @dataclass(frozen=True)
 class StageInput:
-    """What a stage reads: records of streams, or the results of another stage."""
+    """The input of a stage: records of streams, or the results of another stage."""
 
     columns: tuple[tuple[str, str], ...]
     """(name, type) of each column that the stage can read."""
@@ -93,7 +93,7 @@ class RecordStage:
 
     name: str
     fields: tuple[tuple[str, str], ...]
-    """(name, type) of each column, in order."""
+    """(name, type) of each column, in its order."""
     emits: tuple[Emit, ...]
     paths: tuple[RecordPath, ...]
     """One path for each stream whose records reach the stage, in the order of the streams."""
@@ -161,12 +161,12 @@ class Stage:
     post_steps: tuple[RowStep, ...] = ()
     """Steps between the window and a later `emit`. Stages after this one read the rows that these steps keep."""
     emitted: tuple[tuple[str, str], ...] | None = None
-    """(name, type) of each field behind these steps; None: there are none."""
+    """(name, type) of each field after these steps. None if there are no such steps."""
     later_emit_number: int | None = None
     """Index of the step in the document that lists the sinks. None if the window's own step lists them."""
     revise_ms: int = 0
-    """For so long after its end, in event time, late records revise a window's result, whose field REVISION counts them; 0: they
-    don't."""
+    """Time in ms after the end of a window, in event time, for which late records revise its result. The field REVISION of the
+    result counts them. 0 if late records don't revise results."""
 
     packages: tuple[tuple[str, str], ...] = ()
     """(aggregate function of a package, the package with its release)."""
@@ -226,7 +226,7 @@ class Stage:
 
     @property
     def dedupe(self) -> DuplicateFilter | None:
-        """What leaves repeats out of the records that it takes, of those of one stream."""
+        """Dedupe on a path of records to the stage. None if there is none."""
         return duplicate_filter_of(self.steps_before)
 
     @property
@@ -241,7 +241,7 @@ class Stage:
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The streams that it emits to."""
+        """Streams that the stage emits to."""
         return _streams(self.emits)
 
     @property
@@ -251,7 +251,7 @@ class Stage:
 
     @property
     def identifying(self) -> tuple[str, ...]:
-        """The columns that tell one of its results from the others of the same window."""
+        """Columns that identify a result among those of the same window."""
         return (*self.by, *self.windows.numbering)
 
     @property
@@ -259,8 +259,8 @@ class Stage:
         """Reason why late records can't revise results, with the remedy. Empty if they can."""
         if self.windows.needs_whole_keys:
             return (
-                "with 'late: {revise: ...}' a window is tumbling, sliding or cumulative: of others a late record may move where "
-                "they begin and end; raise the delay instead"
+                "with 'late: {revise: ...}' a window must be tumbling, sliding, or cumulative, because a late record can move "
+                "the beginning and end of other windows; raise the delay instead"
             )
         return ""
 
@@ -268,12 +268,12 @@ class Stage:
     def why_no_updates(self) -> str:
         """Reason why open windows can't be shown. Empty if they can."""
         if any(step.functions for step in self.post_steps):
-            return "shows windows in a thread of its own, where no function of a package is called"
+            return "shows windows in another thread, which can't call functions of packages"
         return ""
 
     @property
     def compared_windows(self) -> object:
-        """What an upgrade compares of the windows, apart from `upgrade_facts`."""
+        """The windows, as far as an upgrade compares them. See `upgrade_facts` for other facts."""
         return self.windows
 
     @property
@@ -283,28 +283,28 @@ class Stage:
 
     @property
     def needs_whole_keys(self) -> bool:
-        """Whether a window, or a revision of its result, can be told only from all rows of its key together."""
+        """True if all rows of a key are needed together to compute a window, or a revision of its result."""
         return self.windows.needs_whole_keys or self.revise_ms > 0
 
     @property
     def window_types(self) -> dict[str, str]:
-        """Field -> type, as the window gives them: the by fields, then the aggregates."""
+        """Field -> type of the window's own results: the `by` fields, then the aggregates."""
         fields = dict(zip(self.by, self.by_types, strict=True))
         return fields | {column.name: column.type for column in self.aggregates}
 
     @property
     def field_types(self) -> dict[str, str]:
-        """Field of the result -> type, behind the steps that stand before its emission. All by fields are among them."""
+        """Field of the result -> type, after the steps before its emission. It includes all `by` fields."""
         return self.window_types if self.emitted is None else dict(self.emitted)
 
     @property
     def value_types(self) -> dict[str, str]:
-        """Those of its fields that are no by fields."""
+        """Field of the result -> type, without the `by` fields."""
         return {name: kind for name, kind in self.field_types.items() if name not in self.by}
 
     @property
     def identity(self) -> Identity:
-        """All that the stage's results depend on, except the stages that it reads."""
+        """Everything that the stage's results depend on, except the stages that it reads."""
         return {
             "name": self.name,
             "windows": self.windows.identity,
@@ -337,5 +337,5 @@ def _streams(emits: tuple[Emit, ...]) -> tuple[str, ...]:
 
 
 def first_dedupe(stages: Iterable[RecordStage | Stage]) -> DuplicateFilter | None:
-    """The `dedupe` that stands before one of these stages, if there is one."""
+    """Return the `dedupe` before one of these stages. None if there is none."""
     return next((stage.dedupe for stage in stages if stage.dedupe is not None), None)

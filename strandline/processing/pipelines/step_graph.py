@@ -1,4 +1,4 @@
-"""From which steps each step of a pipeline takes, by `name:` and `from:`. Pure; knows only the text of the document."""
+"""The inputs of each step of a pipeline, by `name:` and `from:`. Pure; knows only the text of the document."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from typing import Protocol
 from strandline.core.documents import Path, did_you_mean
 
 STREAM = -1
-"""The place of what a first step takes: the records of the first stream. Those of the next ones have the places -2, -3 and so
-on."""
+"""Index that a first step reads: the records of the first stream. The other streams have -2, -3, and so on."""
 
 
 class NamedStep(Protocol):
-    """A step, as far as the graph goes."""
+    """The parts of a step that the graph needs."""
 
     @property
     def own_name(self) -> str | None:
-        """By which others may take from it."""
+        """Name by which other steps can read it. None if it has no name."""
 
     @property
     def names_taken(self) -> Sequence[tuple[Path, str]]:
-        """The names of the steps from which it takes, or of streams, and where in the step each stands; none: it takes from the
-        step before it. A join has two."""
+        """Paths in the step and names of the steps or streams that it reads. Empty if it reads the step before it. A join has
+        two."""
 
 
 def sources(steps: Sequence[NamedStep], streams: Sequence[str]) -> list[tuple[int, ...]]:
-    """For each step the places of those from which it takes, or of streams (see STREAM): of a join two, which may be one. A name
-    that `graph_problems` refuses counts for nothing."""
+    """Return, for each step, the indices of the steps or streams that it reads (see STREAM). A join has two, which can be equal.
+    Names that `graph_problems` refuses are ignored."""
     places = {stream: STREAM - at for at, stream in reversed(list(enumerate(streams)))}
     found = []
     for at, step in enumerate(steps):
@@ -39,12 +38,12 @@ def sources(steps: Sequence[NamedStep], streams: Sequence[str]) -> list[tuple[in
 
 
 def stream_place(place: int) -> int | None:
-    """The place of a stream among those that the pipeline reads; None: it is that of a step."""
+    """Return the index of a stream among those that the pipeline reads. None if `place` is the index of a step."""
     return STREAM - place if place <= STREAM else None
 
 
 def graph_problems(steps: Sequence[NamedStep], streams: Sequence[str]) -> Iterator[tuple[Path, str]]:
-    """What is wrong with the names and with what takes from them: the path of the field, and a sentence."""
+    """Yield the problems of the names and of the inputs: the path of the field, and a message."""
     names: dict[str, int] = {}
     for at, step in enumerate(steps):
         if (name := step.own_name) is not None:
@@ -53,13 +52,13 @@ def graph_problems(steps: Sequence[NamedStep], streams: Sequence[str]) -> Iterat
         united = ", ".join(streams)
         yield (
             ("steps", 0, "from"),
-            f"is missing; the pipeline reads several streams, so its first step says which: 'from: {streams[0]}', or "
+            f"is missing; the pipeline reads several streams, so its first step must name one: 'from: {streams[0]}', or "
             f"'from: [{united}]', which unites them",
         )
     for at, step in enumerate(steps):
         for number, (inner, wanted) in enumerate(step.names_taken):
             if inner[0] == "from" and wanted in [name for _, name in step.names_taken[:number]]:
-                yield ("steps", at, *inner), f"'{wanted}' stands twice"
+                yield ("steps", at, *inner), f"'{wanted}' is listed twice"
             elif problem := _problem(at, wanted, names, streams):
                 yield ("steps", at, *inner), problem
 
@@ -73,12 +72,9 @@ def _problem(at: int, wanted: str, names: Mapping[str, int], streams: Sequence[s
         if names[wanted] == at:
             return f"'{wanted}' is this step itself; expected a step above it, or {stream_words}"
         if names[wanted] > at:
-            return (
-                f"'{wanted}' stands below; a step takes from one above it, so that none can wait for itself. Move "
-                f"'{wanted}' up"
-            )
+            return f"'{wanted}' is below this step, but a step can only read steps above it. Move '{wanted}' up"
     elif wanted not in streams:
         known = [name for name, place in names.items() if place < at] + list(streams)
         which = "the stream" if len(streams) == 1 else "one of the streams"
-        return f"there is no step '{wanted}' above, and it is not {which}{did_you_mean(wanted, known)}"
+        return f"no step above is called '{wanted}', and it is not {which}{did_you_mean(wanted, known)}"
     return None

@@ -1,4 +1,4 @@
-"""Loads a job's pipeline from the ledger. Starts no Spark, so the control service may use it too."""
+"""Loads the pipeline of a job from the ledger. It starts no Spark, so the control service can use it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
 def load_pipeline(
     ledger: LedgerReader, job: str, version: int, streams: StreamVersions | None = None, *, is_strict: bool = True
 ) -> CheckedPipeline:
-    """One version of a job's pipeline, checked against its streams. Raises NotFound, InvalidDocument.
+    """Return one version of a job's pipeline, checked against its streams. Raises NotFound, InvalidDocument.
 
-    `streams`: by which version of each stream's document, as the ledger has it of a run; None: as the newest run of this version.
-    Not `is_strict`: without what doesn't fit the streams; to be compared, and not run. Only a version that never ran can have
-    such parts: a stream was changed without it, because applying both of them was interrupted.
+    Args:
+        streams: Versions of the streams' documents, as the ledger has them for a run. None for those of the newest run.
+        is_strict: False to leave out the parts that don't fit the streams. Such a pipeline can be compared, but not run. Only a
+            version that never ran has such parts: it was being applied together with a stream, and this was interrupted.
     """
     spec = spec_of_version(ledger, job, version)
     if streams is None:
@@ -41,14 +42,14 @@ def spec_of_version(ledger: LedgerReader, job: str, version: int) -> PipelineSpe
 def check_stored(
     spec: PipelineSpec, documents: Iterable[dict[str, Any]], lookups: Mapping[str, LookupShape], *, is_strict: bool
 ) -> CheckedPipeline:
-    """Check a pipeline against stored documents of its streams. Not `is_strict`: leave out what doesn't fit them. Raises
-    InvalidDocument."""
+    """Check a pipeline against stored documents of its streams. If `is_strict` is false, leave out the parts that don't fit them.
+    Raises InvalidDocument."""
     streams = [StreamSpec.from_document(document) for document in documents]
     return check(spec, streams, lookups=lookups) if is_strict else as_far_as_known(spec, streams, lookups)
 
 
 def shapes_of_version(ledger: LedgerReader, job: str, version: int, spec: PipelineSpec) -> dict[str, LookupShape]:
-    """The lookups that this version of the job uses. Raises NotFound."""
+    """Return the lookups that this version of the job uses. Raises NotFound."""
     names = spec.lookups()
     if not names:
         return {}
@@ -57,15 +58,15 @@ def shapes_of_version(ledger: LedgerReader, job: str, version: int, spec: Pipeli
 
 
 def followers_of(ledger: LedgerReader, stream: str) -> list[LookupSpec]:
-    """The lookups whose rows are the latest records of the stream."""
+    """Return the lookups whose rows are the latest records of the stream."""
     specs = [LookupSpec.described(row.document) for row in ledger.lookups()]
     return [spec for spec in specs if spec.source is not None and spec.source.stream == stream]
 
 
 def streams_of_version(ledger: LedgerReader, job: str, version: int) -> StreamVersions:
-    """Return the versions of its streams' documents by which this version of the job is compiled.
+    """Return the versions of the streams' documents with which this version of the job is compiled.
 
-    They are those of its newest run that has recorded them, or the current versions if none has.
+    They are those of its newest run that has recorded them, or the current versions if no run has.
     """
     recorded = [run.stream_versions for run in ledger.runs(job) if run.version == version and run.stream_versions]
     if recorded:
@@ -74,8 +75,11 @@ def streams_of_version(ledger: LedgerReader, job: str, version: int) -> StreamVe
 
 
 def streams_of_run(ledger: LedgerReader, run: RunRow) -> StreamVersions:
-    """By which versions of its streams' documents a run that begins now is compiled: by those of the slice that it has to
-    finish, some of whose results may be out, else by the present ones."""
+    """Return the versions of the streams' documents with which a run that begins now is compiled.
+
+    If a slice must be finished, whose results can already be in the sinks, they are the versions of that slice. Otherwise they
+    are the current versions.
+    """
     last, streams = ledger.last_slice(run.job), inputs_of(ledger, run.job, run.version)
     if last is None or last.status is not SliceStatus.PLANNED or last.version != run.version:
         return {stream: ledger.stream_version(stream) for stream in streams}
@@ -83,6 +87,6 @@ def streams_of_run(ledger: LedgerReader, run: RunRow) -> StreamVersions:
 
 
 def inputs_of(ledger: LedgerReader, job: str, version: int) -> list[str]:
-    """The streams that this version of the job reads, in the order of the document. Raises NotFound."""
+    """Return the streams that this version of the job reads, in the order of the document. Raises NotFound."""
     document = ledger.job_version(job, version).document
     return [str(one["stream"]) for one in document.get("inputs") or [document["input"]]]

@@ -12,8 +12,11 @@ from strandline.processing.pipelines.stages import Stage
 
 
 def straddling_problems(stage: Stage, before: Stage, lengths: Iterable[tuple[Path, int]]) -> Iterator[tuple[Path, str]]:
-    """A result counts in the windows that hold its own window's last moment. Those begin and end where windows before them
-    begin, so each of them holds equally many. `lengths`: the lengths in ms that must fit, with their paths in the stage."""
+    """Yield the problems of windows that would contain different numbers of the windows before them.
+
+    A result counts in the windows that contain the last moment of its own window. They must begin and end where windows of
+    `before` begin. `lengths`: lengths in ms that must fit, with their paths in the stage.
+    """
     windows, earlier = stage.windows, before.windows.result_windows
     if earlier.ends_move:
         return
@@ -36,8 +39,8 @@ def straddling_problems(stage: Stage, before: Stage, lengths: Iterable[tuple[Pat
         begins += f" and {format_duration(offset_ms)}" if offset_ms else ""
         yield (
             (name,),
-            f"{own} of '{stage.name}' begin inside of windows '{before.name}' before them ({begins}), which would straddle; "
-            "say the same time zone, and an offset that fits",
+            f"{own} of '{stage.name}' begin inside windows of '{before.name}' ({begins}), which would straddle them; "
+            "use the same time zone, and an offset that fits",
         )
 
 

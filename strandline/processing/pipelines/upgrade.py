@@ -1,8 +1,8 @@
-"""What changes between two versions of a pipeline, and whether the new one can take over at the last emission. Pure.
+"""Changes between two versions of a pipeline, and whether the new version can take over at the last emission. Pure.
 
-The new version begins where the old one ended: it rewinds the log and computes the windows that end later, each once. So
-everything may change that says how windows are computed from records. The rule of event time may change, because each slice is
-judged by the one recorded with it. What the recorded slices mean may not change: the stream, and the field of event time.
+The new version begins where the old one ended: it rewinds the log, and computes the windows that end later, each once. So the
+computation of windows from records can change in any way. The rule of event time can change, because each slice uses the rule
+that is recorded with it. The meaning of the recorded slices must not change: the stream, and the field of event time.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from strandline.results.sinks.registry import sink_of
 
 
 class Effect(StrEnum):
-    """What a change means for a job that has begun."""
+    """The effect of a change on a job that has begun."""
 
     SAFE = "safe"
-    """It changes no result."""
+    """The change affects no result."""
     REWIND = "rewind"
-    """Windows that are not emitted yet are recomputed from the log in the new way."""
+    """Windows that are not emitted yet are recomputed from the log by the new version."""
     FORBIDDEN = "forbidden"
-    """This job can't take it."""
+    """The job can't accept the change."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Change(Described):
 
     what: str
     effect: Effect
-    """`rewind`: windows not yet emitted are computed anew, from the log. `forbidden`: not to this job."""
+    """`rewind`: windows that are not emitted yet are recomputed from the log. `forbidden`: the job can't accept the change."""
     reason: str
-    """Its consequence, or why it is forbidden."""
+    """Consequence of the change, or the reason why it is forbidden."""
 
 
 def changes_between(before: CheckedPipeline, after: CheckedPipeline) -> list[Change]:
-    """Return every difference in meaning, the forbidden ones first; empty when only the text differs."""
+    """Return every difference in meaning, forbidden ones first. Empty if only the text differs."""
     found = [*_of_input(before, after), *_of_stages(before, after), *_of_emissions(before, after)]
     order = [Effect.FORBIDDEN, Effect.REWIND, Effect.SAFE]
     return sorted(found, key=lambda change: order.index(change.effect))
@@ -52,8 +52,8 @@ def changes_between(before: CheckedPipeline, after: CheckedPipeline) -> list[Cha
 def forbidden_at_places(
     before: CheckedPipeline, after: CheckedPipeline, places: Collection[tuple[str, str]]
 ) -> list[Change]:
-    """Return why `after` can't emit to these places, (kind, name), to which `before` emitted and no version between the two: what
-    `before` emitted is still there."""
+    """Return the reasons why `after` can't emit to these sinks, (kind, name). `before` emitted to them, and no version between
+    the two did, so its results are still there."""
     old_places = {emit: stage for stage in before.all_stages for emit in stage.emits}
     new_places = {emit: stage for stage in after.all_stages for emit in stage.emits}
     both = [emit for emit in new_places if emit in old_places and (emit.kind, emit.name) in places]
@@ -70,7 +70,7 @@ def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chang
             Effect.FORBIDDEN,
             "the recorded slices are of the old stream"
             if not several
-            else "the recorded slices say for the old streams how far they were read, and to what event time",
+            else "the recorded slices contain the read position and the event time of the old streams",
         )
         return
     if old != new:
@@ -84,7 +84,7 @@ def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chang
         yield Change(
             "the range that is read (start and end)",
             Effect.FORBIDDEN,
-            "where a batch ends is recorded before it begins, and a job without an end goes on",
+            "the end of a batch is recorded before it begins, and a job without an end continues",
         )
     for stream in new:
         of_which = f" of stream {stream}" if len(new) > 1 else ""
@@ -104,11 +104,13 @@ def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chang
     if said[0] != said[1]:
         yield Change("late or on_error", Effect.SAFE, "counts from the next slice on")
     if before.spec.dead_letters != after.spec.dead_letters:
-        yield Change("dead_letters", Effect.SAFE, "counts at once; without `index: true` what is in the index stays")
+        yield Change(
+            "dead_letters", Effect.SAFE, "counts immediately; without `index: true` the index keeps its content"
+        )
 
 
 def _of_event_time(before: CheckedInput, after: CheckedInput, of_which: str) -> Iterator[Change]:
-    """`of_which`: whose event time it is, in words, where there are several."""
+    """`of_which`: words for the stream of the event time, if there are several streams."""
     if before.event_time_source != after.event_time_source:
         yield Change(
             f"event time{of_which} from {before.event_time_source} to {after.event_time_source}",
@@ -142,7 +144,7 @@ def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chan
     old_stages = {stage.name: stage for stage in before.stages}
     new_stages = {stage.name: stage for stage in after.stages}
     for name in old_stages.keys() - new_stages.keys():
-        yield Change(f"window {name} is gone", Effect.SAFE, "its results stay, and no more come")
+        yield Change(f"window {name} is gone", Effect.SAFE, "its results stay, and it has no new ones")
     for name in new_stages.keys() - old_stages.keys():
         yield Change(f"window {name} is new", Effect.REWIND, "its first result is of the first window not yet closed")
     for name in sorted(old_stages.keys() & new_stages.keys()):
@@ -165,7 +167,7 @@ def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chan
     old_records = {stage.name: stage for stage in before.record_stages}
     new_records = {stage.name: stage for stage in after.record_stages}
     for name in old_records.keys() - new_records.keys():
-        yield Change(f"emission {name} of records is gone", Effect.SAFE, "its results stay, and no more come")
+        yield Change(f"emission {name} of records is gone", Effect.SAFE, "its results stay, and it has no new ones")
     for name in new_records.keys() - old_records.keys():
         yield Change(f"emission {name} of records is new", Effect.SAFE, "it begins with the records of the next slice")
     for name in sorted(old_records.keys() & new_records.keys()):
@@ -175,14 +177,14 @@ def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chan
 
 
 def _paths(pipeline: CheckedPipeline, stage: Stage | RecordStage) -> dict[tuple[str, int], list[Identity]]:
-    """(stream, input of a join) -> the steps from the stream to the stage."""
+    """Return (stream, input of a join) -> the steps from the stream to the stage."""
     streams = list(pipeline.streams)
     paths = [(0, path) for path in stage.paths] if isinstance(stage, RecordStage) else stage.record_paths
     return {(streams[path.stream], side): identities(path.steps) for side, path in paths}
 
 
 def _first_steps(stage: Stage) -> list[list[Identity]]:
-    """For each input the steps whose changes are reported separately: those of the first path."""
+    """Return, for each input, the steps whose changes are reported separately: those of the first path."""
     return [identities(one.first_steps) for one in stage.inputs]
 
 
@@ -207,12 +209,12 @@ def _of_stage(old: Stage, new: Stage) -> Iterator[Change]:
     if _steps_to(old.inputs[LEFT]) != _steps_to(new.inputs[LEFT]):
         yield Change(f"the steps before window {old.name}", Effect.REWIND, "open windows are computed in the new way")
     if identities(old.post_steps) != identities(new.post_steps):
-        yield Change(f"the steps behind window {old.name}", Effect.REWIND, "open windows are computed in the new way")
+        yield Change(f"the steps after window {old.name}", Effect.REWIND, "open windows are computed in the new way")
 
 
 def _of_facts(old: Stage, new: Stage) -> Iterator[Change]:
-    """What only their kind of stage has; or that they are of different kinds."""
-    how = "what ends after the last emitted result is computed in the new way"
+    """Yield the changes of facts that only this kind of stage has, or the change of the kind."""
+    how = "results after the last emitted one are computed in the new way"
     if old.keyword != new.keyword:
         yield Change(f"{old.name} from a {old.keyword} to a {new.keyword}", Effect.REWIND, how)
         return
@@ -223,13 +225,13 @@ def _of_facts(old: Stage, new: Stage) -> Iterator[Change]:
 
 
 def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Change]:
-    """Two versions write into one index: a field keeps its type, and a document its meaning."""
+    """Two versions write to one index: a field keeps its type, and a document its meaning."""
     old_places = {emit: stage for stage in before.all_stages for emit in stage.emits}
     new_places = {emit: stage for stage in after.all_stages for emit in stage.emits}
     for emit in old_places.keys() - new_places.keys():
-        reason = "what is there stays"
+        reason = "existing results stay"
         if sink_of(emit).is_stream:
-            reason += ", and jobs that read it still read it by whole emissions, up to the last one"
+            reason += ", and jobs that read it still read whole emissions, up to the last one"
         yield Change(f"no more results to {emit.kind} {emit.name}", Effect.SAFE, reason)
     for emit in new_places.keys() - old_places.keys():
         yield Change(f"results to {emit.kind} {emit.name}", Effect.SAFE, _begins_with(new_places[emit]))
@@ -240,7 +242,7 @@ def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[C
 def _of_place(
     emit: Emit, old: Stage | RecordStage, new: Stage | RecordStage, before: CheckedPipeline, after: CheckedPipeline
 ) -> Iterator[Change]:
-    """`old`, `new`: the stages of the two versions that emit to it."""
+    """`old`, `new`: the stages of the two versions that emit to the sink."""
     for name in sorted(old.field_types.keys() & new.field_types.keys()):
         if old.field_types[name] != new.field_types[name]:
             yield Change(
@@ -250,16 +252,16 @@ def _of_place(
             )
     if isinstance(old, Stage) != isinstance(new, Stage):
         yield Change(
-            f"{emit.kind} {emit.name} from results of windows to records, or the other way",
+            f"{emit.kind} {emit.name} from results of windows to records, or the reverse",
             Effect.FORBIDDEN,
-            "what is there has other fields and another meaning; emit under another name",
+            "existing results have other fields and another meaning; emit under another name",
         )
         return
     if _is_another(old, new, before, after):
         yield Change(
             f"{emit.kind} {emit.name} from results of {old.name} to those of {new.name}",
             Effect.FORBIDDEN,
-            "what is there has another meaning, and would stand beside the new results; emit under another name",
+            "existing results have another meaning, and would be mixed with the new ones; emit under another name",
         )
     old_settings, old_updates, old_options = _settings_of(old, emit)
     new_settings, new_updates, new_options = _settings_of(new, emit)
@@ -267,7 +269,7 @@ def _of_place(
         yield Change(
             f"the settings of the indices of {emit.name}",
             Effect.SAFE,
-            "count for indices that are made from then on; those that exist keep theirs",
+            "apply to new indices; existing indices keep theirs",
         )
     if old_updates != new_updates:
         yield Change(f"how often open windows of {emit.name} are shown", Effect.SAFE, "counts from the next slice on")
@@ -275,7 +277,7 @@ def _of_place(
         yield Change(
             f"the options of {emit.kind} {emit.name}",
             Effect.SAFE,
-            "its package is told them from the next slice on",
+            "its package receives them from the next slice on",
         )
     if sink_of(emit).is_stream:
         yield from _of_stream(emit.name, old, new)
@@ -288,8 +290,8 @@ def _begins_with(stage: Stage | RecordStage) -> str:
 def _is_another(
     old: Stage | RecordStage, new: Stage | RecordStage, before: CheckedPipeline, after: CheckedPipeline
 ) -> bool:
-    """Whether `new` is another stage than `old`, not the same one under a new name. Emissions of the same records are one:
-    without a name of its own one is called after its first place, and gets another when its places are split or joined."""
+    """Return True if `new` is another stage than `old`, not the same stage with a new name. Emissions of the same records are
+    the same stage: without a name, its name is that of its first sink, so it changes when sinks are split or joined."""
     if old.name == new.name:
         return False
     if isinstance(old, RecordStage) and isinstance(new, RecordStage) and _paths(before, old) == _paths(after, new):
@@ -302,14 +304,14 @@ def _is_another(
 
 
 def _settings_of(stage: Stage | RecordStage, emit: Emit) -> tuple[IndexSettings, int | None, str]:
-    """Those of the results' indices, how often open windows are shown, and what the package of a sink is told. Of two equal sinks
-    each stage has its own."""
+    """Return the settings of the results' indices, how often open windows are shown, and the options for the package of a sink.
+    If two sinks are equal, each stage has its own settings."""
     own = next(one for one in stage.emits if one == emit)
     return replace(own.index, updates_ms=None), own.index.updates_ms, own.options
 
 
 def _of_stream(name: str, before: Stage | RecordStage, after: Stage | RecordStage) -> Iterator[Change]:
-    """Jobs that read a stream of results rely on its fields, and on no result being late."""
+    """Jobs that read a stream of results rely on its fields, and on the promise that no result is late."""
     for field in sorted(before.field_types.keys() - after.field_types.keys()):
         yield Change(
             f"no field {field} in stream {name} any more",
@@ -320,17 +322,17 @@ def _of_stream(name: str, before: Stage | RecordStage, after: Stage | RecordStag
         return
     if after.shape.ends_move and not before.shape.ends_move:
         yield Change(
-            f"windows in stream {name} that end where records stand, from {before.shape} to {after.shape}",
+            f"windows in stream {name} that end where records end, from {before.shape} to {after.shape}",
             Effect.FORBIDDEN,
-            "results would come in the order of their ends, and a long window would be late behind short ones for readers that "
-            "go by when windows begin; emit to another stream",
+            "results would be in the order of their ends, so a long window would be late for readers whose event time is "
+            "the beginning of windows; emit to another stream",
         )
     if after.size_ms > before.size_ms:
         yield Change(
             f"longer windows in stream {name}, from {format_duration(before.size_ms)} to {format_duration(after.size_ms)}",
             Effect.FORBIDDEN,
-            "the first long window could begin before the last old one, and its result would be late for readers that go by "
-            "when windows begin; emit to another stream",
+            "the first long window could begin before the last old one, and would be late for readers whose event time is "
+            "the beginning of windows; emit to another stream",
         )
 
 

@@ -20,7 +20,7 @@ from strandline.processing.pipelines.stages import RecordPath, RecordStage, Stag
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What the steps that read from a step can use."""
+    """The output of a step, as later steps can read it."""
 
     columns: Mapping[str, str | None]
     """The usable columns and their types. None if an error was already reported for the column."""
@@ -37,7 +37,7 @@ class StepOutput:
 
     @property
     def gives_window(self) -> bool:
-        """True if its readers get the results of that window before its emission."""
+        """True if later steps read the results of that window before its emission."""
         return self.stage is not None and not self.is_emitted
 
     def stage_input(self) -> StageInput:
@@ -59,7 +59,7 @@ class StepOutput:
 
 
 class CheckContext:
-    """The state of one check, which goes through the steps in order. Not thread-safe."""
+    """The state of one check, which visits the steps in order. Not thread-safe."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class CheckContext:
         self.columns_emitted: list[set[str]] = [set() for _ in streams]
         """For each stream, the fields of records that are emitted as they are."""
         self.dedupes: list[Path] = []
-        """Where they stand."""
+        """Paths of the `dedupe` steps."""
         self.lookups = lookups
 
     @property
@@ -101,8 +101,8 @@ class CheckContext:
             if output.stage is not None:
                 self.add(
                     (*path, number),
-                    f"'{name}' stands behind window '{self.stages[output.stage].name}', and only records are united; emit its "
-                    "results to a stream, and read that in another pipeline",
+                    f"'{name}' is after window '{self.stages[output.stage].name}', but only records can be united; emit its "
+                    "results to a stream, and read the stream in another pipeline",
                 )
                 return outputs[0]
         paths: dict[int, RecordPath] = {}
@@ -114,8 +114,8 @@ class CheckContext:
                     stream = self.streams[one.stream].stream
                     self.add(
                         (*path, number),
-                        f"'{names[number]}' has records of stream '{stream}', and so has one before it in the list: a record on "
-                        "both ways would count twice. Take them on one way: 'where' with 'or', 'derive' with 'case when'",
+                        f"'{names[number]}' has records of stream '{stream}', but an entry before it has them too: a record on "
+                        "both paths would count twice. Use one path: 'where' with 'or', 'derive' with 'case when'",
                     )
                 paths.setdefault(one.stream, RecordPath(one.stream, (*one.steps, chosen)))
         return StepOutput(columns, tuple(paths[at] for at in sorted(paths)))
@@ -123,7 +123,7 @@ class CheckContext:
     def _columns_of_all(
         self, path: Path, names: Sequence[str], columns: Sequence[Mapping[str, str | None]]
     ) -> dict[str, str | None]:
-        """The columns that all places have, with types; a problem for each that has several types."""
+        """Return the columns, with types, that all inputs have. Report a column that has several types."""
         found: dict[str, str | None] = {}
         for name, kind in columns[0].items():
             kinds = [one.get(name) for one in columns if name in one]
@@ -134,13 +134,13 @@ class CheckContext:
             if other is not None:
                 self.add(
                     path,
-                    f"'{name}' is a {kind} in {names[0]} and a {kinds[other]} in {names[other]}, and a column has one type. "
-                    f"Before the union, leave it out of one of them ('drop: [{name}]'); where it is needed, derive a column of "
+                    f"'{name}' is a {kind} in {names[0]} and a {kinds[other]} in {names[other]}, but a column has one type. "
+                    f"Before the union, drop it from an input ('drop: [{name}]'). If it is needed, derive a column with "
                     f"another name in both, as {{{name}_2: cast({name} as {kind})}}",
                 )
                 found[name] = None
         if not found:
-            self.add(path, f"have no field in common ({', '.join(names)}); derive fields of the same names first")
+            self.add(path, f"no field is in all of {', '.join(names)}; derive fields of the same names first")
         return found
 
     def read(self, name: str, paths: Sequence[RecordPath] | None = None) -> None:
@@ -150,7 +150,7 @@ class CheckContext:
                 self.columns_read[path.stream].add(name)
 
     def emitted(self, name: str) -> None:
-        """Note that a column is a field of records that are emitted as they are."""
+        """Note that a column is a field of records that are emitted unchanged."""
         for path in self.output.paths:
             if name in self.streams[path.stream].fields:
                 self.columns_emitted[path.stream].add(name)
@@ -170,15 +170,15 @@ class CheckContext:
 
     @property
     def window_before(self) -> Stage | None:
-        """The last window on the path to this step. None if there is none."""
+        """Last window on the path to this step. None if there is none."""
         return None if self.output.stage is None else self.stages[self.output.stage]
 
     def add(self, path: Path, message: str) -> None:
-        """Report a problem, with the line of the document where it has one."""
+        """Report a problem, with its line in the document if it is known."""
         self.problems.append(self.document.problem(path, message))
 
     def expression(self, path: Path, text: str, *, aggregate: bool) -> Column | None:
-        """The named expression; None if it has a problem, which is reported, or uses a column with a reported one."""
+        """Return the named expression. None if it has a problem, which is reported, or if it uses a column with a problem."""
         if len(self.problems) > PROBLEMS_MAX:
             return None
         try:
@@ -186,7 +186,7 @@ class CheckContext:
             if aggregate and not expression.is_aggregate:
                 raise ExpressionError(f"has no aggregate function; write for example max({text})")
             if not aggregate and expression.is_aggregate:
-                raise ExpressionError("aggregates stand in a window's 'aggregate' only")
+                raise ExpressionError("aggregates are only allowed in 'aggregate' of a window")
             refuse_unknown_columns(expression, self.columns)
             types = {name: kind for name in expression.columns if (kind := self.columns[name]) is not None}
             if self.output.stage is None:
@@ -200,15 +200,13 @@ class CheckContext:
             return None
 
     def check_key(self, path: Path, name: str) -> None:
-        """One field of a window's `by`: any in sight that is no double."""
+        """Check a field of a window's `by`: an existing column that isn't a double."""
         if name not in self.columns:
             self.add(path, f"unknown column '{name}'{did_you_mean(name, self.columns)}")
         elif self.columns[name] == "double":
             self.add(path, f"'{name}' is a double, which makes no reliable key; use a string, an integer or a decimal")
         elif is_nested(self.columns[name] or ""):
-            self.add(
-                path, f"'{name}' has the type {self.columns[name]}, which makes no key; group by what stands in it"
-            )
+            self.add(path, f"'{name}' has the type {self.columns[name]}, which makes no key; group by a value in it")
         elif not self.window_before:
             if self.is_json(name, self.output.paths):
                 self.add(
@@ -218,14 +216,14 @@ class CheckContext:
             self.read(name)
 
     def refuse_known_names(self, path: Path, names: Iterable[str]) -> None:
-        """Report each new column that is called like one that the step reads."""
+        """Report each new column that has the name of an existing column."""
         before = {name.lower(): name for name in self.columns}
         for name in names:
             if other := before.get(name.lower()):
-                self.add((*path, name), f"there is a column '{other}' already; choose another name")
+                self.add((*path, name), f"a column is already called '{other}'; choose another name")
 
     def is_json(self, name: str, paths: Sequence[RecordPath]) -> bool:
-        """Return True if a column is a field of type json of a stream on these paths. As a column, it is a string."""
+        """Return True if a column is a field of type json of a stream on these paths. Expressions read it as a string."""
         fields = [self.streams[path.stream].fields.get(name) for path in paths]
         return any(field is not None and field.type == JSON_TYPE for field in fields)
 

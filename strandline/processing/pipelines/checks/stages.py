@@ -14,13 +14,13 @@ from strandline.results.sinks.sink import EmittedFields
 
 
 def check_emission(context: CheckContext, path: Path, step: StepSpec) -> None:
-    """An `emit` in a step of its own: behind a window of what that gives, before the first one of records."""
+    """Check an `emit` in its own step: after a window it emits its results; before the first window, it emits records."""
     emits = _sinks(step.emit or [])
     fields = tuple((name, kind) for name, kind in context.columns.items() if kind is not None)
     for name in context.columns:
         if name.startswith("_"):
             context.add(
-                path, f"'{name}' begins with '_', and no field of a result may; leave it out with 'drop: [{name}]'"
+                path, f"'{name}' begins with '_', but a field of a result can't; leave it out with 'drop: [{name}]'"
             )
     if context.output.stage is None:
         for name in context.columns:
@@ -32,17 +32,15 @@ def check_emission(context: CheckContext, path: Path, step: StepSpec) -> None:
             has_windows=False,
             inputs=frozenset(context.pipeline.streams),
             has_several_streams=any(one.stream for one in paths),
-            no_updates="shows windows that are open, and records are emitted as they come",
+            no_updates="shows open windows, but records are emitted without a window",
         )
         _check_sinks(context, path, step.emit or [], emitted)
         return
     window = context.stages[context.output.stage]
     if step.name is not None:
-        context.add((*path, "name"), f"results behind a window are of stage '{window.name}'; remove the name")
+        context.add((*path, "name"), f"results after a window belong to stage '{window.name}'; remove the name")
     if window.emits:
-        context.add(
-            (*path, "emit"), f"window '{window.name}' emits already; it has one place that says where results go"
-        )
+        context.add((*path, "emit"), f"window '{window.name}' already emits; list all sinks in one 'emit'")
         return
     context.stages[context.output.stage] = replace(
         window, emits=emits, post_steps=context.output.since_window, emitted=fields, later_emit_number=step_number(path)
@@ -52,7 +50,7 @@ def check_emission(context: CheckContext, path: Path, step: StepSpec) -> None:
 
 
 def check_results(context: CheckContext, path: Path, step: StepSpec) -> None:
-    """The `emit` of a stage, in the same step."""
+    """Check the `emit` of a stage in the same step."""
     assert step.stage is not None and step.keyword is not None, "called for a stage"
     emits = step.emit or []
     context.stages[-1] = replace(context.stages[-1], emits=_sinks(emits))

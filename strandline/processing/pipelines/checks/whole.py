@@ -1,4 +1,4 @@
-"""What is checked when all steps are known: the windows together, names, and the retention that they need."""
+"""Checks that need all steps: the windows together, names, and the retention that windows need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strandline.processing.pipelines.stages import Stage, StageInput, first_dedu
 
 
 def check_windows_together(context: CheckContext) -> None:
-    """The rules between windows: names, sizes, keys, sinks, and the retention that they need together."""
+    """Check the rules between windows: names, sizes, keys, sinks, and the retention that all windows need together."""
     # A step can have several stages. The last one emits; the others lead to it.
     last_stages = {stage.number: at for at, stage in enumerate(context.stages)}
     windows = [
@@ -34,10 +34,10 @@ def check_windows_together(context: CheckContext) -> None:
     has_branches = context.pipeline.has_branches
     for at, number, step in windows:
         if at not in has_taker and not context.stages[at].emits:
-            which = f"no window takes from '{step.stage_name}', so it" if has_branches else "the last window"
+            which = f"no window reads '{step.stage_name}', so it" if has_branches else "the last window"
             context.add(
                 ("steps", number),
-                f"{which} must emit; write 'emit: [{{elasticsearch: NAME}}]' or '[{{stream: NAME}}]' beside '{step.keyword}'",
+                f"{which} must emit; write 'emit: [{{elasticsearch: NAME}}]' or '[{{stream: NAME}}]' next to '{step.keyword}'",
             )
     _steps_taken(context, has_branches=has_branches)
     _names_distinct(context)
@@ -46,12 +46,12 @@ def check_windows_together(context: CheckContext) -> None:
             if before != RECORDS and step.stage is not None:
                 for inner, message in step.stage.problems_after(context.stages[at], context.stages[before]):
                     context.add(("steps", number, str(step.keyword), *inner), message)
-    # What no step behind a window changes is the same before its emission and behind.
+    # If no step after a window changes a column, the column is the same before and after the window's emission.
     context.stages = [_without_needless_windows(context, stage) for stage in context.stages]
     if len(entries_of(plan_branches(context.stages))) > BRANCHES_MAX:
         context.add(
             ("steps",),
-            f"has more than {BRANCHES_MAX} branches with keys of their own; cut it into several pipelines",
+            f"has more than {BRANCHES_MAX} branches with their own keys; split it into several pipelines",
         )
     _retention(context)
 
@@ -66,7 +66,7 @@ def _without_needless_window(context: CheckContext, given: StageInput) -> StageI
 
 
 def _steps_taken(context: CheckContext, *, has_branches: bool) -> None:
-    """Each step leads to a window or an emission."""
+    """Check that each step leads to a window or an emission."""
     steps = context.pipeline.steps
     leads: set[int] = set()
     for number in reversed(range(len(steps))):
@@ -76,9 +76,9 @@ def _steps_taken(context: CheckContext, *, has_branches: bool) -> None:
     last_taker = takers[-1].keyword or "emit" if takers else ""
     for number in range(len(steps)):
         if number not in leads:
-            why = f"stands after the last {last_taker}, where it changes nothing; move it before or remove"
+            why = f"is after the last {last_taker}, where it changes nothing; move it before or remove"
             if has_branches:
-                why = "leads to no window and no emit, so it changes nothing; let one take from it, or remove it"
+                why = "leads to no window and no emit, so it changes nothing; read it in another step, or remove it"
             context.add(("steps", number), why)
 
 
@@ -99,46 +99,46 @@ def _names_distinct(context: CheckContext) -> None:
             if step.keyword is not None:
                 kind, path = step.keyword, (step.keyword, "name")
             if other := stages.get(name.lower()):
-                what = "choose another name" if step.stage_name is not None else "say another with 'name:'"
-                context.add(("steps", number, *path), f"there is a {kind} '{other}' already; {what}")
+                what = "choose another name" if step.stage_name is not None else "set another with 'name:'"
+                context.add(("steps", number, *path), f"a {kind} is already called '{other}'; {what}")
             elif step.own_name is not None and (other := steps.get(name.lower())):
-                context.add(("steps", number, *path), f"there is a step '{other}' already; choose another name")
+                context.add(("steps", number, *path), f"a step is already called '{other}'; choose another name")
             stages.setdefault(name.lower(), name)
         elif step.name is not None:
             if other := stages.get(step.name.lower()) or steps.get(step.name.lower()):
-                context.add(("steps", number, "name"), f"there is a step '{other}' already; choose another name")
+                context.add(("steps", number, "name"), f"a step is already called '{other}'; choose another name")
             steps.setdefault(step.name.lower(), step.name)
         for position, emit in enumerate(step.emit or []):
             if (emit.kind, emit.name) in sinks:
                 context.add(
                     ("steps", number, "emit", position, emit.kind),
-                    f"'{emit.name}' is emitted to already; each window needs a name of its own",
+                    f"'{emit.name}' is already emitted to; each window needs its own name",
                 )
             sinks.add((emit.kind, emit.name))
 
 
 def check_revisions(context: CheckContext) -> None:
-    """One window, whose result is one document that a later one can take the place of: where else late records revise is not
-    known yet. Its result counts them."""
+    """Check that results can be revised: the pipeline has one window, whose result is one document that a later document can
+    replace. The result counts the late records."""
     for path, message in revision_problems(context.pipeline, context.stages, context.record_stages):
         context.add(path, message)
     context.stages = [revised_stage(stage, context.pipeline.revise_ms) for stage in context.stages]
 
 
 def _retention(context: CheckContext) -> None:
-    # Windows wait for the stream that is furthest behind, so the longest delay counts for all.
+    # Windows wait for the stream that lags furthest behind, so the longest delay counts for all.
     delay_ms = max(one.event_time.delay for one in context.pipeline.reads)
     horizons = [stage.dedupe.within_ms for stage in context.record_stages if stage.dedupe is not None]
     needed_ms = (
         delay_ms + context.pipeline.revise_ms + max([reach_of([stage.shape for stage in context.stages]), *horizons])
     )
     if (repeats := first_dedupe([*context.record_stages, *context.stages])) is not None and repeats.compares_all:
-        needed_ms -= WHOLE_RANGE_MS  # how long a batch needs its range depends on how long it runs
+        needed_ms -= WHOLE_RANGE_MS  # the time for which a batch needs its range depends on how long it runs
     for stream in context.streams:
         if stream.retention_ms != FOREVER_MS and stream.retention_ms < needed_ms:
             context.add(
                 ("steps",),
-                f"the windows and the delay reach back {format_duration(needed_ms)}, and stream '{stream.stream}' "
-                f"keeps records for {format_duration(stream.retention_ms)} only; raise its retention to "
-                f"{format_duration(needed_ms)} at least",
+                f"the windows and the delay reach back {format_duration(needed_ms)}, but stream '{stream.stream}' "
+                f"keeps records for only {format_duration(stream.retention_ms)}; raise its retention to at least "
+                f"{format_duration(needed_ms)}",
             )

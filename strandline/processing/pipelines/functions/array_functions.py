@@ -1,4 +1,4 @@
-"""The functions of arrays and structs, and the types of what they give."""
+"""The functions of arrays and structs, and the types of their results."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from strandline.processing.pipelines.functions.signature import ANY, FIRST, Argu
 from strandline.processing.pipelines.functions.written import text
 
 ARRAY = "array"
-"""The type of an argument that is an array of any type."""
+"""Type of an argument that is an array of any type."""
 OF_ALL = "array of all"
-"""The type of a result that is an array of the one type which all arguments can take."""
+"""Type of a result that is an array of the common type of all arguments."""
 ELEMENT = "element"
-"""The type of a result that is an element of the first argument."""
+"""Type of a result that is an element of the first argument."""
 STRUCT = "struct"
-"""The type of a result that is a struct of the arguments."""
+"""Type of a result that is a struct of the arguments."""
 SOUGHT = ("array_contains", "array_position")
-"""The functions whose second argument is compared with the elements of the first one."""
+"""Functions that compare their second argument with the elements of the first."""
 _GROUP = "Arrays and structs"
 _ARRAY = Argument("array", ARRAY)
 _PLACE = "counted from 1, or from the end if negative"
 
 
 def _separating_pattern(written: str) -> str:
-    """A pattern between parts, which takes at least one character: of those that may take none, every engine has its own idea."""
+    """Return a pattern that separates parts. It must match at least one character, because engines differ for empty matches."""
     pattern = pattern_of(written)
     if may_match_nothing(pattern):
-        raise ValueError("may match between two characters; expected a pattern that takes at least one, as ','")
+        raise ValueError("can match between two characters; expected a pattern that matches at least one, as ','")
     return pattern
 
 
@@ -50,18 +50,18 @@ ARRAY_FUNCTIONS = (
     ),
     Function(
         "try_element_at", _GROUP, (_ARRAY, Argument("place", "long")), ELEMENT,
-        "the same, or null where the array doesn't have the place",
+        "the same, or null if the array doesn't have the place",
         is_null_by_choice=True,
         examples=(("coalesce(try_element_at(array(4, 5), 3), 0)", "0"),),
     ),
     Function(
         "slice", _GROUP, (_ARRAY, Argument("start", "long"), Argument("length", "long")), FIRST,
-        f"so many elements from a place on, {_PLACE}", no_value="the place 0; a negative length",
+        f"elements from a place on, {_PLACE}, up to this number of elements", no_value="the place 0; a negative length",
         examples=(("array_join(slice(array('a', 'b', 'c'), 2, 2), '')", "bc"),),
     ),
     Function(
         "array_contains", _GROUP, (_ARRAY, Argument("value", ANY)), "boolean", "whether an element equals the value",
-        nulls="no value where the array or the value is null, or no element is equal and one is null",
+        nulls="no value if the array or the value is null, or if no element is equal and one is null",
         examples=(("array_contains(array(1, 2), 2)", "true"),),
     ),
     Function(
@@ -70,28 +70,28 @@ ARRAY_FUNCTIONS = (
         examples=(("array_position(array('on', 'off'), 'off')", "2"),),
     ),
     Function(
-        "array_min", _GROUP, (_ARRAY,), ELEMENT, "the least element", no_value="an array without elements that are not null",
-        nulls="in the array: passed over", examples=(("array_min(array(3, 1, null))", "1"),),
+        "array_min", _GROUP, (_ARRAY,), ELEMENT, "the minimum element", no_value="an array without elements that are not null",
+        nulls="in the array: ignored", examples=(("array_min(array(3, 1, null))", "1"),),
     ),
     Function(
-        "array_max", _GROUP, (_ARRAY,), ELEMENT, "the greatest element; not a number is above all others",
-        no_value="an array without elements that are not null", nulls="in the array: passed over",
+        "array_max", _GROUP, (_ARRAY,), ELEMENT, "the maximum element; NaN is the largest double",
+        no_value="an array without elements that are not null", nulls="in the array: ignored",
         examples=(("array_max(array(3, 1, null))", "3"),),
     ),
     Function(
         "array_join", _GROUP, (_ARRAY, Argument("separator", "string", text)), "string",
-        "the texts of an array one behind the other, with the separator between them", nulls="in the array: left out",
+        "the strings of an array, with the separator between them", nulls="in the array: left out",
         examples=(("array_join(array('plant', null, 'pump'), '/')", "plant/pump"),),
     ),
     Function(
         "split", _GROUP, (Argument("text", "string"), Argument("pattern", "string", _separating_pattern)), "array<string>",
-        "the parts of a text between the matches of a regular expression, which may be empty",
+        "the parts of a string between the matches of a regular expression, which can be empty",
         examples=(("size(split('a, b,,c', ', *'))", "4"),),
     ),
     Function(
         "named_struct", _GROUP,
         (Argument("name", "string"), Argument("value", ANY), Argument("name, value", ANY, default="", is_repeated=True)),
-        STRUCT, "a struct; the names stand there as texts. `struct(a, b as c)` is the same with names taken from fields. A "
+        STRUCT, "a struct; the names are written as strings. `struct(a, b as c)` is the same with names of fields. A "
         "member is `s.name`", nulls="stays a null in the struct",
         examples=(("named_struct('low', 1, 'high', 9).high", "9"), ("size(array(named_struct('low', 1)))", "1")),
     ),
@@ -101,18 +101,18 @@ ARRAY_FUNCTIONS = (
 def nested_result(
     function: Function, operands: Sequence[exp.Expr], types: Sequence[str], common: Callable[..., str]
 ) -> str:
-    """The type of a result that is ELEMENT, OF_ALL or STRUCT. `common`: the one type that several can take. Raises ValueError."""
+    """Return the type of a result that is ELEMENT, OF_ALL or STRUCT. `common`: returns the common type. Raises ValueError."""
     if function.result == OF_ALL:
         found = common(types)
         if found == NULL:
-            raise ValueError("holds nulls alone, which have no type; write a cast around one")
+            raise ValueError("contains only nulls, which have no type; write a cast around one")
         return array_type(found)
     if function.result == ELEMENT:
         return element_of(types[0]) or NULL
     names = [one.name for one in operands[::2] if isinstance(one, exp.Literal) and one.is_string]
     if len(operands) % 2 or len(names) < len(operands) // 2:
         raise ValueError(
-            "expected names, written out as texts, and values in turn, as named_struct('low', 1, 'high', 9)"
+            "expected names, written out as strings, and values in turn, as named_struct('low', 1, 'high', 9)"
         )
     if wrong := next((one for one in names if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,199}", one)), None):
         raise ValueError(f"'{wrong[:40]}' is not a name of a member; expected letters, digits and '_'")
@@ -122,7 +122,7 @@ def nested_result(
 
 
 def wanted_types(function: Function, types: Sequence[str], result: str, common: Callable[..., str]) -> list[str]:
-    """To which types the arguments of a call are widened, where the signature doesn't say it."""
+    """Return the types to which the arguments of a call are widened, if the signature doesn't specify them."""
     if function.result == OF_ALL:
         return [element_of(result) or NULL] * len(types)
     if function.name in SOUGHT:
@@ -132,16 +132,18 @@ def wanted_types(function: Function, types: Sequence[str], result: str, common: 
 
 
 def refuse_elements(function: Function, types: Sequence[str]) -> None:
-    """Raises ValueError where a function can't do what it does with such elements."""
+    """Raise ValueError if a function can't work with such elements."""
     element = element_of(types[0]) or ""
     if function.name == "array_join" and element != "string":
-        raise ValueError(f"joins texts, and {types[0]} holds none; write a cast around each element before")
+        raise ValueError(
+            f"joins strings, but the elements of {types[0]} are none; write a cast around each element before"
+        )
     if function.name in (*SOUGHT, "array_min", "array_max") and kind_of(element) == "struct":
-        raise ValueError(f"compares elements, and a {element} is not compared")
+        raise ValueError(f"compares elements, but a {element} can't be compared")
 
 
 def struct_call(node: exp.Anonymous) -> exp.Expr:
-    """`struct(a, b + 1 as c)` as a call of `named_struct`."""
+    """Return `struct(a, b + 1 as c)` as a call of `named_struct`."""
     arguments: list[exp.Expr] = []
     for one in node.expressions:
         pair = isinstance(one, exp.PropertyEQ)

@@ -1,7 +1,7 @@
-"""Python functions of installed packages, which the `map` steps of pipelines call: only those that the operator allows.
+"""Python functions of installed packages, which `map` steps of pipelines call.
 
-Whoever may apply a pipeline says the name of a function. So the setting ALLOW_FUNCTIONS says which may be called, in each process
-that would import one, and nothing else is imported.
+Anyone who can apply a pipeline can name a function. So the setting ALLOW_FUNCTIONS lists the functions that can be called, in
+each process that would import one. Nothing else is imported.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ _EXAMPLE = "STRANDLINE_ALLOW_FUNCTIONS=package.module"
 
 
 def installed_function(name: str) -> Callable[..., Any]:
-    """The function `package.module:function`. Imports the module, if it is allowed. Raises FunctionUnusable."""
-    from strandline.core.settings import Settings  # takes pydantic, which few processes need for it
+    """Return the function `package.module:function`. Imports the module if it is allowed. Raises FunctionUnusable."""
+    from strandline.core.settings import Settings  # imports pydantic, which few processes need for it
 
     module_name, _, attribute = name.partition(":")
     allowed = {part.strip() for part in Settings.read().allow_functions.split(",")}
     if name not in allowed and module_name not in allowed:
         raise FunctionUnusable(
-            f"{name} may not be called here: an operator allows it by {_EXAMPLE} ({module_name}, in the environment of control "
+            f"{name} is not allowed here: an operator allows it by {_EXAMPLE} ({module_name}, in the environment of control "
             "services, runners and executors)"
         )
     if not package_of(name):
-        raise FunctionUnusable(f"{name} is of no installed package; install its package with pip on each machine")
+        raise FunctionUnusable(f"{name} belongs to no installed package; install its package with pip on each machine")
     try:
         function = getattr(importlib.import_module(module_name), attribute, None)
-    except Exception as error:  # whatever a foreign module does when it is imported
+    except Exception as error:  # an external module can raise anything when it is imported
         raise FunctionUnusable(
             f"{module_name} can't be imported: {type(error).__name__}: {first_line(error)}"
         ) from error
@@ -40,7 +40,7 @@ def installed_function(name: str) -> Callable[..., Any]:
         raise FunctionUnusable(f"{module_name} has no function '{attribute}'")
     if name not in allowed and getattr(function, "__module__", None) != module_name:
         raise FunctionUnusable(
-            f"{name} is not defined in {module_name}, only imported there; name the module that defines it, or allow {name} "
+            f"{name} is only imported in {module_name}, not defined there; name the module that defines it, or allow {name} "
             "itself"
         )
     return cast("Callable[..., Any]", function)
@@ -48,7 +48,7 @@ def installed_function(name: str) -> Callable[..., Any]:
 
 @lru_cache(maxsize=1_000)
 def package_of(name: str) -> str:
-    """The installed package of a function, with its release, as `acme-quality 1.2.0`; empty if there is none."""
+    """Return the installed package of a function, with its release, as `acme-quality 1.2.0`. Empty if there is none."""
     top = name.partition(":")[0].partition(".")[0]
     try:
         alike = metadata.distribution(top)
@@ -56,15 +56,15 @@ def package_of(name: str) -> str:
         alike = None
     if alike is not None and top in (alike.read_text("top_level.txt") or "").split():
         return f"{alike.name} {alike.version}"
-    # One of another name, or one that doesn't say so: all have to be looked at, which takes a second.
+    # The package has another name, or doesn't list its modules: a search of all packages takes a second.
     distributions = metadata.packages_distributions().get(top, [])
     return ", ".join(f"{one} {metadata.version(one)}" for one in sorted(set(distributions)))
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, of bounded length."""
+    """Return the first line of the message of an error, with bounded length."""
     try:
         lines = str(error).splitlines()
-    except Exception:  # noqa: BLE001  a foreign error that can't even say what it is
+    except Exception:  # noqa: BLE001  an external error whose message can't be read
         lines = []
     return lines[0][:300] if lines else ""

@@ -23,30 +23,30 @@ def _of_double(
 
 NUMBER_FUNCTIONS = (
     Function(
-        "abs", _NUMBERS, (Argument("x", NUMBER),), "signed", "x without its sign", "the least whole number of its type",
+        "abs", _NUMBERS, (Argument("x", NUMBER),), "signed", "x without its sign", "the minimum integer of its type",
         examples=(("abs(-7)", "7"),), node=exp.Abs,
     ),
     Function(
         "round", _NUMBERS, (Argument("x", NUMBER), Argument("places", WHOLE, default="0")), "rounded",
-        "x rounded half up to so many places (written out, -38 to 38); before the point, if negative", _TOO_LARGE,
+        "x rounded half up to this number of places (written out, -38 to 38); before the point, if negative", _TOO_LARGE,
         examples=(("round(2.345, 2)", "2.35"), ("round(1250, -2)", "1300")), node=exp.Round,
     ),
     Function(
-        "floor", _NUMBERS, (Argument("x", NUMBER),), "whole", "the greatest whole number that is not above x",
+        "floor", _NUMBERS, (Argument("x", NUMBER),), "whole", "the largest integer that is not above x",
         examples=(("floor(-1.5)", "-2"),), node=exp.Floor,
     ),
     Function(
-        "ceil", _NUMBERS, (Argument("x", NUMBER),), "whole", "the least whole number that is not below x",
+        "ceil", _NUMBERS, (Argument("x", NUMBER),), "whole", "the smallest integer that is not below x",
         examples=(("ceil(1.2)", "2"),), node=exp.Ceil,
     ),
     Function(
         "mod", _NUMBERS, (Argument("x", NUMBER), Argument("y", NUMBER)), "arithmetic",
-        "the rest of a division, with the sign of x; `x % y` is the same", "y = 0",
+        "the remainder of a division, with the sign of x; `x % y` is the same", "y = 0",
         examples=(("mod(-7, 3)", "-1"),), node=exp.Mod,
     ),
     Function(
         "pmod", _NUMBERS, (Argument("x", PLAIN), Argument("y", PLAIN)), COMMON,
-        "the rest of a division, positive where y is; for angles and hours. Not for decimals", "y = 0",
+        "the remainder of a division, positive if y is; for angles and hours. Not for decimals", "y = 0",
         examples=(("pmod(-7, 3)", "2"), ("pmod(-90.0e0, 360)", "270.0")),
     ),
     Function(
@@ -63,12 +63,12 @@ NUMBER_FUNCTIONS = (
     _of_double("log10", "the logarithm to base 10", ("log10(1000)", "3.0"), "x <= 0", _NUMBERS),
     _of_double("log2", "the logarithm to base 2", ("log2(8)", "3.0"), "x <= 0", _NUMBERS),
     Function(
-        "isnan", _NUMBERS, _X, "boolean", "whether x is the double that is not a number",
+        "isnan", _NUMBERS, _X, "boolean", "whether x is NaN",
         nulls="false", examples=(("isnan(cast('NaN' as double))", "true"),),
     ),
     Function(
         "nanvl", _NUMBERS, (Argument("x", "double"), Argument("other", "double")), "double",
-        "x, or the other where x is not a number", nulls="no value where x, or the one that is chosen, has none",
+        "x, or the other value if x is NaN", nulls="no value if x or the chosen value is null",
         examples=(("nanvl(cast('NaN' as double), 0)", "0.0"),),
     ),
     Function(
@@ -88,7 +88,7 @@ NUMBER_FUNCTIONS = (
     _of_double("radians", "an angle in degrees as radians", ("radians(180)", "3.141592653589793")),
     Function(
         "shiftleft", _BITS, (Argument("x", WHOLE), Argument("bits", "integer")), FIRST,
-        "x with its bits moved left; of the second argument the lowest 5 bits count, of a long 6",
+        "x with its bits moved left; the lowest 5 bits of the second argument count, or 6 if x is a long",
         examples=(("shiftleft(3, 2)", "12"),),
     ),
     Function(
@@ -105,8 +105,8 @@ NUMBER_FUNCTIONS = (
     ),
     Function(
         "format_number", "Text", (Argument("x", NUMBER), Argument("places", WHOLE, whole_from(0, 30))), "string",
-        "x with commas between thousands and so many places, rounded half to even",
-        "one that is infinite or not a number",
+        "x with commas between thousands and with this number of places, rounded half to even",
+        "an infinite number or NaN",
         examples=(("format_number(1234567.891, 2)", "1,234,567.89"),),
     ),
 )  # fmt: skip

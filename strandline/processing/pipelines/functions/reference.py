@@ -1,5 +1,5 @@
-"""The table of functions as the docs show it: `python -m strandline.processing.pipelines.functions.reference docs/functions.md`
-writes it anew below its mark in that file."""
+"""The table of functions in the docs. `python -m strandline.processing.pipelines.functions.reference docs/functions.md` writes
+the part of that page below its mark again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strandline.processing.pipelines.functions.units import UNITS_BY_QUANTITY
 from strandline.processing.pipelines.functions.written import TIME_UNITS
 
 MARK = "<!-- Below this line the page is made from the code: python -m strandline.processing.pipelines.functions.reference -->"
-_TYPES = {WHOLE: "whole number", PLAIN: "whole number or double", "double": "number", "long": "whole number"}
+_TYPES = {WHOLE: "integer or long", PLAIN: "integer, long, or double", "double": "number", "long": "integer or long"}
 _RESULTS = {
     "common": "the type of both",
     OF_ALL: "an array of the type of all",
@@ -32,7 +32,7 @@ _RESULTS = {
 
 
 def tables() -> str:
-    """All functions by groups, then the units and the patterns."""
+    """Return all functions by groups, then the units and the patterns."""
     groups: dict[str, list[Function]] = {}
     for function in TABLE:
         groups.setdefault(function.group, []).append(function)
@@ -87,7 +87,7 @@ def _code(text: str) -> str:
 
 
 def page(text: str) -> str:
-    """The page with the tables of today below its mark."""
+    """Return the page with the current tables below its mark."""
     head, _, _ = text.partition(MARK)
     return f"{head}{MARK}\n\n{tables()}"
 

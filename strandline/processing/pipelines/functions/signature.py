@@ -1,5 +1,5 @@
-"""What there is to know of a function before it runs. The table of them is in `table`, and what each computes in
-`operators.functions`."""
+"""The signature of a function: what is known before it runs. The table is in `table`. `operators.functions` computes the
+values."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 WHOLE = "whole"
-"""The type of an argument that is an integer or a long."""
+"""Type of an argument that is an integer or a long."""
 NUMBER = "number"
-"""The type of an argument that is a number of any type."""
+"""Type of an argument that is a number of any type."""
 PLAIN = "plain"
-"""The type of an argument that is an integer, a long or a double."""
+"""Type of an argument that is an integer, a long or a double."""
 ANY = "any"
 COMMON = "common"
-"""The type of a result that is the one type which all arguments can take; they are widened to it."""
+"""Type of a result that is the common type of all arguments. They are widened to it."""
 FIRST = "first"
-"""The type of a result that is that of the first argument."""
+"""Type of a result that has the type of the first argument."""
 
 Written = Callable[[str], object]
-"""(what stands there) -> what the function makes of it. Raises ValueError, whose text goes on from the argument's name."""
+"""Converts the written argument to the value for the function. Raises ValueError, whose message continues the argument's name."""
 
 
 @dataclass(frozen=True)
@@ -30,60 +30,60 @@ class Argument:
 
     name: str
     type: str
-    """A field type, WHOLE, NUMBER, PLAIN or ANY; a number is widened where a `double` or a `long` is expected."""
+    """A field type, WHOLE, NUMBER, PLAIN or ANY. Numbers are widened if a `double` or a `long` is expected."""
     written: Written | None = None
-    """Of an argument that must be written out, because the check must see it: what reads it."""
+    """Reads an argument that must be written out, because the check must see it. None if it can be any expression."""
     default: str | None = None
-    """What holds where an optional argument is left out, as it would be written; None: it may not be left out."""
+    """Written form of the default of an optional argument. None if the argument is required."""
     is_word: bool = False
-    """Whether it stands there without quotes, as `HOUR`."""
+    """True if the argument is written without quotes, as `HOUR`."""
     is_repeated: bool = False
-    """Whether any number of others may follow; of a last argument."""
+    """True if more arguments of this kind can follow. Only for the last argument."""
 
 
 @dataclass(frozen=True)
 class Function:
-    """One function: the check types its calls, the evaluation finds what computes it by its name, the docs list it."""
+    """A function. The check types its calls, the evaluation finds its implementation by name, and the docs list it."""
 
     name: str
     group: str
-    """The heading under which the docs list it."""
+    """Heading under which the docs list it."""
     arguments: tuple[Argument, ...]
     result: str
-    """A field type, COMMON, FIRST, or the name of a rule of its own in `expression_types`."""
+    """A field type, COMMON, FIRST, or the name of a rule in `expression_types`."""
     says: str
-    """What it gives, in a sentence without its end."""
+    """The value in a sentence without its period."""
     no_value: str = ""
-    """From which arguments, all of them there, it has no value: such a record is a dead letter. Empty: from none."""
+    """Arguments without a value, although none is null: such a record is a dead letter. Empty if there are none."""
     nulls: str = ""
-    """What becomes of a null. Empty: no value where an argument has none."""
+    """Treatment of null arguments. Empty if a null argument means that there is no value."""
     examples: tuple[tuple[str, str], ...] = ()
-    """(expression without columns, its value as text)."""
+    """(expression without columns, its value as a string)."""
     node: type[exp.Expr] | None = None
-    """What the parser makes of a call of it, if it knows the function; None: a plain call."""
+    """Node that the parser makes for a call, if it knows the function. None for a plain call."""
     together: Callable[..., None] | None = None
-    """Judges the arguments that are written out, as they were read, together. Raises ValueError."""
+    """Checks the written arguments together, after they were read. Raises ValueError."""
     is_null_by_choice: bool = False
-    """Whether no value is an answer: a filter then leaves the record out instead of refusing it."""
+    """True if null is a valid value: a filter then leaves the record out instead of refusing it."""
 
     @property
     def count_min(self) -> int:
-        """How many arguments it needs."""
+        """Minimum number of arguments."""
         return sum(argument.default is None for argument in self.arguments)
 
     @property
     def count_max(self) -> int | None:
-        """How many arguments it may have; None: any number."""
+        """Maximum number of arguments. None if there is no limit."""
         is_open = bool(self.arguments) and self.arguments[-1].is_repeated
         return None if is_open else len(self.arguments)
 
     def argument(self, at: int) -> Argument:
-        """The argument at a place of a call."""
+        """Return the argument at an index of a call."""
         return self.arguments[min(at, len(self.arguments) - 1)]
 
     @property
     def call(self) -> str:
-        """How a call of it looks, as `round(number [, places])`."""
+        """A call, as messages show it: `round(number [, places])`."""
         shown = ""
         for at, argument in enumerate(self.arguments):
             name = argument.name + (" ..." if argument.is_repeated else "")

@@ -1,4 +1,4 @@
-"""The one table of the functions that an expression may call (a window's aggregates have their own)."""
+"""The table of the functions that an expression can call. Aggregates have another table."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ TABLE: tuple[Function, ...] = (
 )
 BY_NAME: Mapping[str, Function] = {function.name: function for function in TABLE}
 CALLS: Mapping[str, Function] = {function.name: function for function in TABLE if function.node is None}
-"""Those that the parser leaves as plain calls."""
+"""Functions that the parser leaves as plain calls."""
 OTHER_NAMES: Mapping[str, str] = {"signum": "sign", "dayofmonth": "day"}
-"""Other names of functions -> those that they have in the table."""
+"""Other name of a function -> its name in the table."""

@@ -51,22 +51,22 @@ TEXT_FUNCTIONS = (
         "rtrim", _TEXT, _ONE, "string", "without the spaces at its end", examples=(("rtrim('a  ')", "a"),), node=exp.Trim
     ),
     Function(
-        "length", _TEXT, _ONE, "integer", "how many characters it has", examples=(("length('Grüße')", "5"),),
+        "length", _TEXT, _ONE, "integer", "the number of characters", examples=(("length('Grüße')", "5"),),
         node=exp.Length,
     ),
     Function(
         "substring", _TEXT,
         (Argument("text", "string"), Argument("start", "integer"), Argument("count", "integer", default="2147483647")),
-        "string", "so many characters from a place on, counted from 1, or from the end if negative",
+        "string", "characters from a place on, counted from 1, or from the end if negative; at most this count",
         examples=(("substring('sensor-7', 1, 6)", "sensor"), ("substring('sensor-7', -1)", "7")), node=exp.Substring,
     ),
     Function(
         "concat", _TEXT, (Argument("text", "string", is_repeated=True),), "string",
-        "one behind the other; `a || b` is the same", examples=(("concat('a', '-', 'b')", "a-b"),), node=exp.Concat,
+        "the strings joined; `a || b` is the same", examples=(("concat('a', '-', 'b')", "a-b"),), node=exp.Concat,
     ),
     Function(
         "concat_ws", _TEXT, (Argument("separator", "string", text), Argument("text", "string", is_repeated=True)), "string",
-        "one behind the other, with the separator between them", nulls="left out; empty where all are",
+        "the strings joined, with the separator between them", nulls="left out; empty if all are null",
         examples=(("concat_ws('/', 'plant', 'line 3')", "plant/line 3"),),
     ),
     _of_part("contains", "whether the part is in the text", ("contains('pump-17', 'mp-')", "true")),
@@ -74,13 +74,13 @@ TEXT_FUNCTIONS = (
     _of_part("endswith", "whether the text ends with the part", ("endswith('pump-17', '-17')", "true")),
     Function(
         "instr", _TEXT, (Argument("text", "string"), Argument("part", "string", text)), "integer",
-        "where the part stands for the first time, counted from 1; 0 if it doesn't",
+        "the place of the first occurrence of the part, counted from 1; 0 if there is none",
         examples=(("instr('pump-17', '-')", "5"),),
     ),
     Function(
         "replace", _TEXT,
         (Argument("text", "string"), Argument("part", "string", text), Argument("by", "string", text, default="''")),
-        "string", "the text with the part replaced wherever it stands",
+        "string", "the string with all occurrences of the part replaced",
         examples=(("replace('1 234', ' ')", "1234"), ("replace('a,b', ',', ';')", "a;b")),
     ),
     Function(
@@ -109,13 +109,13 @@ TEXT_FUNCTIONS = (
             Argument("text", "string"), _PATTERN,
             Argument("group", WHOLE, whole_from(0, PATTERN_LENGTH_MAX), default="1"),
         ),
-        "string", "what the pattern's group matches first, group 0 being all; empty if it matches nothing",
+        "string", "the first match of the pattern's group, where group 0 is the whole match; empty if nothing matches",
         examples=((r"regexp_extract('pump-17', '([a-z]+)-(\\d+)', 2)", "17"),), together=refuse_missing_group,
     ),
     Function(
         "regexp_replace", _REGULAR,
         (Argument("text", "string"), _PATTERN, Argument("by", "string", replacement_of)), "string",
-        "the text with each match replaced; `$1` in it is the first group, `$0` all",
+        "the string with each match replaced; `$1` in it is the first group, `$0` the whole match",
         examples=((r"regexp_replace('a1b22', '(\\d+)', '<$1>')", "a<1>b<22>"),), together=_refuse_missing_groups,
     ),
 )  # fmt: skip

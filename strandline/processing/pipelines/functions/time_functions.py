@@ -40,7 +40,7 @@ def _time_of(name: str, says: str, example: str) -> Function:
 TIME_FUNCTIONS = (
     Function(
         "date_trunc", _TIMES, (Argument("unit", "string", time_unit), _TIME), "timestamp",
-        "the beginning of the unit in which the time lies, in UTC; a week begins on Monday", _BEYOND,
+        "the beginning of the unit that contains the time, in UTC; a week begins on Monday", _BEYOND,
         examples=(
             (f"date_trunc('HOUR', {_T})", "2026-03-29 01:00:00"), (f"date_trunc('WEEK', {_T})", "2026-03-23 00:00:00"),
         ),
@@ -58,7 +58,7 @@ TIME_FUNCTIONS = (
     _part("weekofyear", "the week of the year by ISO 8601, 1 to 53", "13"),
     Function(
         "timestampadd", _TIMES, (_UNIT, Argument("count", "long"), _TIME), "timestamp",
-        "the time so many units later. A month later is the same day of the next month, or its last; "
+        "the time plus this count of units. A month later is the same day of the next month, or its last; "
         "`time + interval '90' minute` is the same",
         _BEYOND,
         examples=(
@@ -68,40 +68,41 @@ TIME_FUNCTIONS = (
     ),
     Function(
         "timestampdiff", _TIMES, (_UNIT, Argument("start", "timestamp"), Argument("end", "timestamp")), "long",
-        "how many whole units lie between them; negative if the end is before the start",
+        "the number of complete units between them; negative if the end is before the start",
         "times farther apart than 292,000 years",
         examples=((f"timestampdiff(SECOND, timestamp '2026-03-29 01:29:00', {_T})", "75"),),
     ),
     _number_of("unix_seconds", "seconds since 1970, rounded down", "1774747815"),
     _number_of("unix_millis", "milliseconds since 1970, rounded down", "1774747815250"),
     _number_of("unix_micros", "microseconds since 1970", "1774747815250000"),
-    _time_of("timestamp_millis", "the time so many milliseconds after 1970", "1793534407250"),
-    _time_of("timestamp_micros", "the time so many microseconds after 1970", "1793534407250000"),
+    _time_of("timestamp_millis", "the time this number of milliseconds after 1970", "1793534407250"),
+    _time_of("timestamp_micros", "the time this number of microseconds after 1970", "1793534407250000"),
     Function(
         "to_timestamp", _TIMES,
         (Argument("text", "string"), Argument("pattern", "string", read_pattern, default=f"'{DEFAULT_PATTERN}'")),
-        "timestamp", "the time that the text says, read by the pattern", "a text that is not so written, or no time",
+        "timestamp", "the time in the string, read by the pattern", "a string that doesn't fit the pattern, or is no time",
         examples=(("to_timestamp('29.03.2026 01:30', 'dd.MM.yyyy HH:mm')", "2026-03-29 01:30:00"),),
     ),
     Function(
         "try_to_timestamp", _TIMES,
         (Argument("text", "string"), Argument("pattern", "string", read_pattern, default=f"'{DEFAULT_PATTERN}'")),
-        "timestamp", "the same, or null where the text is not so written, or no time",
+        "timestamp", "the same, or null if the string doesn't fit the pattern, or is no time",
         examples=(("try_to_timestamp('2026-03-29', 'yyyy-MM-dd')", "2026-03-29 00:00:00"),), is_null_by_choice=True,
     ),
     Function(
         "date_format", _TIMES, (_TIME, Argument("pattern", "string", written_pattern)), "string",
-        "the time as text, written by the pattern", _YEARS,
+        "the time as a string, written by the pattern", _YEARS,
         examples=((f"date_format({_T}, 'EEE, d MMM yyyy HH:mm')", "Sun, 29 Mar 2026 01:30"),),
     ),
     Function(
         "from_utc_timestamp", _TIMES, (_TIME, _ZONE), "timestamp",
-        "what a clock in the zone shows, for use with the functions that count in UTC", _YEARS,
+        "the local time in the zone, for use with the functions that count in UTC", _YEARS,
         examples=((f"from_utc_timestamp({_T}, 'Europe/Berlin')", "2026-03-29 03:30:15.25"),),
     ),
     Function(
         "to_utc_timestamp", _TIMES, (Argument("clock", "timestamp"), _ZONE), "timestamp",
-        "when a clock in the zone shows this. What it shows twice is the first time; what it skips counts on from before",
+        "the time at which clocks in the zone show this. A time shown twice is the first one. A time that clocks skip counts "
+        "on from before",
         _YEARS,
         examples=(
             ("to_utc_timestamp(timestamp '2026-10-25 02:30:00', 'Europe/Berlin')", "2026-10-25 00:30:00"),

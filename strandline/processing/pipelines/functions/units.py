@@ -1,5 +1,5 @@
-"""Units of measure, and how a number goes from one to another. Exact by definition: the SI Brochure (9th edition, 2019) and NIST
-Special Publication 811 (2008), appendix B."""
+"""Units of measure, and the conversion between them. Exact by definition: the SI Brochure (9th edition, 2019) and NIST Special
+Publication 811 (2008), appendix B."""
 
 from __future__ import annotations
 
@@ -79,25 +79,26 @@ _UNITS: dict[str, dict[str, str | Fraction]] = {
     "radioactivity": {"Bq": "1", "kBq": "1000", "Ci": "3.7e10"},
     "dose": {"Sv": "1", "mSv": "0.001", "uSv": "1e-6"},
 }  # fmt: skip
-"""Quantity -> unit -> how many of the quantity's first unit one of it is."""
+"""Quantity -> unit -> its size in the first unit of the quantity."""
 _TEMPERATURES = {
     "K": (Fraction(1), Fraction(0)),
     "degC": (Fraction(1), Fraction("273.15")),
     "degF": (Fraction(5, 9), Fraction("459.67") * Fraction(5, 9)),
     "degR": (Fraction(5, 9), Fraction(0)),
 }
-"""Unit -> (kelvins of a degree, kelvins of its zero)."""
+"""Unit -> (size of a degree in kelvins, zero point in kelvins)."""
 UNITS_BY_QUANTITY: dict[str, tuple[str, ...]] = {
     "temperature": tuple(_TEMPERATURES),
     **{quantity: tuple(units) for quantity, units in _UNITS.items()},
 }
-"""As the docs list them."""
+"""Quantity -> its units, as the docs list them."""
 _QUANTITY_OF = {unit: quantity for quantity, units in UNITS_BY_QUANTITY.items() for unit in units}
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """`(x + before) * numerator / denominator + after`: what is exact in doubles stays so, as 212 degF are 100 degC."""
+    """`(x + before) * numerator / denominator + after`. Values that doubles represent exactly stay exact: 212 degF are 100
+    degC."""
 
     before: float
     numerator: float
@@ -106,21 +107,21 @@ class Conversion:
 
 
 def unit_of(text: str) -> str:
-    """The unit. Raises ValueError."""
+    """Return the unit. Raises ValueError for an unknown one."""
     if text not in _QUANTITY_OF:
         raise ValueError(f"'{text}' is not a unit here{did_you_mean(text, sorted(_QUANTITY_OF))}")
     return text
 
 
 def refuse_other_quantity(source: str, target: str) -> None:
-    """Raises ValueError if the units are of two quantities."""
+    """Raise ValueError if the units are of two quantities."""
     one, other = _QUANTITY_OF[source], _QUANTITY_OF[target]
     if one != other:
-        raise ValueError(f"goes from {one} ('{source}') to {other} ('{target}')")
+        raise ValueError(f"converts {one} ('{source}') to {other} ('{target}'), which are different quantities")
 
 
 def conversion(source: str, target: str) -> Conversion:
-    """How numbers go from one unit to another of the same quantity."""
+    """Return the conversion from one unit to another of the same quantity."""
     (factor, zero), (other_factor, other_zero) = _scale(source), _scale(target)
     ratio = factor / other_factor
     numerator, denominator = float(ratio.numerator), float(ratio.denominator)

@@ -1,1 +1,1 @@
-"""Which step takes from which, and the branches that this makes."""
+"""The inputs of each step, and the branches that they form."""

@@ -1,19 +1,21 @@
-"""How the windows of a pipeline are cut into branches, each with a bucket key of its own. Pure.
+"""The division of a pipeline's windows into branches, each with its own bucket key. Pure.
 
-Windows make trees: a first window takes records, every other one the results of one before it; a join those of two, where both
-its sides are results. A window that none takes from, with all that lead to it from records on, is a *path*. The bucket of a row
-is a hash of the fields by which all windows of its path group, so a bucket holds all rows of its keys and a whole path runs in
-it. There are two exceptions:
+Windows form trees. A first window reads records. Every other window reads the results of a window before it; a join can read the
+results of two. A *path* is a window that no other window reads, with all windows that lead to it. All windows of a path group by
+some common fields. The bucket of a row is a hash of these fields, so a bucket contains all rows of its keys, and a whole path is
+computed in it. There are two exceptions:
 
-- Where the last window of a path groups by none of the fields that those before it share (or there is one window, without a key),
-  it is *split*: see `cascade.py`.
-- Where those before the last one share no field either, everything is in one bucket; and where the last one are sessions,
-  windows that count, or a join, because no bucket alone sees where one ends, or who meets whom.
+- The last window of a path groups by no field that all windows before it share, or is the only window and has no key. Then it is
+  *split*: see `cascade.py`.
+- The windows before the last one share no field either. Then everything is in one bucket. This is also true if the last stage
+  is a join, sessions, or count windows: a single bucket can't determine where their windows end or which rows match.
 
-Paths that begin with the same window are one branch where one bucket key does for all of them: then the windows that they share
-are computed once. Else they are branches of their own. Such a window is computed in each, and its results leave in the first.
-Results depend neither on this nor on which fields make the bucket: only the path of a window says in which order its rows are
-added (`cascade.py`).
+Paths that begin with the same window are one branch if one bucket key serves all of them. Then the windows that they share are
+computed once. Otherwise they are separate branches. A shared window is computed in each of them, and the first branch emits its
+results.
+
+Results depend neither on this division nor on the fields of the bucket key. Only the path of a window determines in which order
+its rows are added (`cascade.py`).
 """
 
 from __future__ import annotations
@@ -27,39 +29,41 @@ from strandline.processing.pipelines.row_step import RowStep, duplicate_filter_o
 from strandline.processing.pipelines.stages import Stage
 
 BRANCHES_MAX = 100
-"""Each has a kind of rows of its own in the exchange (`source.slice_rows`)."""
+"""Maximum number of branches. Each has its own kind of rows in the exchange (`source.slice_rows`)."""
 
 
 class Path(NamedTuple):
-    """A window that none takes from, with those that lead to it."""
+    """A window that no other window reads, with those that lead to it."""
 
     firsts: tuple[int, ...]
-    """The places of those that take records, ascending."""
+    """Indices of the stages that read records, ascending."""
     stages: tuple[int, ...]
-    """The places of all, ascending."""
+    """Indices of all stages, ascending."""
 
 
 @dataclass
 class Branch:
-    """Windows that begin with some that take records, and have one bucket key."""
+    """Windows that begin with stages that read records, and have one bucket key."""
 
     bucket_by: list[str]
-    """The fields; none: everything is in one bucket, unless it is wide."""
+    """Fields of the bucket key. Without fields, everything is in one bucket, unless the branch is wide."""
     is_wide: bool
-    """Whether it has windows that are split where there are several buckets. Then these fields give their partial results their
-    labels, too, and none may be left out."""
+    """True if it has windows that are split over several buckets. Then these fields are also the labels of their partial
+    results, and no field can be left out."""
     stages: list[int] = field(default_factory=list)
-    """Their places among the pipeline's stages, ascending."""
+    """Indices of its stages in the pipeline, ascending."""
     split: list[int] = field(default_factory=list)
-    """Those that are split where there are several buckets."""
+    """Indices of the stages that are split if there are several buckets."""
     emits: list[int] = field(default_factory=list)
-    """Those whose results leave here, and not in an earlier branch."""
+    """Indices of the stages whose results are emitted here, not in an earlier branch."""
     firsts: list[int] = field(default_factory=list)
-    """The places of the windows that take records, ascending: one, where no join of results is here."""
+    """Indices of the stages that read records, ascending. One, unless the branch contains a join of results."""
 
     def takes_in(self, path: Path, by: Sequence[str], *, is_wide: bool) -> bool:
-        """Whether this path, whose own fields would be `by`, can be a part of the branch. If so, the branch's key does for both
-        from now on."""
+        """Return True if this path can be a part of the branch. If so, the bucket key of the branch is changed to serve both.
+
+        `by`: bucket key that the path would have alone.
+        """
         if not set(path.firsts) & set(self.firsts):
             return False
         if not by or not self.bucket_by:
@@ -84,8 +88,8 @@ class Branch:
 
 
 def plan_branches(stages: Sequence[Stage]) -> list[Branch]:
-    """The branches of these stages, in the order of the document: one for a pipeline where each step takes from the one before
-    it, none where there is no window."""
+    """Return the branches of these stages, in the order of the document. A pipeline whose steps form a line has one. A pipeline
+    without windows has none."""
     branches: list[Branch] = []
     for path in paths_of(stages):
         by, is_wide = bucket_key([stages[at] for at in path.stages])
@@ -102,12 +106,12 @@ def plan_branches(stages: Sequence[Stage]) -> list[Branch]:
 
 
 def entries_of(branches: Sequence[Branch]) -> list[tuple[int, int]]:
-    """By which records come in: the place of a branch, and that of a window there that takes records."""
+    """Return the entries for records: the index of a branch, and the index of a stage in it that reads records."""
     return [(number, first) for number, branch in enumerate(branches) for first in branch.firsts]
 
 
 def paths_of(stages: Sequence[Stage]) -> list[Path]:
-    """The paths, those with the first windows first."""
+    """Return the paths, in the order of their first windows."""
     taken = places_taken([stage.shape for stage in stages])
     has_taker = {one for some in taken for one in some}
     paths = []
@@ -123,8 +127,8 @@ def paths_of(stages: Sequence[Stage]) -> list[Path]:
 
 
 def bucket_key(stages: Sequence[Stage]) -> tuple[list[str], bool]:
-    """By which fields the rows of one path are spread over buckets, and whether its last window is split where there are
-    several."""
+    """Return the fields that spread the rows of one path over buckets, and True if its last window is split over several
+    buckets."""
     if by := _common_fields(stages):
         return by, False
     if stages[-1].needs_whole_keys:
@@ -134,12 +138,12 @@ def bucket_key(stages: Sequence[Stage]) -> tuple[list[str], bool]:
 
 
 def made_by(steps: Sequence[RowStep]) -> set[str]:
-    """The columns that these steps add. One of them may be called as a column that was dropped, and is another one."""
+    """Return the columns that these steps add. Such a column differs from a dropped column with the same name."""
     return {name for step in steps for name, _ in step.added}
 
 
 def _common_fields(stages: Sequence[Stage]) -> list[str]:
-    """Those that a `dedupe` before them compares are asked, too: repeats are to be in one bucket."""
+    """Return the fields that all stages share, and that a `dedupe` before them compares: duplicates must be in one bucket."""
     if not stages:
         return []
     keys = [set(stage.by) for stage in stages]

@@ -1,4 +1,4 @@
-"""`late: {revise: DURATION}`: which pipelines may have it, and what it adds to their window. Pure."""
+"""`late: {revise: DURATION}`: the pipelines that can have it, and its additions to their window. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REVISE: Path = ("late", "revise")
 
 
 def revised_stage(stage: Stage, revise_ms: int) -> Stage:
-    """The window with results that late records revise: it also counts these."""
+    """Return the window with results that late records revise. It also counts the late records."""
     return replace(
         stage, revise_ms=revise_ms, aggregates=(*stage.aggregates, Column(REVISION, f"COUNT(`{LATE}`)", "long"))
     )
@@ -26,10 +26,10 @@ def revised_stage(stage: Stage, revise_ms: int) -> Stage:
 def revision_problems(
     pipeline: PipelineSpec, stages: Sequence[Stage], record_stages: Sequence[RecordStage]
 ) -> Iterator[tuple[Path, str]]:
-    """Why late records can't revise the results of this pipeline: where it stands in the document, and a sentence.
+    """Yield the reasons why late records can't revise the results of this pipeline: the path in the document, and a message.
 
-    A revision takes the place of the document that its window has. So there must be one, it must not be what others have read
-    already, and nothing behind the window may make it go away.
+    A revision replaces the document of its window. So each window must have one document, nothing may have read it before, and no
+    step after the window may remove it.
     """
     if pipeline.guarantee != "exactly_once":
         yield (
@@ -39,14 +39,14 @@ def revision_problems(
     if record_stages:
         yield (
             _REVISE,
-            f"stands beside an emission of records, '{record_stages[0].name}', and records come once; emit them in a pipeline of "
-            "their own",
+            f"can't be combined with an emission of records, '{record_stages[0].name}', because records are emitted once; emit "
+            "them in another pipeline",
         )
     if len(stages) != 1:
         yield (
             _REVISE,
-            f"needs a pipeline of one window, and this one has {len(stages) or 'none'}: what was computed from a result would "
-            "have to be revised, too. Give each window whose results are revised a pipeline of its own over the stream",
+            f"needs a pipeline with one window, but this one has {len(stages) or 'none'}, and results of later windows "
+            "would have to be revised too. Write one pipeline for each window whose results are revised",
         )
         return
     (stage,) = stages
@@ -57,24 +57,24 @@ def revision_problems(
     if stage.dedupe is not None:
         yield (
             _REVISE,
-            "stands beside a dedupe, or distinct, which doesn't remember what came so long ago; leave one of them out",
+            "can't be combined with dedupe or distinct, which don't keep records for this time; remove one of them",
         )
     if stage.post_steps:
         yield (
             path,
-            "has steps between the window and its 'emit', and what they leave out would stay in the index when it is revised; "
-            "write 'emit' beside 'window', and filter or derive where results are read",
+            "has steps between the window and its 'emit'. A revised result that they leave out would stay in the index; write "
+            "'emit' in the step of the window, and filter or derive where results are read",
         )
     for position, emit in enumerate(pipeline.steps[number].emit or []):
         if not sink_of(emit).has_generations:
             yield (
                 (*path, "emit", position, emit.kind),
-                "can't take a result back that a late record revises; with 'late: {revise: ...}' emit to elasticsearch only, and "
-                "to other places from a pipeline of their own",
+                "can't replace a result that a late record revises; with 'late: {revise: ...}' emit only to elasticsearch, and "
+                "to other sinks from another pipeline",
             )
     for name, where in [*((one, "by") for one in stage.by), *((one.name, "aggregate") for one in stage.aggregates)]:
         if name.lower() == REVISION:
             yield (
                 (*path, stage.keyword, where),
-                f"'{name}' is the field that counts the late records in a revised result; choose another name",
+                f"'{name}' is the field with the number of late records in a revised result; choose another name",
             )

@@ -1,1 +1,1 @@
-"""What the check of a pipeline knows of lookups."""
+"""The facts about lookups that the check of a pipeline needs."""

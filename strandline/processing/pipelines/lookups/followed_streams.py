@@ -1,4 +1,4 @@
-"""What a stream needs so that a lookup can follow it: the lookup's fields, keys that have an order, what deletes a row. Pure."""
+"""Requirements for a stream that a lookup follows: the lookup's fields, ordered keys, and a condition that deletes rows. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from strandline.processing.pipelines.expressions import ExpressionError, parse_e
 def unfit_sources(
     documents: Iterable[YamlDocument], lookups: Mapping[str, LookupSpec], streams: Mapping[str, StreamSpec]
 ) -> Iterator[Problem]:
-    """Why lookups of these documents can't follow the streams that they name. `streams`: all that there are."""
+    """Yield the reasons why lookups of these documents can't follow the streams that they name. `streams`: all existing
+    streams."""
     for document in documents:
         spec = lookups.get(document.name) if document.kind == "lookup" else None
         if spec is None or spec.source is None or spec.source.stream is None:
@@ -31,7 +32,7 @@ def unfit_sources(
 
 
 def problems_of_source(lookup: LookupSpec, stream: StreamSpec) -> Iterator[tuple[Path, str]]:
-    """Why the lookup can't follow this stream, each with the field of the lookup's document."""
+    """Yield the reasons why the lookup can't follow this stream, each with the field of the lookup's document."""
     assert lookup.source is not None
     path: Path = ("source", "stream")
     for message in stream.form.problems_of_lookup(stream, deletes=lookup.source.deleted_if is not None):
@@ -41,20 +42,21 @@ def problems_of_source(lookup: LookupSpec, stream: StreamSpec) -> Iterator[tuple
         if there is None:
             yield (
                 ("schema", name),
-                f"stream '{stream.stream}' has no field '{name}'{did_you_mean(name, stream.fields)}; rows have fields of records",
+                f"stream '{stream.stream}' has no field '{name}'{did_you_mean(name, stream.fields)}; each field must be one "
+                "of the stream's",
             )
         elif there.type != field.type:
             yield (
                 ("schema", name),
-                f"is a {field.type}, and in stream '{stream.stream}' a {there.type}; write that type",
+                f"is a {field.type}, but a {there.type} in stream '{stream.stream}'; use that type",
             )
     if stream.partitions > 1 and stream.key not in lookup.key:
         of_stream = "no key" if stream.key is None else f"the key '{stream.key}'"
         yield (
             ("key",),
             f"stream '{stream.stream}' has {stream.partitions} partitions and {of_stream}, so records with one "
-            f"{', '.join(lookup.key)} may lie in several partitions, where none is the latest: the lookup's key must hold the "
-            "stream's, or the stream have one partition",
+            f"{', '.join(lookup.key)} can be in several partitions, where their order is unknown. Include the stream's key in "
+            "the lookup's key, or use one partition",
         )
     try:
         deletion_of(lookup, stream)
@@ -69,7 +71,7 @@ def deletion_of(lookup: LookupSpec, stream: StreamSpec) -> str | None:
         return None
     expression = parse_expression(f"coalesce(({lookup.source.deleted_if}), false)")
     if expression.is_aggregate:
-        raise ExpressionError("is of one record, and has an aggregate; write a condition on its fields")
+        raise ExpressionError("contains an aggregate; write a condition on the fields of one record")
     types = {name: field.type for name, field in stream.fields.items() if field.type != JSON_TYPE}
     refuse_unknown_columns(expression, types)
     kind = infer_type(expression, types)

@@ -1,7 +1,7 @@
-"""What a pipeline's check needs to know of a lookup, and how a lookup may change while jobs use it. Pure.
+"""The fields of a lookup that the check of a pipeline needs, and the changes of a lookup that are allowed. Pure.
 
-Each slice is enriched by the version that was in force when it was cut, in every replay. So rows may change in any way, but a
-field keeps its type and the key stays what it is, in all versions that a replay may need.
+Each replay enriches a slice with the version of the lookup that was effective when the slice was cut. So rows can change in any
+way. But in all versions that a replay can need, the key stays the same, and each field keeps its type.
 """
 
 from __future__ import annotations
@@ -21,22 +21,24 @@ class LookupShape:
     key: tuple[str, ...]
     types: Mapping[str, str]
     version: int = 1
-    """By which slices are enriched that say none."""
+    """Version that enriches slices without a recorded version."""
 
 
 Shapes = Mapping[str, LookupShape]
 
 
 def shape_of(spec: LookupSpec, version: int = 1) -> LookupShape:
-    """The shape of one version."""
+    """Return the shape of one version."""
     return LookupShape(spec.lookup, tuple(spec.key), spec.types, version)
 
 
 def shape_of_versions(documents: Sequence[dict[str, Any]], base: int) -> LookupShape:
-    """What a version of a job that is there already may find in a lookup: the fields of all versions, because one that it uses
-    may be gone from newer ones by the time when it is replayed. A field that a slice's version lacks is null there.
+    """Return the shape that an existing version of a job uses: the fields of all versions of the lookup.
 
-    `documents`: of the versions, the oldest first.
+    The job can use a field that newer versions don't have when it is replayed. If the version of a slice lacks a field, it is
+    null.
+
+    `documents`: documents of the versions, the oldest first.
     """
     specs = [LookupSpec.described(document) for document in documents]
     types: dict[str, str] = {}
@@ -46,8 +48,10 @@ def shape_of_versions(documents: Sequence[dict[str, Any]], base: int) -> LookupS
 
 
 def refused_changes(history: Iterable[LookupSpec], new: LookupSpec) -> list[str]:
-    """Why a lookup can't become `new`, as sentences that say what to do instead; empty when it can. `history`: the versions that
-    a replay may need. That a field goes, the check of the pipelines refuses that add it."""
+    """Return the reasons why a lookup can't become `new`, each with a remedy. Empty if it can.
+
+    `history`: the versions that a replay can need. Fields that are removed are checked with the pipelines that add them.
+    """
     return list(dict.fromkeys(_refused(history, new)))
 
 
@@ -55,7 +59,7 @@ def _refused(history: Iterable[LookupSpec], new: LookupSpec) -> Iterator[str]:
     another = "register a lookup of another name"
     for old in history:
         if old.key != new.key:
-            yield f"its key from {', '.join(old.key)} to {', '.join(new.key)}: {another}, and a pipeline that uses that one"
+            yield f"its key from {', '.join(old.key)} to {', '.join(new.key)}: {another}, and a pipeline that uses it"
         for name in old.types.keys() & new.types.keys():
             if old.types[name] != new.types[name]:
                 yield (

@@ -16,7 +16,7 @@ from strandline.results.sinks.sink import EmittedFields
 
 
 class _Emission(DocumentModel):
-    """One place where a window's results go."""
+    """One sink of a window's results."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
     NOT_SUPPORTED: ClassVar[dict[str, str]] = {"kafka": "a topic of results is a stream: {stream: NAME}"}

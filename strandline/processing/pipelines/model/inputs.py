@@ -1,4 +1,4 @@
-"""What a pipeline reads, and what says when it happened."""
+"""The inputs of a pipeline, and its event time."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from strandline.processing.pipelines.event_time import EventTimeSource
 
 
 class InputSpec(DocumentModel):
-    """Where records come from."""
+    """The stream that a pipeline reads, and the range."""
 
     NOT_SUPPORTED: ClassVar[dict[str, str]] = {
-        "files": "files are read by way of a stream: strandline batch run FILE --input DATA puts them into it, or strandline "
-        "ingest; name the stream, with 'end: latest'",
-        "query": "a query over several streams is not supported; name them in 'inputs', and unite them with 'from: [a, b]'",
+        "files": "files are read through a stream: strandline batch run FILE --input DATA puts them into it, as strandline "
+        "ingest does; name the stream, with 'end: latest'",
+        "query": "a query over several streams is not supported; list them in 'inputs', and unite them with 'from: [a, b]'",
     }
     stream: Name
     """The stream to read."""
     start: LogPlace = "earliest"
-    """Where a new job begins: `earliest`, at the oldest record of the log; `latest`, after the newest; or at the first record
-    with this log time or a later one."""
+    """Position where a new job starts. `earliest`: the oldest record of the log. `latest`: after the newest record. A time: the
+    first record with this log time or a later one."""
     end: LogPlace | None = None
-    """Where a batch ends, which closes all windows there: `latest`, after the record that is the newest when it begins; or before
-    the first record with this log time or a later one. Null: the job has no end."""
+    """Position where a batch ends and closes all windows. `latest`: after the record that is newest when the batch starts. A
+    time: before the first record with this log time or a later one. Null for a job without an end."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if self.end is None:
             return
         if self.end == "earliest":
-            yield ("end",), "expected latest, or a time: a batch that ends at the oldest record reads nothing"
+            yield ("end",), "a batch that ends at the oldest record reads nothing; expected latest, or a time"
         elif self.start == "latest":
             yield ("start",), "a batch that begins after the newest record reads nothing; expected earliest, or a time"
         elif isinstance(self.start, int) and isinstance(self.end, int) and self.start >= self.end:
@@ -44,49 +44,51 @@ class InputSpec(DocumentModel):
 
 
 class EventTimeSpec(DocumentModel):
-    """What says when it happened, and how much disorder is allowed."""
+    """The source of event time, and the allowed disorder."""
 
     field: str | None = None
-    """A timestamp field of the stream. It is required there, unless `else` says what holds without it."""
+    """A timestamp field of the stream. It must be required there, or `else` must specify the event time of records without it."""
     from_log: Literal["log"] | None = Field(default=None, alias="from")
-    """Instead of `field`: event time is log time, that of arrival."""
+    """Instead of `field`: event time is log time, that is, the arrival time."""
     else_log: Literal["log"] | None = Field(default=None, alias="else")
-    """Beside `field`: event time of a record that lacks it is its log time."""
+    """With `field`: the event time of a record without the field is its log time."""
     delay: Duration = 0
-    """How far the watermark stays behind the event time reached. A record below the watermark is late. Needed with `field`."""
+    """Time by which the watermark lags behind the event time reached. A record below the watermark is late. Required with
+    `field`."""
     watermark: WatermarkPolicy = "partitions"
-    """Whose event time counts: `partitions`, that of the partition furthest behind; or `newest`, the latest of all; or
-    `emissions`, of a stream of results: as far as the job that emits them has closed its windows."""
+    """Source of the watermark. `partitions`: the event time of the partition that lags furthest behind. `newest`: the latest
+    event time of all partitions. `emissions`, for a stream of results: the time up to which the emitting job has closed its
+    windows."""
     idle_timeout: Duration | None = Field(default=60_000, json_schema_extra={"default": "1m"})
-    """A partition that is silent this long no longer holds the others back; when all are, event time runs on by itself. Null is
-    never."""
+    """A partition that is silent for this time no longer holds the others back. If all partitions are silent, event time advances
+    automatically. Null for never."""
     max_ahead: Duration | None = Field(default=300_000, json_schema_extra={"default": "5m"})
-    """A record more than this ahead of its arrival is a dead letter; null is never."""
+    """A record whose event time is further ahead of its arrival is a dead letter. Null for no limit."""
 
     @property
     def source(self) -> EventTimeSource:
-        """Where the event time of a record stands."""
+        """Source of the event time of a record."""
         return EventTimeSource(self.field, or_log=self.else_log is not None)
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if (self.field is None) == (self.from_log is None):
-            yield (), "expected one of 'field: NAME', a timestamp field, and 'from: log', the time of arrival"
+            yield (), "expected either 'field: NAME', a timestamp field, or 'from: log', the arrival time"
         if self.else_log is not None and self.field is None:
-            yield ("else",), "is for records that lack the field, and there is no 'field'; remove it"
+            yield ("else",), "is for records without the field, but 'field' is missing; remove it"
         if self.field is not None and "delay" not in self.model_fields_set:
             yield (
                 ("delay",),
-                "is missing; expected: how far the watermark stays behind the event time reached, as '10s'",
+                "is missing; expected the time by which the watermark lags behind the event time reached, as '10s'",
             )
         if self.idle_timeout == 0:
             yield (
                 ("idle_timeout",),
-                "expected at least 1ms, or null for never; event time would always run on by itself",
+                "expected at least 1ms, or null for never; event time would always advance automatically",
             )
 
 
 class StreamInputSpec(InputSpec):
-    """One of several streams, with an event time of its own."""
+    """One of several streams, with its own event time."""
 
     event_time: EventTimeSpec
-    """When it happened: {field, delay}."""
+    """Source of event time: {field, delay}."""

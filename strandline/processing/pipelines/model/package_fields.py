@@ -14,8 +14,8 @@ M = TypeVar("M", bound=OpenModel)
 
 @cache
 def with_package_fields(model: type[M], fields: Literal["Fields", "WindowFields"]) -> type[M]:
-    """Return the model with the fields of all kinds whose `document` has such a class. A kind that can't be used leaves the
-    reason there: a document that has its field is refused, and others aren't."""
+    """Return the model with the fields of all kinds whose `document` has such a class. For a kind that can't be used, the field
+    contains the reason. A document with this field is refused; other documents aren't."""
     found: list[type[DocumentModel]] = []
     refused: dict[str, str] = {}
     for name, part in package_kinds().items():
@@ -30,10 +30,10 @@ def with_package_fields(model: type[M], fields: Literal["Fields", "WindowFields"
 
 
 def _checked(name: str, package: str, added: object) -> type[DocumentModel]:
-    """Return the class, if it adds one field, which is called like the kind. Raises FunctionUnusable."""
+    """Return the class if its only field has the name of the kind. Raises FunctionUnusable."""
     if isinstance(added, type) and issubclass(added, DocumentModel) and [*added.model_fields] == [name]:
         return added
     raise FunctionUnusable(
-        f"the kind {name} of {package} has other fields than {name} in its document; install a release of the package in which "
-        "the names are equal"
+        f"the kind {name} of {package} has other fields than {name} in its document; install a release of the package whose only "
+        f"field is {name}"
     )

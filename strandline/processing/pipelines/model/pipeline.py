@@ -1,4 +1,4 @@
-"""The `pipeline:` document: all that its text alone can tell. `checker.check` compares it with the stream that it reads."""
+"""The `pipeline:` document, and the checks that need only its text. `checker.check` compares it with its streams."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ from strandline.results.sinks.registry import sink_of
 
 
 class CheckpointSpec(DocumentModel):
-    """`checkpoint` of a pipeline's document: how long and how large its slices get. Each slice ends with one checkpoint. Fewer
-    and larger slices cost less; results come as late as a slice is long."""
+    """`checkpoint` of a pipeline's document: the duration and size of its slices. Each slice ends with one checkpoint. Fewer and
+    larger slices cost less, but delay results by the length of a slice."""
 
     every: Duration | None = None
-    """The shortest time between two slices; null is the control service's setting."""
+    """Minimum time between two slices. Null for the setting of the control service."""
     records: Annotated[int, Field(ge=1)] | None = None
-    """A slice is cut before it would hold clearly more; null is the control service's setting."""
+    """Approximate maximum number of records of a slice. Null for the setting of the control service."""
 
 
 class DeadLettersSpec(DocumentModel):
-    """`dead_letters` of a pipeline's document: whether they can be searched for. The dead-letter stream has them in any case."""
+    """`dead_letters` of a pipeline's document: the searchable index. The dead-letter stream contains them in any case."""
 
     index: bool = False
-    """Whether the newest are also in the index `JOB.dead-letters`."""
+    """True if the newest dead letters are also in the index `JOB.dead-letters`."""
     kept: Duration = Field(default=2_592_000_000, json_schema_extra={"default": "30d"})
-    """Older ones go from the index."""
+    """Time after which dead letters are deleted from the index."""
     newest: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
-    """The index holds about so many at most."""
+    """Approximate maximum number of dead letters in the index."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if self.kept == 0:
-            yield ("kept",), "an index that keeps nothing; expected at least 1ms, or index: false"
+            yield ("kept",), "the index would keep nothing; expected at least 1ms, or index: false"
 
 
 class LateSpec(DocumentModel):
-    """`late` of a pipeline's document, where late records revise results that are emitted already."""
+    """`late` of a pipeline's document, if late records revise results that are already emitted."""
 
     revise: Duration
-    """So far behind the watermark a record still counts. What comes later is a dead letter."""
+    """Time below the watermark in which a record still counts. Older records become dead letters."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if self.revise == 0:
@@ -60,50 +60,50 @@ class LateSpec(DocumentModel):
 
 
 class PipelineSpec(DocumentModel):
-    """A pipeline: one stream in or several, steps, results out."""
+    """A pipeline: it reads one or several streams, processes their records in steps, and emits results."""
 
     model_config = ConfigDict(
         json_schema_extra={"oneOf": [{"required": ["input", "event_time"]}, {"required": ["inputs"]}]}
     )
     NOT_SUPPORTED: ClassVar[dict[str, str]] = {
         "allowed_lateness": "for results that late records revise, write 'late: {revise: DURATION}'",
-        "watermark": "stands in 'event_time', as its 'delay' does",
-        "delay": "stands in 'event_time', as {field: ts, delay: 10s}",
-        "sink": "results go where a step's 'emit' says, as emit: [{elasticsearch: NAME}]",
+        "watermark": "belongs to 'event_time', as its 'delay' does",
+        "delay": "belongs to 'event_time', as {field: ts, delay: 10s}",
+        "sink": "the sinks are in 'emit' of a step, as emit: [{elasticsearch: NAME}]",
     }
     pipeline: Name
-    """The name, and the name of the job."""
+    """Name of the pipeline and of its job."""
     input: InputSpec | None = None
-    """Where records come from: {stream: NAME}."""
+    """Stream to read: {stream: NAME}."""
     event_time: EventTimeSpec | None = None
-    """When it happened: {field, delay}, as {field: ts, delay: 10s}; {from: log} is the time of arrival."""
+    """Source of event time: {field, delay}, as {field: ts, delay: 10s}. {from: log} is the arrival time."""
     inputs: Annotated[list[StreamInputSpec], Field(min_length=1, max_length=INPUTS_MAX)] | None = None
     """Instead of `input` and `event_time`: several streams, each {stream, start, event_time}."""
     steps: list[SerializeAsAny[StepSpec]] = Field(min_length=1)
-    """What is done, in order: each step takes what the one before it gives, or the one that it names in `from`."""
+    """Steps in order. Each step reads the output of the step before it, or of the step in `from`."""
     late: Annotated[
         Annotated[Literal["dead_letter", "drop"], Tag(WORD)] | Annotated[LateSpec, Tag(MAPPING)],
         Discriminator(word_or_mapping),
     ] = "dead_letter"
-    """What becomes of a late record: one whose event time is below the watermark. Or `{revise: DURATION}`: one that is no farther
-    below it revises the results that it belongs to."""
+    """Treatment of a late record, whose event time is below the watermark. `{revise: DURATION}`: a record that is at most this
+    far below the watermark revises the results that contain it."""
     on_error: Literal["dead_letter", "crash"] = "dead_letter"
-    """What becomes of a record that can't be used; crash stops the job at its slice."""
+    """Treatment of a record that can't be processed. `crash` stops the job at its slice."""
     guarantee: Literal["exactly_once", "at_least_once", "none"] = "exactly_once"
-    """What a failure may do to results: nothing; repeat some; or leave records out of open windows."""
+    """Effect of a failure on results: none, some repeated results, or records missing from open windows."""
     recovery: Literal["rewind", "snapshot"] = "rewind"
-    """How a start comes to the state of open windows: it reads the log again, or goes on from Spark's checkpoint on disk."""
+    """How a start restores the state of open windows: by reading the log again, or from Spark's checkpoint on disk."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """How often progress is recorded: {every, records}."""
     dead_letters: DeadLettersSpec = DeadLettersSpec()
-    """Whether dead letters can be searched for: {index, kept, newest}."""
+    """Search index for dead letters: {index, kept, newest}."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         for name in ("input", "event_time"):
             if self.inputs is None and getattr(self, name) is None:
                 yield (name,), f"is missing; expected: {docstrings_of(type(self))[name]}"
             elif self.inputs is not None and getattr(self, name) is not None:
-                yield (name,), "stands beside 'inputs', which says it for each stream; remove one of them"
+                yield (name,), "is set for each stream in 'inputs'; remove one of them"
         if self.inputs is None and (self.input is None or self.event_time is None):
             return
         streams = self.streams
@@ -111,19 +111,19 @@ class PipelineSpec(DocumentModel):
             if stream in streams[:at]:
                 yield (
                     ("inputs", at, "stream"),
-                    f"'{stream}' is read already; name it once, and let several steps take 'from: {stream}'",
+                    f"'{stream}' is already listed; list it once, and let several steps read 'from: {stream}'",
                 )
         for at, read in enumerate(self.reads):
             if self.is_batch and read.end is None:
                 yield (
                     (*self.path_of_input(at), "end"),
-                    "is missing: another of the streams has an end, and a batch ends in all of them; add one, as 'end: latest'",
+                    "is missing: another stream has an end, and a batch ends in all streams; add an end, as 'end: latest'",
                 )
         yield from graph_problems(self.steps, list(dict.fromkeys(streams)))
 
     @property
     def reads(self) -> list[StreamInputSpec]:
-        """What it reads, in the order of the document, whichever form that has."""
+        """Inputs in the order of the document, in either form."""
         if self.inputs is not None:
             return self.inputs
         assert self.input is not None and self.event_time is not None, "checked when the document was read"
@@ -135,39 +135,39 @@ class PipelineSpec(DocumentModel):
 
     @property
     def revise_ms(self) -> int:
-        """So far behind the watermark a record still counts, and revises what is emitted; 0: it is late."""
+        """Time below the watermark, in ms, in which a record still counts and revises results. 0 if such a record is late."""
         return self.late.revise if isinstance(self.late, LateSpec) else 0
 
     @property
     def is_batch(self) -> bool:
-        """Whether its job ends by itself: it reads its streams up to a place, and closes all windows there."""
+        """True if the job ends automatically: it reads its streams up to a position, and closes all windows there."""
         return any(one.end is not None for one in self.reads)
 
     @property
     def streams(self) -> list[str]:
-        """The streams that it reads, in the order of the document."""
+        """Streams that the pipeline reads, in the order of the document."""
         return [one.stream for one in self.reads]
 
     def path_of_input(self, at: int) -> Path:
-        """Where in the document that input stands whose place is `at`."""
+        """Return the path in the document of the input with this index."""
         return ("input",) if self.inputs is None else ("inputs", at)
 
     def path_of_event_time(self, at: int) -> Path:
-        """Where in the document the event time of that input stands."""
+        """Return the path in the document of the event time of the input with this index."""
         return ("event_time",) if self.inputs is None else ("inputs", at, "event_time")
 
     @property
     def sources(self) -> list[tuple[int, ...]]:
-        """For each step the places of those from which it takes; `step_graph.STREAM` and below: it takes a stream's records."""
+        """For each step, the indices of the steps that it reads. `step_graph.STREAM` and below are the records of a stream."""
         return sources(self.steps, self.streams)
 
     @property
     def has_branches(self) -> bool:
-        """Whether a step takes from another than the one before it."""
+        """True if a step reads another step than the one before it."""
         return any(taken != (at - 1,) for at, taken in enumerate(self.sources))
 
     def emissions(self) -> Iterator[tuple[str, EmitSpec]]:
-        """(stage, place) of each emission. An `emit` behind a window, or a join, is of that stage."""
+        """Yield (stage, sink) of each emission. An `emit` after a window or a join belongs to that stage."""
         stages: list[str | None] = []
         for step, taken in zip(self.steps, self.sources, strict=True):
             behind = None if taken[0] <= STREAM else stages[taken[0]]
@@ -176,25 +176,29 @@ class PipelineSpec(DocumentModel):
                 yield stages[-1] or step.record_stage_name, emit
 
     def lookups(self) -> list[str]:
-        """The lookups that it uses, each once."""
+        """Lookups that the pipeline uses, each once."""
         return list(dict.fromkeys(lookup for step in self.steps for lookup in step.lookups))
 
     def stage_names(self) -> list[str]:
-        """Of all windows and joins, and of all emissions of records."""
+        """Names of all windows and joins, and of all emissions of records."""
         windows = [step.stage_name for step in self.steps if step.stage_name is not None]
         return list(dict.fromkeys([*windows, *(stage for stage, _ in self.emissions())]))
 
     def emits_records_to(self, stream: str) -> bool:
-        """Whether it emits records to this stream, not results of windows."""
+        """Return True if it emits records, not results of windows, to this stream."""
         windows = {step.stage_name for step in self.steps}
         return any(
             sink_of(emit).is_stream and emit.name == stream and stage not in windows for stage, emit in self.emissions()
         )
 
     def reading_results(self, emitted: Container[str]) -> Self:
-        """The pipeline with the defaults for streams of results, which are `emitted`, where the document doesn't say: `watermark:
-        newest`, beside other streams `emissions`, and no `idle_timeout`. Whole emissions come, so the newest result is never
-        ahead of one that is still to come; and between two of them silence says nothing, nor while the other job is away."""
+        """Return the pipeline with the defaults for streams of results, where the document doesn't set them. `emitted`: these
+        streams.
+
+        The defaults are `watermark: newest`, or `emissions` if there are several streams, and no `idle_timeout`. Only whole
+        emissions are read, so the newest result is never ahead of a later one. Silence between emissions, or while the other
+        job is down, has no meaning.
+        """
 
         def with_defaults(time: EventTimeSpec, watermark: WatermarkPolicy) -> EventTimeSpec:
             defaults = {"watermark": watermark, "idle_timeout": None}
@@ -218,7 +222,7 @@ class PipelineSpec(DocumentModel):
         data: dict[str, Any] = super().as_document()
         written = [data] if self.inputs is None else data["inputs"]
         for read, one in zip(self.reads, written, strict=True):
-            for name in ("idle_timeout", "max_ahead"):  # null is never, and a missing value is the default
+            for name in ("idle_timeout", "max_ahead"):  # null means never, and a missing value means the default
                 one["event_time"].setdefault(name, getattr(read.event_time, name))
         return data
 
@@ -226,7 +230,7 @@ class PipelineSpec(DocumentModel):
 def json_schema() -> dict[str, object]:
     """Return the JSON Schema (draft 2020-12) of one document: a stream, a lookup or a pipeline. For editors and the API.
 
-    It tells the form. What fields mean to each other (a window that divides, a column that exists) `check` tells.
+    The schema describes the form. `check` checks relations between fields, for example that a column exists.
     """
     specs: list[type[DocumentModel]] = [StreamSpec, LookupSpec, PipelineSpec]
     _, schema = models_json_schema([(spec, "validation") for spec in specs], by_alias=True)

@@ -9,14 +9,14 @@ from strandline.core.document_values import FieldName
 from strandline.core.documents import Path
 from strandline.processing.pipelines.stages import Stage
 
-HAVING = "a condition on results is a step behind the window: 'where: CONDITION'"
+HAVING = "a condition on results is a step after the window: 'where: CONDITION'"
 
 
 class StageSpec(DocumentModel):
     """A stage in a document."""
 
     name: FieldName
-    """The stage's name: in results, status and dead letters."""
+    """Name of the stage in results, status and dead letters."""
 
     @property
     def sides(self) -> list[tuple[Path, str]]:

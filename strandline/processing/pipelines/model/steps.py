@@ -23,15 +23,14 @@ _FIELDS_OF_KINDS = tuple(part_of(kind, "document").Fields for kind in reversed(d
 def _places(value: object) -> object:
     if value == "updates":
         raise ValueError(
-            "results that come before their window closes are said of a place: write "
-            "[{elasticsearch: {name: NAME, updates: 10s}}]"
+            "updates of open windows are an option of a sink: write [{elasticsearch: {name: NAME, updates: 10s}}]"
         )
     return value
 
 
 class StepSpec(*_FIELDS_OF_KINDS, OpenModel):  # type: ignore[misc]  # one class for each kind of step
-    """One step: `derive`, `where`, `map`, `select`, `drop`, `enrich`, `dedupe`, `distinct`, `window` or `join` with or without
-    `emit` beside it, or `emit` alone. Each may say by `from` what it takes; a join says it by `left` and `right`."""
+    """One step: `derive`, `where`, `map`, `select`, `drop`, `enrich`, `dedupe`, `distinct`, `window` or `join`, or only `emit`. A
+    window or join can have `emit` too. `from` names the input of a step. A join names its inputs by `left` and `right`."""
 
     @classmethod
     def schema_extra(cls, added: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -41,23 +40,23 @@ class StepSpec(*_FIELDS_OF_KINDS, OpenModel):  # type: ignore[misc]  # one class
 
     model_config = ConfigDict(json_schema_extra=lambda schema: schema.update(StepSpec.schema_extra()))
     NOT_SUPPORTED: ClassVar[dict[str, str]] = {
-        "lookup": "fields of a lookup come by 'enrich: {lookup: NAME, key: FIELD}'",
+        "lookup": "to add fields of a lookup, write 'enrich: {lookup: NAME, key: FIELD}'",
         "filter": "to keep some records, write 'where: CONDITION'",
-        "aggregate": "aggregates stand in a window: 'window: {name: NAME, tumbling: 1m, by: [...], aggregate: {...}}'",
+        "aggregate": "aggregates belong to a window: 'window: {name: NAME, tumbling: 1m, by: [...], aggregate: {...}}'",
         "having": HAVING,
-        "sort": "results have no order in an index, a table or a stream: sort where they are read, or at the desk with pipeline "
-        "run --sort; for the first few of a window, top_n(x, n)",
-        "cogroup": "to group the records of several streams by one key, unite them with 'from: [a, b]', and let each aggregate "
-        "say which it takes: count(*) filter (where side = 'a')",
+        "sort": "results have no order in an index, a table or a stream. Sort them where they are read, or in a local run with "
+        "pipeline run --sort; for the first results of a window, use top_n(x, n)",
+        "cogroup": "to group the records of several streams by one key, unite them with 'from: [a, b]', and select the "
+        "records of each aggregate: count(*) filter (where side = 'a')",
     }
     emit: Annotated[list[EmitSpec] | None, BeforeValidator(_places)] = Field(default=None, min_length=1)
-    """Where results go: beside `window` or behind it those of the window; before the first window one for each record."""
+    """Sinks of results: those of the window, in its step or after it; before the first window, one result for each record."""
     name: FieldName | None = None
-    """By which later steps may take `from` it. Of an `emit` of records also the stage's name; else that is called like the
-    first place, with `_` for what no name may hold. A window has its name inside `window`."""
+    """Name by which later steps can read this step in `from`. For an `emit` of records, also the name of the stage; by default
+    the name of its first sink, with `_` for characters that names can't contain. A window has its name inside `window`."""
     source: str | Annotated[list[str], Field(min_length=1)] | None = Field(default=None, alias="from")
-    """The name of a step above, or of a stream, from which it takes; without it, the step before. A list unites: the records of
-    each, with the fields that all have."""
+    """Name of the step above, or of the stream, that this step reads. By default the step before it. A list unites: the records
+    of each entry, with the fields that all of them have."""
 
     @classmethod
     def with_packages(cls) -> type[Self]:
@@ -65,7 +64,7 @@ class StepSpec(*_FIELDS_OF_KINDS, OpenModel):  # type: ignore[misc]  # one class
 
     @classmethod
     def keywords(cls) -> tuple[str, ...]:
-        """Return the fields that say what is done with rows."""
+        """Return the fields that determine what a step does."""
         return (*KEYWORDS, *cls.ADDED)
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
@@ -73,29 +72,29 @@ class StepSpec(*_FIELDS_OF_KINDS, OpenModel):  # type: ignore[misc]  # one class
         verbs = [verb for verb in keywords if getattr(self, verb) is not None]
         if self.emit is not None and verbs and (len(verbs) > 1 or verbs[0] not in STAGE_KEYWORDS):
             stages = " or ".join(f"'{one}'" for one in STAGE_KEYWORDS)
-            yield ("emit",), f"'emit' stands beside {stages}, or in a step of its own, not beside '{verbs[0]}'"
+            yield ("emit",), f"'emit' is allowed with {stages}, or in its own step, but not with '{verbs[0]}'"
         elif len(verbs) != 1 and not (self.emit is not None and not verbs):
             found = f"has {' and '.join(verbs)}" if verbs else "has none"
-            yield (), f"a step is exactly one of {', '.join(keywords)}, emit, and this one {found}"
+            yield (), f"a step is exactly one of {', '.join(keywords)}, emit, but this one {found}"
         elif self.name is not None and self.stage is not None:
-            yield ("name",), f"a {verbs[0]}'s name stands inside '{verbs[0]}'; remove this one"
+            yield ("name",), f"the name of a {verbs[0]} belongs inside '{verbs[0]}'; remove this one"
         if self.sides and self.source is not None:
             sides = " and ".join(f"'{path[-1]}'" for path, _ in self.sides)
-            yield ("from",), f"a {verbs[0]} says by {sides} what it takes; remove this"
+            yield ("from",), f"a {verbs[0]} names its inputs by {sides}; remove this"
 
     @property
     def keyword(self) -> str | None:
-        """The field that says what is done with rows. None if the step is an emission."""
+        """Field that determines what the step does. None if the step is an emission."""
         return next((one for one in self.keywords() if getattr(self, one) is not None), None)
 
     @property
     def value(self) -> Any:
-        """The value of this field. None if the step is an emission."""
+        """Value of this field. None if the step is an emission."""
         return None if self.keyword is None else getattr(self, self.keyword)
 
     @property
     def stage(self) -> StageSpec | None:
-        """The stage, if the step is one."""
+        """The stage. None if the step isn't one."""
         return self.value if isinstance(self.value, StageSpec) else None
 
     @property
@@ -105,29 +104,29 @@ class StepSpec(*_FIELDS_OF_KINDS, OpenModel):  # type: ignore[misc]  # one class
 
     @property
     def lookups(self) -> tuple[str, ...]:
-        """The lookups that the step reads."""
+        """Lookups that the step reads."""
         return tuple(getattr(self.value, "lookups", ()))
 
     @property
     def stage_name(self) -> str | None:
-        """The name of the stage, if this step is one."""
+        """Name of the stage. None if the step isn't one."""
         return None if self.stage is None else self.stage.name
 
     @property
     def taken(self) -> tuple[str, ...]:
-        """The names of what it takes from; none: the step before."""
+        """Names in `from`. Empty if the step reads the step before it."""
         if self.source is None:
             return ()
         return (self.source,) if isinstance(self.source, str) else tuple(self.source)
 
     @property
     def own_name(self) -> str | None:
-        """By which others may take from it."""
+        """Name by which other steps can read it. None if it has no name."""
         return self.stage_name or self.name
 
     @property
     def names_taken(self) -> list[tuple[Path, str]]:
-        """The names of what it takes from, and where each stands; none: the step before."""
+        """(path, name) of each input that the step names. Empty if it reads the step before it."""
         if self.sides:
             return [((str(self.keyword), *path), name) for path, name in self.sides]
         if len(self.taken) == 1:
@@ -136,7 +135,7 @@ class StepSpec(*_FIELDS_OF_KINDS, OpenModel):  # type: ignore[misc]  # one class
 
     @property
     def record_stage_name(self) -> str:
-        """The name of the stage, if this step is an emission of records."""
-        assert self.emit, "asked of an emission"
+        """Name of the stage if this step is an emission of records."""
+        assert self.emit, "only called for an emission"
         name = self.name or re.sub(r"[^A-Za-z0-9_]", "_", self.emit[0].name).strip("_") or "records"
         return f"emit_{name}" if name[0].isdigit() else name
