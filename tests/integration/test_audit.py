@@ -211,8 +211,8 @@ def test_each_planted_difference_is_found_and_named(audit_lab: AuditLab, job: st
     details = {one["id"]: one["detail"] for one in report["sample"]}
     n = documents[counted]["n"]
     assert details[counted] == f"n is {n + 1} in the index, this run computed {n}"
-    assert details[copied] == f"stands in {old} and {new}; it belongs in {new}"
-    assert details[moved] == f"stands in {old}; it belongs in {new}"
+    assert details[copied] == f"is in {old} and {new}; it belongs in {new}"
+    assert details[moved] == f"is in {old}; it belongs in {new}"
     assert report["totals_differences"] == []
 
     assert {one[:2] for one in found(report) if one[2].startswith("0/")} == {("extra", f"stream:{tens}")}

@@ -281,7 +281,7 @@ def test_another_backfill_over_a_part_of_it_replaces_that_part_alone(audit_lab: 
         ranges[stage].append((3, *window))
     killed = lab.backfill_killed_at(row, "backfill.swapped")
     assert killed.state is BackfillState.SWAPPING
-    with pytest.raises(Conflict, match="just being shown"):
+    with pytest.raises(Conflict, match="changing the aliases now"):
         lab.audit(NAME)
     with pytest.raises(Conflict, match="is swapping and can't become cancelled"):
         lab.ledger.move_backfill(NAME, 3, BackfillState.CANCELLED)
@@ -325,7 +325,7 @@ def test_where_the_log_lost_its_beginning_it_says_from_when_it_could_begin(audit
     places = [TopicPartition(STREAM, partition, offset - 1) for partition, offset in ends.items()]
     for future in admin.delete_records(places).values():
         future.result(stretched(30))
-    with pytest.raises(LogTruncated, match="the log no longer holds all records") as lost:
+    with pytest.raises(LogTruncated, match="the log no longer contains all records") as lost:
         lab.request_backfill(NAME, BASE_MS)
     possible_ms = int(datetime.fromisoformat(str(lost.value).rpartition("--from ")[2]).timestamp() * 1000)
     row = lab.request_backfill(NAME, possible_ms)

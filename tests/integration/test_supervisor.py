@@ -186,13 +186,13 @@ def test_job_fails_after_deaths_without_progress_until_a_person_starts_it(stage:
 
 @pytest.mark.guarantee("G77")
 def test_a_runner_that_is_killed_again_and_again_fails_the_job_with_that_cause(stage: Stage) -> None:
-    """As by the kernel for want of memory. Meanwhile the status says how often it was."""
+    """As by the kernel for lack of memory. Meanwhile the status says how often it was."""
     stage.behave("starve")
     stage.supervise(pause_first_s=0.4)
     how_often = f"({DEATHS - 1} ends in a row without progress); the next starts in"
     wait_until(lambda: stage.ledger.job(JOB).message, lambda text: how_often in text, "says how often", 180)
     failed = wait_until(lambda: stage.ledger.job(JOB), lambda job: job.state is JobState.FAILED, "failed", 180)
-    assert "the last time it was killed by SIGKILL" in failed.message and "want of memory" in failed.message
+    assert "the last time it was killed by SIGKILL" in failed.message and "lack of memory" in failed.message
 
 
 @pytest.mark.guarantee("G77")

@@ -259,8 +259,8 @@ def test_days_that_their_owner_has_removed_are_said_and_are_neither_missing_nor_
     report = lab.audit()
     assert (report.outcome, report.differences) == ("incomplete", 0), report
     assert report.incomplete == (
-        f"files:{lab.directory}/all has no file of a day before 2024-05-02T00:00:00.000Z any more, so 7 results were not "
-        "compared; ask for the rest alone with --from 2024-05-02T00:00:00.000Z"
+        f"files:{lab.directory}/all has no files of days before 2024-05-02T00:00:00.000Z, so 7 results were not compared; "
+        "to audit only later results, add --from 2024-05-02T00:00:00.000Z"
     )
     assert lab.counts()["all"] == {"same": 14, "removed": 7}
     from_ms = int(datetime(2024, 5, 2, tzinfo=UTC).timestamp() * 1000)
@@ -307,7 +307,10 @@ def test_a_place_that_is_not_there_is_said(lab: Lab) -> None:
     lab.ask("DROP TABLE 'all'")
     report = lab.audit()
     assert (report.outcome, report.differences) == ("incomplete", 0)
-    assert "minutes is not there, or not for the control service, so 21 results were not compared" in report.incomplete
+    assert (
+        "minutes does not exist, or the control service can't access it, so 21 results were not compared"
+        in report.incomplete
+    )
     assert "table:all is not there" in report.incomplete
 
 

@@ -139,7 +139,7 @@ def test_a_version_that_has_not_taken_over_can_not_say_where_its_results_begin(l
 
 @pytest.mark.parametrize(("from_ms", "to_ms"), [(6 * HOUR_MS, None), (2 * HOUR_MS, HOUR_MS), (0, MINUTE_MS)])
 def test_a_range_without_a_window_is_refused(ledger: Ledger, from_ms: int, to_ms: int | None) -> None:
-    with pytest.raises(Conflict, match="there is nothing to compute anew"):
+    with pytest.raises(Conflict, match="there is nothing to recompute"):
         plan(ledger, from_ms, to_ms)
 
 

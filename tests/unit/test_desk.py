@@ -193,10 +193,10 @@ def test_a_pipeline_by_log_time_needs_to_be_told_it() -> None:
 def test_a_stream_without_a_timestamp_is_tried_by_a_test() -> None:
     text = (ROOT / "examples" / "times.yaml").read_bytes()
     pipeline = read_pipeline(text, "times.yaml", "machine-times")
-    with pytest.raises(PermanentError, match="no field of type timestamp, so let a test say when they came"):
+    with pytest.raises(PermanentError, match="no field of type timestamp, so write a test with arrival times"):
         run(pipeline, b'{"id": "m1", "t": "02.12.2013 21:15:00", "v": 1}')
     with pytest.raises(
-        InvalidDocument, match="log time can't be taken from 'v'; the stream has no field of type timestamp"
+        InvalidDocument, match="can't read log time from 'v'; the stream has no field of type timestamp"
     ):
         Desk(pipeline, log_time="v")
 
@@ -433,13 +433,14 @@ def test_a_record_comes_to_a_stream_from_topics_that_it_takes_alone(tmp_path: Pa
     for topic in ("garden/temp", "home/temp", "home/a/b/temp"):
         wrong = [*steps, {"record": "21.5", "topic": topic, "at": at}]
         assert run_case(CaseSpec.from_document(given | {"steps": wrong}), tmp_path).sentences == [
-            f"no record of topic '{topic}' comes to stream home, which takes home/+/temp, attic/#; mend the topic, or mqtt.topics"
+            f"stream home gets no record of topic '{topic}', because it subscribes to home/+/temp, attic/#; "
+            "correct the topic or mqtt.topics"
         ]
     (sentence,) = case(
         tmp_path, steps=[{"record": {"tank": "a", "ts": 1, "level": 1}, "topic": "home/kitchen"}]
     ).sentences
     assert sentence == (
-        "no record of topic 'home/kitchen' comes to stream tanks, which takes none; say in its document which: "
+        "stream tanks gets no record of topic 'home/kitchen', because it subscribes to no topic; set its topics: "
         "mqtt: {topics: [home/kitchen]}"
     )
 
@@ -498,7 +499,7 @@ def test_a_lookup_changes_between_the_records_of_a_case(tmp_path: Path) -> None:
     wrong = [{"lookups": {"tank": "after.csv"}}]
     report = run_case(CaseSpec.from_document(given | {"steps": wrong}), tmp_path)
     assert "holds no lookup 'tank'; did you mean 'tanks'" in report.sentences[0]
-    with pytest.raises(InvalidDocument, match="is of records, and this step is a 'lookups'"):
+    with pytest.raises(InvalidDocument, match="is only for records, but this step is a 'lookups'"):
         CaseSpec.from_document(given | {"steps": [{"lookups": {}, "at": 1}]})
 
 
@@ -518,7 +519,7 @@ def test_a_lookup_changes_between_the_records_of_a_case(tmp_path: Path) -> None:
             "rows.json: file: row 2: has the key tank 'a', as has row 1",
         ),
         ("rows.csv", None, "rows.csv can't be read"),
-        ("rows.xlsx", "", "rows.xlsx: rows come as .csv, .tsv"),
+        ("rows.xlsx", "", "rows.xlsx: a file of rows must have one of the suffixes .csv, .tsv"),
     ],
 )
 def test_what_is_wrong_with_a_file_of_rows_names_that_file(
@@ -589,7 +590,7 @@ def test_the_graph_tells_state_reach_and_retention() -> None:
     assert stage["state"]["panes_open"] == 3
     assert stage["state"]["bytes_a_pane_and_key"] == 8 + 8 + 4 + 8 + 8
     assert graph["inputs"][0]["columns_read"] == ["tank", "ts", "level"]
-    assert graph["hints"] == ["not read: note; these fields are checked all the same"]
+    assert graph["hints"] == ["not read: note; these fields are checked anyway"]
     alone = pipeline_graph(tanks("by: [tank]", "by: []"))
     assert alone["exchange"]["exchanges"] == 2
 

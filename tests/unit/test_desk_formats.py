@@ -122,13 +122,15 @@ def test_a_binary_record_is_no_line_and_the_sentence_says_what_to_give(tmp_path:
     for name in BINARY:
         stream, _ = read_documents((EXAMPLES / f"{name}.yaml").read_bytes(), name)
         config = record_format(StreamSpec.parse(stream))
-        with pytest.raises(PermanentError, match=rf"format {name} is no line of text; give .* in base64 .*\(\.b64\)"):
+        with pytest.raises(
+            PermanentError, match=rf"format {name} is not a line of text; pass .* in base64 .*\(\.b64\)"
+        ):
             list(read_records(tmp_path / "records.bin", config))
     (tmp_path / "a.b64").write_bytes(b"aGk=\nno base64\n")
     with pytest.raises(PermanentError, match=r"a\.b64: line 2 is no base64"):
         list(read_records(tmp_path / "a.b64", config))
     raw = record_format(StreamSpec.from_document({"stream": "a", "format": "raw", "schema": {"x": "string"}}))
-    with pytest.raises(PermanentError, match=r"is a file of Avro, and the stream's format is raw"):
+    with pytest.raises(PermanentError, match=r"is a file of Avro, but the stream's format is raw"):
         list(read_records(tmp_path / "a.avro", raw))
 
 
@@ -160,7 +162,7 @@ def test_schemas_beside_the_document_are_read(say: Say, tmp_path: Path) -> None:
 def test_schemas_of_a_registry_are_asked_for_where_one_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = read_pipeline(documents_of("avro\navro: {registry: true}").encode(), "meters.yaml")
     monkeypatch.delenv("STRANDLINE_SCHEMA_REGISTRY_URL", raising=False)
-    with pytest.raises(InvalidSettings, match="name their avro schemas in a schema registry, and none is set"):
+    with pytest.raises(InvalidSettings, match="name their avro schemas in a schema registry, but none is set"):
         Desk(pipeline)
     registry = RegistryServer()
     try:
@@ -265,10 +267,10 @@ def test_requests_with_metrics_are_records(say: Say, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("unit", "number", "told"),
     [
-        ("ns", 1_793_534_400, "field ts is read in ns, and in s that would be 2026-11-01: if it counts"),
+        ("ns", 1_793_534_400, "field ts is read in ns, but in s the first would be 2026-11-01; if it counts"),
         ("ms", 1_793_534_400, "write ts: {type: timestamp, unit: s} in the stream's schema"),
-        ("us", 1_793_534_400_000, "and in ms that would be 2026-11-01: if it counts"),
-        ("s", 5, "look at the values of field ts, and at its 'unit' in the schema, which is s"),
+        ("us", 1_793_534_400_000, "but in ms the first would be 2026-11-01; if it counts"),
+        ("s", 5, "check the values of field ts, and its 'unit' in the schema, which is s"),
         ("s", 1_793_534_400, None),
     ],
 )
@@ -285,7 +287,7 @@ def test_a_run_warns_where_all_times_lie_before_1990(
     if told is None:
         assert said.err == ""
         return
-    assert said.err.startswith("warning: all event times of stream meters lie before 1990, the first at 1970-01-")
+    assert said.err.startswith("warning: all event times of stream meters are before 1990, the first at 1970-01-")
     assert told in said.err
     (line,) = say(*run, "--json").err.splitlines()
     assert told in json.loads(line)["warning"]

@@ -596,7 +596,7 @@ def test_an_array_that_is_too_large_is_said(tmp_path: Path, monkeypatch: pytest.
     (file := tmp_path / "records.json").write_text(json.dumps([*ROWS] * 3, indent=1))
     config = record_format(StreamSpec.from_document({"stream": "s", "schema": {"v": "double"}}))
     with pytest.raises(
-        PermanentError, match="seems to be one JSON array, of more than 100 bytes; give one object a line: jq"
+        PermanentError, match="seems to be one JSON array of more than 100 bytes; pass one object per line: jq"
     ):
         list(read_records(file, config))
     file.write_text(json.dumps(ROWS[0] | {"x": ["y" * 20] * 9}, indent=1))

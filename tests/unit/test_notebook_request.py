@@ -45,8 +45,8 @@ def test_a_stream_by_time_or_offsets_and_a_job_by_slices() -> None:
     ("options", "sentence"),
     [
         ({}, "either 'stream'"),
-        ({"stream": "s", "slices": "1"}, "slices are those of a job"),
-        ({"job": "j", "from": "1"}, "have their bounds"),
+        ({"stream": "s", "slices": "1"}, "slices belong to a job"),
+        ({"job": "j", "from": "1"}, "a job is read by slices"),
         ({"job": "j", "slices": "1-x"}, "expected a number or a range"),
         ({"job": "j", "slices": "-"}, "expected a number or a range"),
         ({"stream": "s", "form": "1"}, "did you mean 'from'"),
@@ -57,8 +57,8 @@ def test_a_stream_by_time_or_offsets_and_a_job_by_slices() -> None:
         ({"stream": "s", "stage": "w"}, "it is one of what=results"),
         ({"what": "results"}, "needs the option 'job'"),
         ({"what": "everything"}, "expected one of: records"),
-        ({"stream": "s", "ledger": "postgresql+psycopg://a:secret@h/db"}, "would show up in Spark's plans"),
-        ({"stream": "s", "elasticsearch": "http://a:secret@h:9200"}, "would show up in Spark's plans"),
+        ({"stream": "s", "ledger": "postgresql+psycopg://a:secret@h/db"}, "would appear in Spark's plans"),
+        ({"stream": "s", "elasticsearch": "http://a:secret@h:9200"}, "would appear in Spark's plans"),
         ({"stream": "s", "data_dir": "/nowhere"}, "strandline up --data-dir /nowhere"),
     ],
 )

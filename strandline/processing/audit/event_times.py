@@ -1,9 +1,9 @@
-"""Event time as the log has it, held against what slices and checkpoints record. Pure.
+"""Event time recomputed from the log, and compared with slices and checkpoints. Pure.
 
-A watermark that is too high makes good records late, and then everything else agrees: their dead letters are there, and no window
-misses them. So an audit works out from the records themselves how far event time came in each partition, and from that, the
-recorded rule and the recorded silences, every watermark and how far each slice closes windows. It shares no arithmetic with the
-planner. What it can't know is whether a recorded silence was one.
+A watermark that is too high makes good records late. Then everything else agrees: their dead letters exist, and no window misses
+them. So an audit computes the event time reached in each partition from the records. From these times, the recorded rule, and the
+recorded silences, it computes every watermark, and the times up to which each slice closes windows. It shares no arithmetic with
+the planner. It can't verify that a recorded silence was one.
 """
 
 from __future__ import annotations
@@ -26,22 +26,25 @@ class LatestTimes(NamedTuple):
 
     event_ms: int
     logged_ms: int
-    """The latest of the times to which each record can move event time: its event time, or its log time if that is earlier."""
+    """Latest time to which a record can advance event time: its event time, or its log time if that is earlier."""
 
     def with_others(self, other: LatestTimes) -> LatestTimes:
         return LatestTimes(max(self.event_ms, other.event_ms), max(self.logged_ms, other.logged_ms))
 
 
 LatestEvents = dict[tuple[str, int, int], LatestTimes]
-"""(stream, partition, offset) -> latest times of the accepted records that are read from that offset to the next one. No range
-reaches beyond its slice."""
+"""(stream, partition, offset) -> latest times of the accepted records from that offset to the next one in the mapping. No range
+extends beyond its slice."""
 
 
 def event_time_differences(
     done: Iterable[tuple[SliceRow, CheckpointRow]], before: CheckpointRow | None, latest: LatestEvents
 ) -> Iterator[str]:
-    """A sentence for each recorded value that is not what the log gives. `done`: slices in order, all of whose records are in
-    `latest`; `before`: the checkpoint before the first of them, with which the computation begins."""
+    """Yield a sentence for each recorded value that differs from the log.
+
+    `done`: slices in their order, all of whose records are in `latest`. `before`: the checkpoint before the first of them, from
+    which the computation starts.
+    """
     events = _by_place(latest)
     reached = _places(before.reached) if before is not None else {}
     closed_ms = before.closes_ms if before is not None else None
@@ -57,7 +60,7 @@ def event_time_differences(
             for place, end in _places(row.offsets).items()
             if end > row.offsets_first.get(place[0], {}).get(place[1], 0)
         }
-        # Records that may be accepted end a silence, and once they are known, those that are accepted and not too late.
+        # Records that can be accepted end a silence. When they are known, only those that are accepted and not too late end it.
         before_it = {place: ms for place, ms in silence_ms.items() if place not in filled}
         accepted = {
             place for place, times in found.items() if row.watermark_ms is None or times.event_ms >= row.watermark_ms
@@ -71,20 +74,20 @@ def event_time_differences(
             yield f"slice {row.number}: watermark {_time(watermark_ms)} by the log, {_time(row.watermark_ms)} by the ledger"
         if checkpoint.closes_ms != closes_ms:
             yield (
-                f"slice {row.number}: windows closed up to {_time(closes_ms)} by the log, {_time(checkpoint.closes_ms)} by the "
-                "ledger"
+                f"slice {row.number}: windows closed up to {_time(closes_ms)} by the log, but {_time(checkpoint.closes_ms)} "
+                "by the ledger"
             )
         for what, ours, theirs in (("before", reached, row.reached), ("after", after, checkpoint.reached)):
             told = _places(theirs)
             if ours != told:
                 yield f"slice {row.number}: event time {what} it was {_times(ours)} by the log, {_times(told)} by the ledger"
-        # Each slice is held against the log, and not against the mistake of the one before it.
+        # Each slice is compared with the log, not with an error of the slice before it.
         reached, closed_ms = after, checkpoint.closes_ms
 
 
 def _moves_to(row: SliceRow, place: Place, times: LatestTimes) -> int:
-    """How far these records move event time: not beyond their log times. Log times of producers are no limit, but the time of the
-    plan is: all records of the slice were there by then."""
+    """Return the event time to which these records advance it, at most their log times. If producers set the log times, the
+    limit is the time of the plan instead, because all records of the slice existed then."""
     if row.rule.of(place[0]).bound == "planned":
         return min(times.event_ms, row.planned_ms)
     return times.logged_ms
@@ -96,14 +99,17 @@ def _watermark(
     silence_ms: Mapping[Place, int],
     begin_anew: Collection[str] = (),
 ) -> int | None:
-    """`begin_anew`: streams with a partition that has records in the slice and had no accepted record before. Nobody knows how
-    far event time has come there, so only the newest of the others can give a watermark, where the rule follows it.
+    """Return the watermark by the rule. None if nothing can be known yet.
 
-    Each place holds the watermark back at its event time less its stream's delay, unless it is idle. Of a stream that goes by the
-    newest, the latest place alone does; and all of them while one isn't idle. So it is of one that goes by emissions, which holds
-    the watermark back at what its emitter says where that is later, and lets none be beside others before anything is known.
-    When all are idle, all hold it back by that, but the place furthest behind moves on with the shortest time beyond a timeout;
-    and after one more timeout none holds it back, and the furthest ahead moves on.
+    - Each partition holds the watermark back at its event time minus the delay of its stream, unless it is idle.
+    - For a stream with the rule `newest`, only its latest partition does, and all of them while one isn't idle.
+    - For a stream with the rule `emissions`, this is the same, but the watermark is the time of its emitter if that is later.
+      There is no watermark with other streams before that time is known.
+    - If all partitions are idle, all hold it back. But the partition that lags furthest behind advances with the shortest time
+      beyond a timeout. After one more timeout none holds it back, and the partition that is furthest ahead advances.
+
+    `begin_anew`: streams with a partition that has its first records in the slice, and none accepted before. The event time
+    reached there is unknown, so only the newest of the other partitions can determine the watermark, if the rule follows it.
     """
     less_delay = {place: ms - rule.of(place[0]).delay_ms for place, ms in reached.items()}
     timeouts_ms = {
@@ -139,7 +145,7 @@ def _watermark(
 
 
 def _by_place(latest: LatestEvents) -> dict[Place, list[tuple[int, LatestTimes]]]:
-    """Place -> (offset, latest times), by offset."""
+    """Return partition -> (offset, latest times), by offset."""
     found: dict[Place, list[tuple[int, LatestTimes]]] = defaultdict(list)
     for (stream, partition, offset), times in sorted(latest.items()):
         found[stream, partition].append((offset, times))

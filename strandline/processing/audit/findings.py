@@ -1,4 +1,4 @@
-"""What the comparison found: counts of all, and the first of the differences."""
+"""The outcome of the comparison: all counts, and the first differences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strandline.processing.audit_queries.table import Database, Table
 
 
 def find(database: Database, compared: Table, reconciler: Reconciler) -> Found:
-    """Compare all rows by store and id. Raises PermanentError where DuckDB can't sort them."""
+    """Compare all rows by store and id. Raises PermanentError if DuckDB can't sort them."""
     counts: Counter[tuple[str, str, str]] = Counter()
 
     def differences() -> Iterator[Finding]:

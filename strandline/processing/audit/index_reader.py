@@ -1,4 +1,4 @@
-"""Reads documents back from the index for the audit: a snapshot of each alias, in pages of a bounded size."""
+"""Reads documents from the index for the audit: a snapshot of each alias, in pages of bounded size."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from strandline.results.elasticsearch_client import RequestRefused, request
 
 PAGE_DOCUMENTS = 2_000
 _KEEP_ALIVE = "1h"
-"""How long the index keeps an unused snapshot: one waits while a part of each other alias is read."""
+"""Time for which the index keeps an unused snapshot. A snapshot is unused while parts of the other aliases are read."""
 _TIMEOUT_S = 60.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredDocument:
-    """A document as it stands in the index."""
+    """A document in the index."""
 
     index: str
     id: str
     job: str | None
-    """The job that wrote it; None where the document names none."""
+    """Job that wrote it. None if the document names none."""
     end_ms: int | None
-    """The window's end; None where the document has none that can be read."""
+    """End of its window. None if the document has no readable one."""
     emission: int | None
-    """The slice that made it final; None where the document has no number."""
+    """Slice that made it final. None if the document has no number."""
     body: bytes
-    """Its result as JSON, without the run that wrote it."""
+    """Result as JSON, without the run that wrote it."""
 
 
 @dataclass(frozen=True)
 class EndRange:
-    """Window ends after `after_ms`, up to and including `up_to_ms`; None is without a bound."""
+    """Window ends after `after_ms`, up to and including `up_to_ms`. None means no bound."""
 
     after_ms: int | None = None
     up_to_ms: int | None = None
 
     def holds(self, end_ms: int | None) -> bool:
-        """Whether `query` would find it. A document without a window end is only in the range without bounds."""
+        """Return True if `query` would find this end. A document without a window end is only in the range without bounds."""
         if end_ms is None:
             return self == EndRange()
         return (self.after_ms is None or end_ms > self.after_ms) and (self.up_to_ms is None or end_ms <= self.up_to_ms)
@@ -71,7 +71,7 @@ def open_snapshot(url: str, alias: str) -> str:
 
 
 def close_snapshot(url: str, snapshot: str) -> None:
-    """Close a snapshot. It is no error if it has expired."""
+    """Close a snapshot. An expired snapshot is no error."""
     try:
         request(url, "DELETE", "/_pit", timeout_s=_TIMEOUT_S, body={"id": snapshot})
     except RequestRefused as error:
@@ -80,7 +80,7 @@ def close_snapshot(url: str, snapshot: str) -> None:
 
 
 def count_documents(url: str, snapshot: str, ends: EndRange) -> int:
-    """How many documents of the snapshot have a window end in the range."""
+    """Return the number of documents of the snapshot whose window ends in the range."""
     body = {"size": 0, "track_total_hits": True, "query": ends.query(), "pit": _pit(snapshot)}
     answer = request(url, "POST", "/_search", timeout_s=_TIMEOUT_S, body=body)
     return int(answer["hits"]["total"]["value"])
@@ -89,11 +89,11 @@ def count_documents(url: str, snapshot: str, ends: EndRange) -> int:
 def read_documents(
     url: str, snapshot: str, ends: EndRange, part: int, parts: int, shown: dict[str, Any] | None = None
 ) -> Iterator[Sequence[StoredDocument]]:
-    """Yield part `part` of `parts` of the snapshot's documents, page by page. `shown`: the query for what an alias shows, where
-    the snapshot is of an index and not of the alias; None: all of it.
+    """Yield part `part` of `parts` of the snapshot's documents, page by page.
 
-    Raises IndexUnavailable when the index did not answer for all of its shards, RequestRefused when the snapshot has
-    expired.
+    `shown`: query for the documents that an alias shows, for a snapshot of an index. None to read all documents.
+
+    Raises IndexUnavailable if the index didn't respond for all of its shards, RequestRefused if the snapshot has expired.
     """
     query = ends.query() if shown is None else {"bool": {"filter": [ends.query(), shown]}}
     body: dict[str, Any] = {"size": PAGE_DOCUMENTS, "query": query, "sort": ["_shard_doc"]}
@@ -104,7 +104,7 @@ def read_documents(
         answer = request(url, "POST", "/_search", timeout_s=_TIMEOUT_S, body=body)
         if answer.get("timed_out") or answer["_shards"]["failed"]:
             raise IndexUnavailable(
-                f"the index at {without_credentials(url)} answered for a part of its shards only; see to its health and "
+                f"the index at {without_credentials(url)} responded for only some of its shards; check its health, and "
                 "audit again"
             )
         hits = answer["hits"]["hits"]
@@ -126,7 +126,7 @@ def _stored(hit: dict[str, Any]) -> StoredDocument:
 
 
 def window_end_and_emission(source: dict[str, Any]) -> tuple[int | None, int | None]:
-    """Return what a document says of its window's end (ms) and its emission, each None where that can't be read."""
+    """Return the end of a document's window in ms, and its emission. Each is None if it can't be read."""
     try:
         end_ms = (datetime.fromisoformat(source["@timestamp"]) - _EPOCH) // timedelta(milliseconds=1)
     except (KeyError, TypeError, ValueError):
@@ -137,22 +137,22 @@ def window_end_and_emission(source: dict[str, Any]) -> tuple[int | None, int | N
 
 
 def job_of(source: dict[str, Any]) -> str | None:
-    """Return the job that a document says it is of; None where that can't be read."""
+    """Return the job that a document names. None if it can't be read."""
     origin = source.get("strandline")
     job = origin.get("job") if isinstance(origin, dict) else None
     return job if isinstance(job, str) else None
 
 
 def stage_of(source: dict[str, Any]) -> str:
-    """Return the stage that a document says it is of; empty where that can't be read."""
+    """Return the stage that a document names. Empty if it can't be read."""
     origin = source.get("strandline")
     return str(origin.get("stage", "")) if isinstance(origin, dict) else ""
 
 
 def encode_result(source: dict[str, Any]) -> bytes:
-    """Return a document's result as JSON; equal bytes are equal results."""
+    """Return the result of a document as JSON. Equal bytes are equal results."""
     result = result_of(source)
     try:
         return msgspec.json.encode(result)
-    except (OverflowError, UnicodeError):  # a whole number beyond 64 bits, half a surrogate pair: not written by us
+    except (OverflowError, UnicodeError):  # an integer beyond 64 bits, or half a surrogate pair: not written by a job
         return json.dumps(result).encode("ascii")

@@ -1,4 +1,5 @@
-"""The parts in which an audit reads, in processes of their own where there is enough to read: decoding is most of its work."""
+"""The parts in which an audit reads. If there is enough to read, they run in several processes, because decoding takes most
+time."""
 
 from __future__ import annotations
 
@@ -21,19 +22,19 @@ _ROWS_FOR_PROCESSES = 300_000
 
 @dataclass
 class Account:
-    """What was read of the log, or of the stores."""
+    """Counts and times of the data that was read from the log or the stores."""
 
     records: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     """Reason -> records."""
     latest: LatestEvents = field(default_factory=dict)
     results: Counter[str] = field(default_factory=Counter)
-    """Stage -> results, of stages of records."""
+    """Stage -> results, for stages of records."""
     standing: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """Store of files and day (since 1970) that a manifest names -> how many of its files are there."""
+    """(store of files, day since 1970) -> number of existing files that a manifest of this day names."""
 
     def add(self, other: Account) -> None:
-        """Take in what was found elsewhere."""
+        """Add the account of another part."""
         self.records += other.records
         self.rejected.update(other.rejected)
         self.latest.update(other.latest)
@@ -42,26 +43,26 @@ class Account:
 
 
 class Part(Protocol):
-    """A piece of bounded size. Travels pickled."""
+    """A part of bounded size. Sent to another process by pickle."""
 
     @property
     def rows(self) -> int:
-        """About how many rows it reads."""
+        """Approximate number of rows that it reads."""
 
     def run(self) -> Account:
-        """Read it, and write what was found to its tables."""
+        """Read the part, and write its rows to its tables."""
 
 
 def run_parts(parts: Sequence[Part]) -> Iterator[Account]:
-    """Run each part once, and yield what it found, in the order in which they end.
+    """Run each part once, and yield its account, in the order in which the parts end.
 
-    Raises what a part raised, TransientError when its process was killed.
+    Raises the error of a part, or TransientError if its process was killed.
     """
     processes = min(len(os.sched_getaffinity(0)), len(parts))
     if processes <= 1 or sum(part.rows for part in parts) < _ROWS_FOR_PROCESSES:
         yield from (part.run() for part in parts)
         return
-    # A fork would copy the locks of Kafka's and DuckDB's threads as they stand.
+    # A fork would copy the locked locks of Kafka's and DuckDB's threads.
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=spawn, initializer=_end_with_parent) as pool:
         try:
@@ -69,7 +70,7 @@ def run_parts(parts: Sequence[Part]) -> Iterator[Account]:
                 yield done.result()
         except BrokenProcessPool as error:
             raise TransientError(
-                "a process of the audit was killed, perhaps for want of memory; audit again"
+                "a process of the audit was killed, perhaps for lack of memory; audit again"
             ) from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

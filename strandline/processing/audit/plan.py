@@ -1,12 +1,12 @@
-"""The plan of an audit: which slices it reads and which windows it compares. Decided from the ledger before anything is read.
+"""The plan of an audit: the slices to read and the windows to compare. It is computed from the ledger before anything is read.
 
-A window is recomputed with the version that emitted it, from every slice that can hold one of its records. So committed
-slices fall into *version spans*. A span may read slices before its own, where its first windows begin, but only the
+A window is recomputed with the version that emitted it, from every slice that can contain one of its records. So committed
+slices are divided into *version spans*. A span can read slices before its own, where its first windows begin, but only the
 records of its own slices count in its totals.
 
 A complete backfill is one more span, with the version and the generation that the alias shows for its windows. It adds
 nothing to the totals: its records count in the spans of their slices. Those spans still compute the replaced windows,
-because the totals count them, but expect no documents of them.
+because the totals count them, but expect no documents for them.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.roles import LedgerReader
 
 RECORDS = "(records)"
-"""Among floors by stage: an event time above all those of slices that can't be audited, where records are emitted."""
+"""Key of emitted records in floors by stage. Its value is an event time above those of all slices that can't be audited."""
 WindowsByStage = Mapping[str, EndRange]
 """Stage -> the ends of its windows. A range up to 0 is empty."""
 
 
 @dataclass(frozen=True)
 class VersionSpan:
-    """Slices that one version committed, with the windows that they made final; or the windows of a backfill."""
+    """Slices that one version committed, with the windows that they made final. Or the windows of a backfill."""
 
     version: int
     pipeline: CheckedPipeline
     slice_first: int
-    """The first slice to read: it may hold records of the first window."""
+    """First slice to read: it can contain records of the first window."""
     slice_own: int
-    """The first slice whose records count in this span's totals."""
+    """First slice whose records count in this span's totals."""
     slice_last: int
     windows: WindowsByStage
     generation: int = 1
-    """The generation of its documents."""
+    """Generation of its documents."""
     is_backfill: bool = False
-    """A backfill counts no records."""
+    """True for a backfill, which counts no records."""
     replaced: Mapping[str, tuple[Generation, ...]] = field(default_factory=dict)
     """Alias -> the newer generations, which replace some of these windows."""
     records_after_ms: int | None = None
-    """Of emissions of records, those with a later event time are compared; None: all."""
+    """Emitted records with a later event time are compared. None if all are."""
 
     @property
     def events_from_ms(self) -> int:
-        """The earliest event time that a window, or an emission of records, of the span can hold."""
+        """Earliest event time that a window, or an emission of records, of the span can contain."""
         found = [
             _first_event(self.windows[stage.name].after_ms, self.pipeline.windows[: at + 1])
             for at, stage in enumerate(self.pipeline.stages)
@@ -72,51 +72,52 @@ class VersionSpan:
 
     @property
     def events_before_ms(self) -> int:
-        """Every window of the span ends at or before it."""
+        """Time at or before which every window of the span ends."""
         return max((ends.up_to_ms or 0 for ends in self.windows.values()), default=0)
 
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """What one audit reads and compares."""
+    """The slices that one audit reads, and the windows that it compares."""
 
     job: str
     asked: EndRange
     spans: tuple[VersionSpan, ...]
     slice_first: int
-    """The first slice whose records count in the totals."""
+    """First slice whose records count in the totals."""
     slice_last: int
-    """The last one."""
+    """Last slice whose records count in the totals."""
     slice_committed: int
-    """The last committed slice when the audit began; 0 before the first."""
+    """Last committed slice when the audit began. 0 if there was none."""
     slice_whole: int = 1
-    """Of earlier slices nothing is compared: not all that they wrote is held any more, or they are of an earlier life."""
+    """Earlier slices aren't compared: some of their results no longer exist, or they belong to an earlier incarnation."""
     scope: WindowsByStage = field(default_factory=dict)
-    """The windows that are compared."""
+    """Windows to compare."""
     totals: Totals = field(default_factory=lambda: Totals(0, 0, {}, {}))
     """The ledger's totals of slices `slice_first` to `slice_last`."""
     is_whole: bool = True
-    """Whether every window is audited, so that the ledger's counts of results can be compared."""
+    """True if every window is audited, so that the ledger's counts of results can be compared."""
     offsets_first: Offsets = field(default_factory=dict)
-    """Where the slices with compared dead letters begin: at `slice_first`, or later if older dead letters are gone."""
+    """Offsets where the slices with compared dead letters begin: those of `slice_first`, or later if older dead letters were
+    deleted."""
     offsets: Offsets = field(default_factory=dict)
-    """Where `slice_last` ends."""
+    """Offsets where `slice_last` ends."""
     letters_from: Mapping[int, int] = field(default_factory=dict)
-    """Where to start reading the dead letters: partition -> offset."""
+    """Partition -> offset from which dead letters are read."""
     stores: Mapping[str, tuple[Generation, ...]] = field(default_factory=dict)
     """Alias -> the backfilled generations that it shows."""
     generation: int = 1
-    """What the job itself writes."""
+    """Generation that the job itself writes."""
     incomplete: str = ""
-    """What can no longer be audited, in sentences; empty when all can."""
+    """What can no longer be audited, in sentences. Empty if everything can be audited."""
 
     def without_event_times_before(self, slice_held: int) -> AuditPlan:
-        """The plan, saying so if slices of it below `slice_held` were removed before their event times were compared."""
+        """Return the plan. If slices below `slice_held` were removed before their event times were compared, the plan says so."""
         if self.slice_first > self.slice_last or slice_held <= self.slice_first:
             return self
         why = (
-            f"event times of slices before {slice_held} were not compared, because the ledger was cleared of these slices while "
-            "the audit ran"
+            f"event times of slices before {slice_held} were not compared, because these slices were removed from the ledger "
+            "during the audit"
         )
         return replace(self, incomplete="; ".join(part for part in (self.incomplete, why) if part))
 
@@ -132,21 +133,25 @@ def plan_audit(
     backfills: Sequence[Backfilled] = (),
     generation: int = 1,
 ) -> AuditPlan:
-    """Plan the audit of `job` up to its last checkpoint. `load` gives the pipeline of a version. The starts are the first
-    offsets that Kafka still holds: of the input, the dead letters and each stream of results. `backfills` are the complete
-    ones, the oldest first; `generation` is what the job itself writes.
+    """Plan the audit of `job` up to its last checkpoint.
 
-    1. Find the last slice: that of the last checkpoint, or the first one that closes all the windows asked for, for good.
-    2. Cut the slices up to it into spans by version, and add the backfills; for each find its windows, and the slices that
-       can hold their records.
-    3. Where the log, the ledger, the dead-letter stream or a stream of results has lost its beginning, keep only the windows that
+    1. Find the last slice: that of the last checkpoint, or the first one that closes all requested windows permanently.
+    2. Divide the slices up to it into spans by version, and add the backfills. For each span, find its windows, and the slices
+       that can contain their records.
+    3. If the log, the ledger, the dead-letter stream, or a stream of results has lost its beginning, keep only the windows that
        lost nothing.
 
-    Raises NotFound when the job has no checkpoint, LedgerUnavailable.
+    - `load`: returns the pipeline of a version.
+    - `log_starts`, `letter_starts`, `result_starts`: first offsets that are still in Kafka, of the input, the dead letters, and
+      the streams of results.
+    - `backfills`: complete backfills, oldest first.
+    - `generation`: generation that the job itself writes.
+
+    Raises NotFound if the job has no checkpoint, LedgerUnavailable.
     """
     last = ledger.last_checkpoint(job)
     if last is None:
-        raise NotFound(f"job {job} has committed nothing yet; audit it once it has results")
+        raise NotFound(f"job {job} has committed nothing yet; audit it when it has results")
     slice_last = last.slice
     if asked.up_to_ms is not None:
         slice_last = min(slice_last, ledger.first_slice_final(job, asked.up_to_ms) or slice_last)
@@ -171,13 +176,13 @@ def plan_audit(
     spans = spans_above(floors)
     slice_held = ledger.first_slice_from(job, slice_last, log_starts)
     if any(span.slice_first < slice_held for span in spans):
-        # Every record before that slice has an event time of at most this.
+        # No record before that slice has a later event time.
         lost_up_to_ms = ledger.checkpoint(job, slice_held - 1).latest_event_ms or 0
         if emits_records:
             horizons = [0, *(one.pipeline.dedupe.within_ms for one in versions if one.pipeline.dedupe is not None)]
             floors[RECORDS] = max(floors.get(RECORDS, 0), lost_up_to_ms + 1 + max(horizons))
         for pipeline in [one.pipeline for one in versions] + [one.pipeline for one in backfills]:
-            # A window that ends later than these holds no record up to then.
+            # A window that ends after these times contains no record up to the lost event time.
             for stage, end_ms in zip(pipeline.stages, last_ends(pipeline.windows, lost_up_to_ms), strict=True):
                 floors[stage.name] = max(floors.get(stage.name, 0), end_ms)
         spans = spans_above(floors)
@@ -202,15 +207,15 @@ def plan_audit(
 def _incomplete(floor_ms: int) -> str:
     when = format_timestamp(floor_ms * 1000)
     return (
-        f"the log, the ledger, the dead-letter stream or a stream of results no longer holds all of windows before {when}, "
-        f"so not all of them were audited; ask for the rest alone with --from {when}"
+        f"windows before {when} can't all be audited: the log, the ledger, the dead-letter stream, or a stream of results "
+        f"has lost its beginning. To audit only later windows, add --from {when}"
     )
 
 
 def _with_facts(
     ledger: LedgerReader, plan: AuditPlan, slice_of_letters: int, letter_starts: Mapping[int, int]
 ) -> AuditPlan:
-    """Return the plan with its totals, offsets and windows from the ledger."""
+    """Return the plan with its totals, offsets, and windows from the ledger."""
     job, spans = plan.job, plan.spans
     names = dict.fromkeys(stage.name for span in spans for stage in span.pipeline.stages if stage.name in span.windows)
     before = ledger.totals(job, plan.slice_first - 1)
@@ -229,8 +234,8 @@ def _with_facts(
 
 
 def _first_slice_with_letters(ledger: LedgerReader, job: str, slice_last: int, letter_starts: Mapping[int, int]) -> int:
-    """The first slice, at most `slice_last` + 1, from which on all dead letters are still in Kafka."""
-    # No letter of these slices stands higher: what is gone from behind there is of a backfill, or of later slices.
+    """Return the first slice, at most `slice_last` + 1, from which all dead letters are still in Kafka."""
+    # No dead letter of these slices has a higher offset: deleted ones after it belong to a backfill, or to later slices.
     ends = ledger.checkpoint(job, slice_last).dead_letter_offsets
     starts = {partition: min(start, ends.get(partition, 0)) for partition, start in letter_starts.items()}
     if not any(starts.values()):
@@ -243,8 +248,10 @@ def _first_slice_with_letters(ledger: LedgerReader, job: str, slice_last: int, l
 def _ends_without_letters(
     ledger: LedgerReader, job: str, backfills: Sequence[Backfilled], letter_starts: Mapping[int, int]
 ) -> Iterator[tuple[str, int]]:
-    """Of backfills whose dead letters may be gone, each stage with the end of its last window. They stand behind those that there
-    were when it was asked for."""
+    """Yield each stage of backfills whose dead letters can be deleted, with the end of its last window.
+
+    Dead letters of a backfill follow those that existed when it was requested.
+    """
     for one in backfills:
         is_cleared = one.slice < ledger.floor(job)  # then all windows up to the floor are left out
         if not is_cleared and not _hold_all(letter_starts, ledger.checkpoint(job, one.slice).dead_letter_offsets):
@@ -252,12 +259,12 @@ def _ends_without_letters(
 
 
 def _hold_all(starts: Mapping[int, int], begin: Mapping[int, int]) -> bool:
-    """Whether a stream that starts there still holds all from `begin` on."""
+    """Return True if streams that start at `starts` contain everything from `begin`."""
     return all(begin.get(partition, 0) >= offset for partition, offset in starts.items())
 
 
 def _first_slice_with_results(ledger: LedgerReader, job: str, slice_last: int, starts: Offsets) -> int:
-    """The first slice, at most `slice_last` + 1, from which on all results in streams are still in Kafka."""
+    """Return the first slice, at most `slice_last` + 1, from which all results in streams are still in Kafka."""
     if not any(offset for partitions in starts.values() for offset in partitions.values()):
         return 1
 
@@ -275,10 +282,10 @@ def _first_slice_with_results(ledger: LedgerReader, job: str, slice_last: int, s
 def _first_slice_where(
     ledger: LedgerReader, job: str, slice_last: int, is_so: Callable[[CheckpointRow | None], bool]
 ) -> int:
-    """The first slice, at most `slice_last` + 1, for which `is_so` holds of the checkpoint before it (None before the first).
-    What holds of one slice must hold of all after it."""
+    """Return the first slice, at most `slice_last` + 1, for which `is_so` is true of the checkpoint before it (None before the
+    first). If it is true for one slice, it must be true for all later slices."""
 
-    def is_so_of(number: int) -> bool:  # where a slice's dead letters and results begin never falls
+    def is_so_of(number: int) -> bool:  # the start of a slice's dead letters and results never decreases
         return is_so(ledger.checkpoint(job, number - 1) if number > 1 else None)
 
     first = ledger.floor(job) + 1
@@ -287,7 +294,7 @@ def _first_slice_where(
 
 @dataclass(frozen=True)
 class _Versions:
-    """Slices `first` to `last` of one version, or of several that compute the same."""
+    """Slices `first` to `last` of one version, or of several versions that compute the same."""
 
     version: int
     pipeline: CheckedPipeline
@@ -309,7 +316,7 @@ def _versions(ledger: LedgerReader, job: str, load: Load, slice_last: int) -> li
 
 
 def _meaning(pipeline: CheckedPipeline) -> tuple[object, ...]:
-    """What results and dead letters depend on, besides the slices."""
+    """Return everything that results and dead letters depend on, except the slices."""
     sinks = [(stage.name, stage.emits) for stage in pipeline.all_stages]
     return pipeline.identity, sinks, pipeline.spec.late
 
@@ -317,10 +324,11 @@ def _meaning(pipeline: CheckedPipeline) -> tuple[object, ...]:
 def _span_of_versions(
     ledger: LedgerReader, job: str, versions: _Versions, asked: EndRange, floors: Mapping[str, int]
 ) -> VersionSpan | None:
-    """The span of these slices; None when it holds nothing to audit. `floors`: stage -> windows must end after."""
+    """Return the span of these slices. None if it contains nothing to audit. `floors`: stage -> time after which windows must
+    end."""
     before: dict[str, int | None] = {}
     if versions.first > 1:
-        # A stage that is new in this version begins with the first window that was not closed.
+        # A stage that is new in this version begins with the first window that wasn't closed.
         last = ledger.checkpoint(job, versions.first - 1)
         before = {stage.name: last.emitted.get(stage.name, last.closes_ms) for stage in versions.pipeline.stages}
     emitted = ledger.checkpoint(job, versions.last).emitted
@@ -345,7 +353,7 @@ def _span_of_versions(
     )
     slice_reaching = ledger.first_slice_reaching(job, span.events_from_ms)
     if asked.after_ms is None and not floors:
-        # Every slice counts in the totals, whether a window needs it or not.
+        # Every slice counts in the totals, even if no window needs it.
         return replace(span, slice_first=min(slice_reaching or versions.first, versions.first))
     is_empty = not any(map(_holds_a_window, windows.values())) and not versions.pipeline.record_stages
     if slice_reaching is None or slice_reaching > versions.last or is_empty:
@@ -356,7 +364,7 @@ def _span_of_versions(
 def _span_of_backfill(
     ledger: LedgerReader, job: str, backfill: Backfilled, asked: EndRange, floors: Mapping[str, int]
 ) -> VersionSpan | None:
-    """The span of a backfill's windows; None when none of them is to be audited."""
+    """Return the span of a backfill's windows. None if none of them must be audited."""
     windows = {}
     for stage, (after_ms, up_to_ms) in backfill.windows.items():
         after = max(after_ms, asked.after_ms or 0, floors.get(stage, 0))
@@ -383,8 +391,8 @@ def _holds_a_window(ends: EndRange) -> bool:
 
 
 def _first_event(after_ms: int | None, windows: Sequence[WindowShape]) -> int:
-    """No record before it is in a window of the last of these stages that ends after `after_ms`. None: any window, and no record
-    is from before 1970."""
+    """Return a time before which no record is in a window of the last of these stages that ends after `after_ms`. None for any
+    window; no record is from before 1970."""
     return 0 if after_ms is None else first_event(windows, after_ms)
 
 
@@ -403,19 +411,19 @@ def _refused_since(refused: dict[str, int], before: dict[str, int]) -> dict[str,
 
 
 def whole_range(ranges: Sequence[EndRange]) -> EndRange:
-    """The least range that holds all of these. It has no beginning where one of them has none."""
+    """Return the smallest range that contains all of these. It has no beginning if one of them has none."""
     after_ms = [one.after_ms for one in ranges if one.after_ms is not None]
     is_bounded = len(after_ms) == len(ranges)
     return EndRange(min(after_ms) if is_bounded else None, max(one.up_to_ms or 0 for one in ranges))
 
 
 def streams_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
-    """Stage -> the streams that it emits to."""
+    """Return stage -> the streams that it emits to."""
     return {stage.name: stage.streams for stage in pipeline.all_stages}
 
 
 def stores_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
-    """Stage -> the stores of its results, as the reconciliation names them."""
+    """Return stage -> the stores of its results, with the names of the reconciliation."""
     return {
         stage.name: tuple(store_of(emit) for emit in stage.emits if sink_of(emit).is_compared)
         for stage in pipeline.all_stages
@@ -423,5 +431,5 @@ def stores_of(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
 
 
 def stores_of_letters(pipeline: CheckedPipeline) -> dict[str, tuple[str, ...]]:
-    """Stage -> its stores, and the places whose results are not compared but may be refused."""
+    """Return stage -> its stores, and the sinks whose results aren't compared but can be refused."""
     return {stage.name: tuple(store_of(emit) for emit in stage.emits) for stage in pipeline.all_stages}

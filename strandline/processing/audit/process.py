@@ -1,10 +1,10 @@
 """The audit of one job: `python -m strandline.processing.audit.process --job NAME [--after-ms MS] [--up-to-ms MS]`.
 
-Recomputes the job's windows from log, ledger and pipeline with DuckDB, and compares. Writes JSON lines to
-stdout: `{"progress": {...}}` while it works, at the end one `{"report": {...}}` or `{"error": {...}}`.
+It recomputes the job's windows from log, ledger, and pipeline with DuckDB, and compares them with the results. It writes JSON
+lines to stdout: `{"progress": {...}}` during the work, and one `{"report": {...}}` or `{"error": {...}}` at the end.
 
-Exit codes, as those of `strandline job audit`: 0 clean; 3 something differs; 1 the audit failed, or could not look at all
-that was asked for.
+Exit codes are those of `strandline job audit`: 0 if nothing differs; 3 if something differs; 1 if the audit failed, or could not
+audit everything that was requested.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ EXIT_CODES: dict[Outcome, int] = {"clean": 0, "differences": 3, "incomplete": EX
 
 
 class Audit:
-    """One audit of one job. Reads only; in the index it opens snapshots and closes them."""
+    """One audit of one job. It only reads; in the index it opens and closes snapshots."""
 
     def __init__(self, settings: Settings, job: str, asked: EndRange) -> None:
         self._settings = settings
@@ -67,17 +67,17 @@ class Audit:
         self._index = LogIndex(settings.kafka_bootstrap)
 
     def run(self) -> AuditReport:
-        """Recompute, compare, report.
+        """Recompute, compare, and report.
 
-        1. Plan from the ledger: audit up to the present last checkpoint, whatever the job does meanwhile. Note where its slices
-           cut the log, because slices may be removed from the ledger while the audit runs.
+        1. Plan from the ledger, up to the current last checkpoint, while the job continues. Record where its slices divide the
+           log, because slices can be removed from the ledger during the audit.
         2. Take a snapshot of the index, and the ends of the streams of results and of dead letters. Raise Conflict if a backfill
            became complete in between.
-        3. Read the stored results, also from files and tables, and the dead letters. The ledger has all slices that wrote this.
-           Read the log and compute the windows anew.
-        4. Compare the totals of the log with those of the ledger, and event times, watermarks and closes of each slice that the
-           ledger still holds.
-        5. Compare results, documents, rejected records and dead letters, id by id.
+        3. Read the stored results, also from files and tables, and the dead letters. The ledger contains all slices that wrote
+           them. Read the log and recompute the windows.
+        4. Compare the totals of the log with those of the ledger. Compare event times, watermarks, and closes of each slice
+           that is still in the ledger.
+        5. Compare results, documents, rejected records, and dead letters by id.
         """
         began_s = time.monotonic()
         try:
@@ -100,7 +100,7 @@ class Audit:
                     removed = self._read_stores(plan, snapshots, held, letters_end, compared)
                     removed |= {stream_store(name): EVER_MS for name in deleted}
                     last = self._ledger.last_slice(self._job)
-                    assert last is not None, "a committed slice is there, so there is a last one"
+                    assert last is not None, "a committed slice exists, so a last slice exists"
                     reconciler = Reconciler(store_scopes(plan, last, removed), letter_scope(plan, last))
                     recomputations = self._recomputations(plan, tasks, directory, compared)
                     computed, latest, found = self._compute(recomputations, directory, compared, reconciler)
@@ -119,7 +119,7 @@ class Audit:
     def _plan(self, letter_starts: dict[int, int], backfills: list[Backfilled]) -> AuditPlan:
         job = self._ledger.job(self._job)
         streams = self._load(job.version).streams
-        what_now = "The records that its results came from are gone and can't be audited."
+        what_now = "The records of its results were deleted, and can't be audited."
         for stream in streams:
             known_id, present_id = self._ledger.stream(stream).topic_id, self._index.topic_id(stream)
             require_same_topic(self._job, stream, known_id, present_id, what_now)
@@ -136,7 +136,7 @@ class Audit:
         )
 
     def _is_there(self, stream: str) -> bool:
-        """Whether a stream of results was not deleted."""
+        """Return True if a stream of results still exists."""
         try:
             self._index.topic_id(stream)
         except NotFound:
@@ -144,7 +144,7 @@ class Audit:
         return True
 
     def _emitted_streams(self) -> list[str]:
-        """The streams to which the job emits, or ever did."""
+        """Return the streams to which any version of the job emits."""
         last = self._ledger.last_checkpoint(self._job)
         return list(last.result_offsets) if last is not None else []
 
@@ -156,14 +156,14 @@ class Audit:
         letters_end: dict[int, int],
         compared: Table,
     ) -> dict[str, int]:
-        """Returns store -> the time before which its owner has removed everything."""
+        """Read the stores. Return store -> the time before which its owner has removed everything."""
         bootstrap = self._settings.kafka_bootstrap
         topic = dead_letter_topic(self._job)
         stores: dict[str, tuple[str, ...]] = {}
-        for span in plan.spans:  # versions may emit one stage to different places
+        for span in plan.spans:  # versions can emit one stage to different sinks
             for stage, names in stores_of_letters(span.pipeline).items():
                 stores[stage] = tuple(dict.fromkeys((*stores.get(stage, ()), *names)))
-        if not plan.spans:  # nothing is compared, and older dead letters may be gone
+        if not plan.spans:  # nothing is compared, and older dead letters can be deleted
             letters_end = {}
         parts: list[Part] = [
             *index_parts(self._settings.elasticsearch_url, self._job, snapshots, self._asked, compared),
@@ -184,7 +184,7 @@ class Audit:
             progress = Progress("computing the windows", len(spans))
             for one in spans:
                 counts = one.compute(database)
-                if not one.span.is_backfill:  # a backfill's results are in no slice's totals
+                if not one.span.is_backfill:  # the totals of no slice contain a backfill's results
                     results.update(counts)
                 progress.advance()
             Progress("comparing")
@@ -198,8 +198,8 @@ class Audit:
         return computed, account.latest, found
 
     def _compare_event_times(self, plan: AuditPlan, latest: LatestEvents) -> tuple[list[str], int]:
-        """Where a slice whose records were all read is not what its records lead to, and the first slice that the ledger still
-        held when it was compared."""
+        """Return the differences in event time of all slices whose records were read, and the first slice that was still in the
+        ledger when it was compared."""
 
         def compare_above(floor: int) -> tuple[list[str], int]:
             return [
@@ -217,13 +217,13 @@ class Audit:
         return event_time_differences(self._done(first, span.slice_last), before, latest)
 
     def _done(self, first: int, last: int) -> Iterator[tuple[SliceRow, CheckpointRow]]:
-        """The committed slices with their checkpoints, in order. Raises NotFound when one was removed."""
+        """Yield the committed slices with their checkpoints, in their order. Raises NotFound if one was removed."""
         for start in range(first, last + 1, _SLICES_A_LOOK):
             end = min(start + _SLICES_A_LOOK - 1, last)
             slices = self._ledger.slices(self._job, start, end)
             checkpoints = self._ledger.checkpoints(self._job, end - start + 1, before=end + 1)
             if min(len(slices), len(checkpoints)) <= end - start:
-                raise NotFound(f"Some of slices {start} to {end} of job {self._job} have just been removed.")
+                raise NotFound(f"some of slices {start} to {end} of job {self._job} have just been removed")
             yield from zip(slices, reversed(checkpoints), strict=True)
 
     def _tasks(self, span: VersionSpan) -> list[LogTask]:
@@ -249,7 +249,7 @@ class Audit:
 
 
 def _run(step: str, parts: Sequence[Part]) -> Account:
-    """Run the parts, and put together what they found."""
+    """Run the parts, and add their accounts."""
     progress, whole = Progress(step, len(parts)), Account()
     for one in run_parts(parts):
         whole.add(one)
@@ -259,9 +259,9 @@ def _run(step: str, parts: Sequence[Part]) -> Account:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="strandline-audit", description="Audits one job.")
-    parser.add_argument("--job", required=True, help="the job's name")
-    parser.add_argument("--after-ms", type=int, help="only windows that end after it")
-    parser.add_argument("--up-to-ms", type=int, help="only windows that end at or before it")
+    parser.add_argument("--job", required=True, help="name of the job")
+    parser.add_argument("--after-ms", type=int, help="only windows that end after this time")
+    parser.add_argument("--up-to-ms", type=int, help="only windows that end at or before this time")
     options = parser.parse_args(arguments)
     settings = Settings()
     configure_logs(as_json=settings.log_json)
@@ -270,7 +270,7 @@ def main(arguments: list[str] | None = None) -> int:
     except StrandlineError as error:
         return _failed(options.job, error)
     except OSError as error:
-        return _failed(options.job, PermanentError(f"the audit could not use its scratch directory: {error}"))
+        return _failed(options.job, PermanentError(f"the audit can't use its scratch directory: {error}"))
     tell("report", asdict(report))
     return EXIT_CODES[report.outcome]
 

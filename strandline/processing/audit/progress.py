@@ -7,12 +7,14 @@ import os
 from typing import Any, TextIO
 
 _messages: TextIO | None = None
-"""Where they go; None: to stdout as it is."""
+"""Output of the messages. None for stdout, as it is."""
 
 
 def keep_stdout() -> None:
-    """From here on only messages go to stdout, in a line each. What anything else prints there, such as a function of a user's
-    package, goes to stderr: among messages it would be taken for one, or tear one in two. Call once, at the start of a process.
+    """Write only messages to stdout from now on, one per line. Call once, at the start of a process.
+
+    All other output, for example of a function of a package, goes to stderr. Otherwise it could be read as a message, or divide
+    one.
     """
     global _messages
     _messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -25,15 +27,15 @@ def tell(what: str, content: Any) -> None:
 
 
 class Progress:
-    """One step of an audit; written at its start and whenever a part is done."""
+    """One step of an audit. Written at its start, and when a part is done."""
 
     def __init__(self, step: str, total: int = 0) -> None:
-        """`total`: its parts; 0 while that is unknown."""
+        """`total`: number of parts; 0 while it is unknown."""
         self._step, self._done, self._total = step, 0, total
         self._tell()
 
     def advance(self) -> None:
-        """One more part is done."""
+        """Count one more part as done."""
         self._done += 1
         self._tell()
 

@@ -1,6 +1,6 @@
-"""The recomputation of one span: its records decoded into tables, and each stage's windows by one query over a table.
+"""The recomputation of one span: its records are decoded into tables, and one query over a table computes the windows of a stage.
 
-It shares only the decoder and the expressions with a running job: no slices, no state, no watermark of its own, no replay.
+It shares only the decoder and the expressions with a running job. It has no slices, no state, no watermark, and no replay.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ from strandline.results.writer import ELEMENT, EVENT_US, LATE, OFFSET, PARTITION
 
 @dataclass(frozen=True)
 class RecordsPart:
-    """Some records of a span, to be rows of its first windows. Those that are rejected become dead letters to expect."""
+    """Some records of a span, which become rows of its first windows. Rejected records become expected dead letters."""
 
     name: str
     decoding: DecodingConfig
     first: tuple[tuple[Stage, int, RecordPath, Table], ...]
     """For each path of the stream's records to a window or a join: the stage, its input, the path, and the table of its rows."""
     types: Mapping[str, str]
-    """The stream's fields."""
+    """Fields of the stream."""
     events_from_ms: int
     events_before_ms: int
-    """Only records from the one time to before the other are needed for the span's windows."""
+    """Only records in [`events_from_ms`, `events_before_ms`) are needed for the span's windows."""
     has_late_letters: bool
     task: LogTask
     compared: Table
-    """The rows to compare."""
+    """Table of the rows to compare."""
     emissions: tuple[RecordsToCompare, ...] = ()
-    """The emissions of records, of whose documents those of own slices are compared."""
+    """Emissions of records. The documents of the span's own slices are compared."""
     repeats: RepeatsQuery | None = None
-    """What leaves repeats out of some of them, or of what comes to windows."""
+    """Query that leaves out duplicates. None if there is no `dedupe`."""
 
     @property
     def rows(self) -> int:
@@ -141,7 +141,7 @@ class RecordsPart:
         return account
 
     def _note_latest(self, account: Account, places: np.ndarray, event_ms: np.ndarray, log_ms: np.ndarray) -> None:
-        """The latest times in each piece of the task. `places`: the index of the piece of each accepted record."""
+        """Add the latest times in each part of the task. `places`: index of the part of each accepted record."""
         for place in np.unique(places):
             first, is_here = self.task.pieces[place].offsets, places == place
             key = first.stream, first.partition, first.offset_first
@@ -160,24 +160,24 @@ class RecordsPart:
 
 @dataclass(frozen=True)
 class RecordsToCompare:
-    """One emission of records: the documents that its stores must show. Travels pickled."""
+    """One emission of records, and the documents that its stores must contain. Pickled."""
 
     stage: str
     steps: tuple[RowStep, ...]
-    """All steps before it, from the stream on whose records these are."""
+    """All steps before it, from the stream of these records."""
     shapes: tuple[tuple[str, DocumentShape], ...]
-    """(store, what its documents are like)."""
+    """(store, shape of its documents)."""
     asked: EndRange
-    """Only documents with an event time in it are compared."""
+    """Range of event times of the documents to compare."""
     schema: pa.Schema
-    """Of its records."""
+    """Schema of its records."""
     later: Table | None = None
-    """Where its records are kept until it is known which are repeats; None: there is no `dedupe` before it."""
+    """Table that keeps its records until the duplicates are known. None if there is no `dedupe` before it."""
 
     def records_of(
         self, chunk: DecodedChunk, places: np.ndarray, event_us: np.ndarray, columns: Mapping[str, pa.Array]
     ) -> pa.RecordBatch:
-        """These rows of a chunk as the stage emits them. `places`: of each row in the chunk."""
+        """Return these rows of a chunk as the stage emits them. `places`: index of each row in the chunk."""
         offsets = np.asarray(chunk.offsets, np.int64)[places]
         elements = [None] * len(places) if chunk.elements is None else [chunk.elements[at] for at in places]
         values = [columns[name] for name in self.schema.names[_OWN_COLUMNS:]]
@@ -190,20 +190,20 @@ class RecordsToCompare:
         return pa.RecordBatch.from_arrays([*own, *values], schema=self.schema)
 
     def kept(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        """Records as they are kept."""
-        assert self.later is not None, "asked where there is a dedupe"
+        """Return records in the form in which they are kept."""
+        assert self.later is not None, "only called with a dedupe"
         places = [records.column(PARTITION), records.column(OFFSET), records.column(ELEMENT).fill_null(0)]
         stored = [restored(column, stored_type(column.type)) for column in records.columns]
         return pa.RecordBatch.from_arrays([*places, *stored], schema=self.later.schema)
 
     def unpacked(self, kept: pa.RecordBatch) -> pa.RecordBatch:
-        """Records as they were."""
+        """Return kept records in their original form."""
         columns = kept.columns[len(PLACE) :]
         whole = [restored(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
         return pa.RecordBatch.from_arrays(whole, schema=self.schema)
 
     def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows to compare of these records."""
+        """Return the rows to compare for these records."""
         times_ms = pc.divide(batch.column(EVENT_US), 1000).to_pylist()
         rows = [
             computed_row(store, sink, one, time_ms, is_good=True)
@@ -221,11 +221,11 @@ class Results:
 
     rows: pa.RecordBatch
     without_value: pa.RecordBatch
-    """Those of them that do not fit their type, or for which a step before a next stage has no value."""
+    """Rows of `rows` whose values don't fit their type, or for which a step before a later stage has no value."""
 
 
 class Recomputation:
-    """One span. `parts` are run first, in any process; then `compute` in this one."""
+    """The recomputation of one span. Run `parts` first, in any process; then `compute` in this one."""
 
     def __init__(
         self,
@@ -236,15 +236,15 @@ class Recomputation:
         compared: Table,
         asked: EndRange = EndRange(),  # noqa: B008
     ) -> None:
-        """`directory`: for the span's tables. `compared`: the table of rows to compare. `asked`: the times that are audited."""
+        """`directory`: for the span's tables. `compared`: table of the rows to compare. `asked`: times to audit."""
         self.span = span
         self.duplicates = 0
-        """How many of the span's own records were left out as repeats, once `compute` is done."""
+        """Number of the span's own records that were left out as duplicates. Set by `compute`."""
         self._compared = compared
         self._directory = directory
         self._stages: list[tuple[StageQuery, Table]] = []
         self._following: dict[int, list[_Following]] = defaultdict(list)
-        """The place of a stage -> what is done to its results for those that take them."""
+        """Index of a stage -> the inputs of later stages that read its results."""
         pipeline = span.pipeline
         self._branches = plan_branches(pipeline.stages)
         first = []
@@ -298,7 +298,7 @@ class Recomputation:
         ]
 
     def compute(self, database: Database) -> Counter[str]:
-        """Compute the span's windows, stage by stage, and write the documents that they lead to. Returns stage -> results."""
+        """Compute the span's windows, stage by stage, and write the resulting documents. Returns stage -> results."""
         counts: Counter[str] = Counter()
         if self._repeats is not None:
             self.duplicates = self._repeats.compute(database)
@@ -320,7 +320,7 @@ class Recomputation:
         return of_records + Counter({name: counts[name] for name in self.span.windows if name in counts})
 
     def _compare_records(self, database: Database, documents: TableWriter) -> Counter[str]:
-        """Write the documents of records that are no repeats, where that was to be seen first. Returns stage -> results."""
+        """Write the documents of records, if duplicates among them had to be found first. Returns stage -> results."""
         counts: Counter[str] = Counter()
         for one in self._emissions:
             if one.later is not None and self._repeats is not None:
@@ -331,8 +331,8 @@ class Recomputation:
         return counts
 
     def results(self, database: Database, at: int) -> Iterator[Results]:
-        """The results of the stage at this place that lie in the span, in no order; all of them become rows of those that take
-        them."""
+        """Yield the results of the stage with this index that are in the span, in no order. Add all of them to the rows of the
+        stages that read them."""
         query, table = self._stages[at]
         post_steps = RowSteps(query.stage.post_steps, query.stage.window_types)
         ends = self.span.windows.get(query.stage.name)
@@ -358,7 +358,7 @@ class Recomputation:
                     yield Results(batch.filter(_ends_in(batch, ends)), bad.filter(_ends_in(bad, ends)))
 
     def _without_repeats(self, query: StageQuery, table: Table) -> str | None:
-        """Of the rows of a stage, those that no `dedupe` leaves out, in a query; None: all of them."""
+        """Return a query of the rows of a stage that no `dedupe` leaves out. None if all rows count."""
         if self._repeats is None or query.stage.dedupe is None:
             return None
         return f"({self._repeats.without_repeats(table, query.same_place)})"
@@ -366,8 +366,10 @@ class Recomputation:
     def _rows_of_next(
         self, following: _Following, given: pa.RecordBatch, shown: pa.RecordBatch
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """Results as rows of the next stage, and those for which a step before it has no value. A result that is a dead letter
-        has no place in it. `shown`: behind the steps before the emission."""
+        """Return results as rows of the next stage, and the results for which a step before that stage has no value.
+
+        A result that is a dead letter isn't a row of the next stage. `shown`: results after the steps before the emission.
+        """
         query = following.query
         results = given if following.before_post_steps else shown
         good = results.filter(results.column(PROBLEM).is_null())
@@ -384,7 +386,7 @@ class Recomputation:
         return query.rows_of_results(before, last_us, stepped.columns, labels), failed
 
     def _result_letters(self, stage: Stage, results: pa.RecordBatch) -> pa.RecordBatch:
-        """The dead letters that these results must have; a backfill has them for the windows that it shows."""
+        """Return the dead letters that must exist for these results. A backfill has them for the windows that it shows."""
         span = self.span
         shape = letter_shape(span.pipeline, stage, span.version, span.generation, is_backfill=span.is_backfill)
         results = results if shape.is_stream else self._without_replaced(shape.emit_name, results)
@@ -398,8 +400,8 @@ class Recomputation:
         return batch_of(rows, ROWS_SCHEMA)
 
     def _shapes(self, stage: Stage | RecordStage) -> list[tuple[Emit, str, DocumentShape]]:
-        """Of each emission whose results are compared the store, and what its documents are like. A backfill writes to indices
-        only."""
+        """Return the store and the shape of its documents for each emission whose results are compared. A backfill only writes to
+        indices."""
         span, again = self.span, self.span.is_backfill
         return [
             (emit, store, document_shape(span.pipeline, stage, emit, span.version, span.generation, is_backfill=again))
@@ -409,7 +411,7 @@ class Recomputation:
         ]
 
     def _without_replaced(self, alias: str, results: pa.RecordBatch) -> pa.RecordBatch:
-        """Without the windows that a later generation replaced."""
+        """Leave out windows that a later generation replaced."""
         for newer in self.span.replaced.get(alias, ()):
             results = results.filter(pc.invert(_ends_in(results, EndRange(newer.after_ms, newer.up_to_ms))))
         return results
@@ -417,14 +419,14 @@ class Recomputation:
 
 @dataclass(frozen=True)
 class _Following:
-    """What is done to the results of a stage for one that takes them."""
+    """The input of a stage that reads the results of another stage."""
 
     at: int
-    """The place of that one."""
+    """Index of the reading stage."""
     side: int
-    """Of a join."""
+    """Side of a join."""
     stage: int
-    """The place of the stage whose results they are."""
+    """Index of the stage whose results are read."""
     before_post_steps: bool
     steps: RowSteps
     query: StageQuery
@@ -441,7 +443,7 @@ class _Following:
 
 
 _OWN_COLUMNS = 4
-"""Of a record that is emitted: event time, partition, offset, element."""
+"""Number of internal columns of an emitted record: event time, partition, offset, element."""
 
 
 def _schema_of_records(stage: RecordStage) -> pa.Schema:
@@ -462,7 +464,7 @@ def _ends_in(results: pa.RecordBatch, ends: EndRange) -> pa.Array:
 
 
 def _documents(store: str, shape: DocumentShape, results: pa.RecordBatch) -> pa.RecordBatch:
-    """The documents that the store must show, as rows to compare."""
+    """Return the documents that the store must contain, as rows to compare."""
     columns = zip(
         shape.documents(results.drop_columns([PROBLEM]), 0, 0),
         results.column(WINDOW_END).to_pylist(),

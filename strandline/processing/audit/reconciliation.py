@@ -1,6 +1,6 @@
-"""The comparison of an audit, id by id: what was computed anew against what the stores hold. A pure merge of sorted rows.
+"""The comparison of an audit by id: recomputed results and stored documents. A pure merge of sorted rows.
 
-Rows come sorted by store and id, so only the rows of one id are in memory at a time.
+Rows are sorted by store and id, so only the rows of one id are in memory at a time.
 A store is an alias of the index, a stream of results, files, a table, the dead letters of a stage's results, or those of records.
 """
 
@@ -23,13 +23,13 @@ from strandline.results.names import generation_of
 from strandline.results.sinks.registry import sink_of_store
 
 DEAD_LETTERS = "(dead letters)"
-"""The store of dead letters; no alias can have this name."""
+"""Store of dead letters. No alias can have this name."""
 RESULT_LETTERS = "letters:"
-"""Before the name of a stage: the store of the dead letters of its results for which an expression has no value."""
+"""Prefix of a stage's name: the store of the dead letters of its results for which an expression has no value."""
 EVER_MS = 1 << 62
 """Later than any time."""
 _ROWS_OF_AN_ID_MAX = 20
-"""More rows of the id are only counted."""
+"""Maximum number of rows of an id that are kept. More rows are only counted."""
 _DIFFERENCES_SHOWN_MAX = 3
 
 
@@ -41,9 +41,9 @@ class Side(IntEnum):
     LETTER = 2
     """A dead letter of a document that the store refused."""
     UNUSABLE = 3
-    """A computed result that no store gets, because it does not fit its type; its dead letter is compared by itself."""
+    """A computed result that no store gets, because it doesn't fit its type. Its dead letter is compared separately."""
     LOST = 4
-    """No result: a file that a manifest names and that can't be read, by its path; the body says why."""
+    """Not a result: path of a file that a manifest names and that can't be read. The body contains the reason."""
 
 
 class Row(NamedTuple):
@@ -53,35 +53,35 @@ class Row(NamedTuple):
     id: str
     side: int
     place: str
-    """The document's index, its stream, its table, or its file (of a computed result the directory of its day)."""
+    """Index of the document, or its stream, table, or file. For a computed result in files, the directory of its day."""
     end_ms: int | None
-    """The window's end."""
+    """End of the window."""
     emission: int | None
     body: bytes | None
-    """A document's result as JSON, a dead letter's reason; None for a computed result that no document can hold."""
+    """Result of a document as JSON, or reason of a dead letter. None for a computed result that no document can represent."""
 
 
 class Kind(StrEnum):
-    """What became of an id."""
+    """The outcome for an id."""
 
     SAME = "same"
     REFUSED = "refused"
-    """A result that the store refused, as its dead letter says."""
+    """A result that the store refused, with a dead letter."""
     LATER = "later"
-    """A later slice wrote it; it is not audited."""
+    """Written by a later slice, which isn't audited."""
     OUTSIDE = "outside"
     """Outside of the audited range."""
     REMOVED = "removed"
-    """The files of its day, or all there was, were removed by their owner."""
+    """The owner has removed the files of its day, or everything."""
     MISSING = "missing"
     EXTRA = "extra"
     DIFFERENT = "different"
     MISPLACED = "misplaced"
-    """In another index than the window's, or in the files of another day."""
+    """In an index of another window, or in files of another day."""
     DUPLICATE = "duplicate"
-    """The same id more than once: in two indices, in files, or twice in the dead-letter stream."""
+    """An id that occurs more than once: in two indices, in files, or twice in the dead-letter stream."""
     LOST = "lost"
-    """A file that should be there, or can't be read. Its results are missing besides."""
+    """A file that is missing, or can't be read. Its results are counted as missing too."""
 
 
 DIFFERENCES = (Kind.MISSING, Kind.EXTRA, Kind.DIFFERENT, Kind.MISPLACED, Kind.DUPLICATE, Kind.LOST)
@@ -89,39 +89,40 @@ DIFFERENCES = (Kind.MISSING, Kind.EXTRA, Kind.DIFFERENT, Kind.MISPLACED, Kind.DU
 
 @dataclass(frozen=True)
 class StoreScope:
-    """The documents of one store that are compared: of windows that end after `after_ms`, up to `up_to_ms`."""
+    """The documents of one store to compare: those of windows that end after `after_ms`, up to `up_to_ms`."""
 
     stage: str
     after_ms: int | None
     up_to_ms: int | None
-    """None: no window is closed yet."""
+    """None if no window is closed yet."""
     slice_committed: int
-    """The last committed slice when the audit began."""
+    """Last committed slice when the audit began."""
     slice_planned: int
-    """The last slice that may have written something: which windows, only its records say."""
+    """Last slice that can have written something. Only its records determine which windows."""
     generations: Mapping[str, tuple[Generation, ...]] = field(default_factory=dict)
-    """Alias -> the backfilled generations that it shows: of the store's own, for dead letters of each that the stage emits to."""
+    """Alias -> the backfilled generations that it shows: the alias of the store; for dead letters, all aliases of the stage."""
     generation: int = 1
-    """What the job itself writes."""
+    """Generation that the job itself writes."""
     is_revised: bool = False
-    """Whether late records revise its documents."""
+    """True if late records revise its documents."""
     slice_whole: int = 1
-    """What earlier slices wrote is not audited, or of an earlier life of the job's name."""
+    """Documents of earlier slices aren't audited, or belong to an earlier incarnation of the job."""
     removed_before_ms: int | None = None
-    """Results of earlier times were removed by their owner, where they are not there."""
+    """Missing results of earlier times were removed by their owner."""
     ranges: tuple[EndRange, ...] = ()
-    """Of each stage that emits to the store; none: all from `after_ms` to `up_to_ms`. Between them nothing is computed."""
+    """Ranges of the stages that emit to the store. Empty for all windows from `after_ms` to `up_to_ms`. Nothing is computed
+    between the ranges."""
 
     def is_removed(self, end_ms: int | None) -> bool:
-        """Whether a result of this time may be gone."""
+        """Return True if the owner can have removed a result of this time."""
         return self.removed_before_ms is not None and end_ms is not None and end_ms < self.removed_before_ms
 
     def is_of_later_slice(self, row: Row) -> bool:
-        """Whether a slice wrote the document that is not audited."""
+        """Return True if a slice that isn't audited wrote the document."""
         return row.emission is not None and self.slice_committed < row.emission <= self.slice_planned
 
     def is_shown(self, row: Row) -> bool:
-        """Whether an alias would show the document of this dead letter: it must be of the generation that is shown for its
+        """Return True if an alias would show the document of this dead letter: its generation must be the one shown for its
         window."""
         for alias, generations in self.generations.items():
             number = generation_of(alias, row.place)
@@ -147,8 +148,7 @@ class StoreScope:
 
 @dataclass(frozen=True)
 class RecordScope(StoreScope):
-    """The documents of records in one store that are compared: those of the audited slices. A record is emitted by the slice that
-    holds it."""
+    """The documents of records in one store to compare: those of the audited slices. A record is emitted by its own slice."""
 
     slice_first: int = field(kw_only=True)
     slice_last: int = field(kw_only=True)
@@ -165,20 +165,21 @@ class RecordScope(StoreScope):
 
 @dataclass(frozen=True)
 class LetterScope:
-    """The dead letters that are compared, by the coordinates of their records: stream -> partition -> offset."""
+    """The dead letters to compare, by the log positions of their records: stream -> partition -> offset."""
 
     first: Offsets
-    """Where the audited slices begin."""
+    """Offsets where the audited slices begin."""
     next: Offsets
-    """Where they end, in each stream that the job reads; empty where no slice is audited."""
+    """Offsets where they end, in each stream that the job reads. Empty if no slice is audited."""
     later_next: Offsets | None
-    """Where the slices end that may have dead letters already; None: letters from `next` on are not compared."""
+    """Offsets where the slices end that can already have dead letters. None if dead letters from `next` aren't compared."""
 
     def kind_of(self, identity: str) -> Kind:
-        """`same` for the id of a record in the audited slices, or of an element of one, else why it is none."""
+        """Return `same` for the id of a record in the audited slices, or of an element of one. Otherwise return the kind that
+        says why the id isn't compared."""
         if not self.next:
             return Kind.OUTSIDE
-        stream, *numbers = identity.split("/")  # no stream has a slash in its name
+        stream, *numbers = identity.split("/")  # the name of a stream contains no slash
         if stream not in self.next or len(numbers) not in (2, 3) or not all(number.isdecimal() for number in numbers):
             return Kind.EXTRA
         partition, offset = int(numbers[0]), int(numbers[1])
@@ -193,34 +194,34 @@ class LetterScope:
 
 @dataclass(frozen=True, slots=True)
 class Finding(Described):
-    """What became of `count` ids: one difference with its details, or a count of ids with one outcome."""
+    """The outcome for `count` ids: one difference with its details, or a number of ids with one outcome."""
 
     kind: Kind
     store: str
     label: str
-    """A dead letter's reason, also where it stands for a document; else empty."""
+    """Reason of the dead letter, also if it replaces a document. Empty for other findings."""
     count: int
     id: str | None = None
     place: str = ""
-    """The document's index."""
+    """Index of the document."""
     end_ms: int | None = None
-    """The window's end."""
+    """End of the window."""
     detail: str = ""
 
 
 Counts = Mapping[tuple[str, str, str], int]
-"""(store, kind, label) -> how many."""
+"""(store, kind, label) -> number of ids."""
 SAMPLE_MAX = 100
-"""Differences that a report shows; it counts all others."""
+"""Maximum number of differences that a report shows. All others are counted."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What became of all ids."""
+    """The outcomes for all ids."""
 
     counts: Counts
     sample: list[Finding]
-    """The first differences, by store, window and id."""
+    """First differences, by store, window, and id."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +235,7 @@ class Reconciler:
     )
 
     def findings(self, rows: Iterable[Row]) -> Iterator[Finding]:
-        """Yield each difference as it is found, and at the end the counts of all else."""
+        """Yield each difference when it is found, and the other counts at the end."""
         counts: Counter[tuple[Kind, str, str]] = Counter()
         for group, unkept in _by_id(rows):
             finding = (
@@ -257,7 +258,7 @@ class Reconciler:
             return _lost(group[0], scope)
         letters = [row for row in group if row.side == Side.LETTER and scope.is_shown(row)]
         if computed is None and group[0].store.startswith(RESULT_LETTERS):
-            letters = []  # a store refused the document, and no more than that is wrong with the result
+            letters = []  # a store refused the document, which is the only problem of the result
         if computed is None and not held and not letters:
             return Finding(Kind.OUTSIDE, group[0].store, "", 1)
         one = (held or [computed or letters[0]])[0]
@@ -273,17 +274,17 @@ class Reconciler:
             if Kind.EXTRA not in kinds:
                 return (Kind.LATER if Kind.LATER in kinds else Kind.OUTSIDE), ""
             if len(held) > 1:
-                return Kind.DUPLICATE, f"stands in {_places(held)}, and no result has this id"
+                return Kind.DUPLICATE, f"is in {_places(held)}, but no result has this id"
             if held and held[0].store.startswith(RESULT_LETTERS):
                 return (
                     Kind.EXTRA,
-                    "a dead letter of a result for which each expression has a value, or that the log does not lead to",
+                    "a dead letter of a result for which each expression has a value, or that the log doesn't contain",
                 )
-            what = f"{held[0].place} holds it" if held else "a dead letter stands for it"
-            return Kind.EXTRA, f"{what}, and no record of the log leads to it"
+            what = f"is in {held[0].place}" if held else "has a dead letter"
+            return Kind.EXTRA, f"{what}, but the records of the log don't lead to it"
         if len(held) > 1:
-            what = f"belongs in {computed.place}" if computed.place else "has one place at most"
-            return Kind.DUPLICATE, f"stands in {_places(held)}; it {what}"
+            what = f"belongs in {computed.place}" if computed.place else "can only be in one"
+            return Kind.DUPLICATE, f"is in {_places(held)}; it {what}"
         if not held:
             if letters or computed.side == Side.UNUSABLE:
                 return Kind.REFUSED, ""
@@ -293,17 +294,17 @@ class Reconciler:
                 return Kind.MISSING, "an expression has no value for this result, and it has no dead letter"
             return Kind.MISSING, f"belongs in {computed.place}" if computed.body else "has no dead letter either"
         if computed.store.startswith(RESULT_LETTERS):
-            return Kind.SAME, ""  # they have nothing else in common than the id
+            return Kind.SAME, ""  # only their ids are equal
         if scope.is_revised and (held[0].body, held[0].place) != (computed.body, computed.place):
             if scope.is_of_later_slice(held[0]):
                 return Kind.LATER, ""
             if letters or computed.side == Side.UNUSABLE:
-                return Kind.REFUSED, ""  # what the window was before its last revision stays
+                return Kind.REFUSED, ""  # the document before the window's last revision stays
         if computed.body is None:
-            return Kind.EXTRA, f"{held[0].place} holds it, and no document can hold this result"
-        # A file lies in the directory of its day; no index, stream or table has a slash in its name.
+            return Kind.EXTRA, f"is in {held[0].place}, but no document can represent this result"
+            # A file is in the directory of its day. The name of an index, a stream, or a table contains no slash.
         if held[0].place != computed.place and not held[0].place.startswith(f"{computed.place}/"):
-            return Kind.MISPLACED, f"stands in {held[0].place}; it belongs in {computed.place}"
+            return Kind.MISPLACED, f"is in {held[0].place}; it belongs in {computed.place}"
         if held[0].body == computed.body:
             return Kind.SAME, ""
         stored = json.loads(held[0].body or b"{}")
@@ -320,34 +321,36 @@ class Reconciler:
             if computed is None:
                 kind, detail = (
                     Kind.EXTRA,
-                    f"a dead letter ({reason}) of a record that is used, or that is not in the log",
+                    f"a dead letter ({reason}) of a record that was accepted, or that is not in the log",
                 )
             elif not held:
-                kind, detail = Kind.MISSING, f"the record was refused ({reason}) and has no dead letter"
+                kind, detail = Kind.MISSING, f"the record was rejected ({reason}), but has no dead letter"
             elif len(held) > 1:
                 kind, detail = Kind.DUPLICATE, f"has {len(held) + unkept} dead letters"
             elif held[0].body != computed.body:
                 kind = Kind.DIFFERENT
-                detail = f"the dead letter says {_text(held[0].body)}, the record was refused as {reason}"
+                detail = (
+                    f"the dead letter has the reason {_text(held[0].body)}, but the record was rejected as {reason}"
+                )
         elif kind is Kind.EXTRA:
             detail = f"a dead letter ({reason}) that names no record of this job"
         return Finding(kind, DEAD_LETTERS, reason, 1, group[0].id, "", None, detail)
 
 
 def _lost(file: Row, scope: StoreScope) -> Finding:
-    """What is said of a file that can't be read; nothing where its owner has removed it."""
+    """Return the finding for a file that can't be read, or for one that its owner has removed."""
     if scope.is_removed(file.end_ms):
         return Finding(Kind.REMOVED, file.store, "", 0)
     return Finding(Kind.LOST, file.store, "", 1, file.id, file.place, file.end_ms, _text(file.body))
 
 
 def is_of_document(reason: str, headers: Mapping[str, str]) -> bool:
-    """Whether a dead letter with this reason and these headers stands for a document, not for a record."""
+    """Return True if a dead letter with this reason and these headers replaces a document, not a record."""
     return reason == REASON_RESULT or "document" in headers
 
 
 def _by_id(rows: Iterable[Row]) -> Iterator[tuple[list[Row], int]]:
-    """The rows of each id that are kept, and the number of the others."""
+    """Yield the rows of each id that are kept, and the number of the others."""
     group: list[Row] = []
     unkept = 0
     for row in rows:

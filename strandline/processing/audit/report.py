@@ -1,4 +1,4 @@
-"""What an audit compares, and its report. Pure."""
+"""The scope of an audit, and its report. Pure."""
 
 from __future__ import annotations
 
@@ -36,55 +36,60 @@ Outcome = Literal["clean", "differences", "incomplete"]
 
 @dataclass(frozen=True)
 class StoreReport(Described):
-    """One alias of the index, one stream of results (`stream:NAME`), files (`files:PATH`), a table (`table:NAME`), the dead
-    letters of a stage's results for which an expression has no value (`letters:STAGE`, where there are any), or those of
-    records."""
+    """The comparison of one store.
+
+    A store is an alias of the index, a stream of results (`stream:NAME`), files (`files:PATH`), or a table (`table:NAME`). The
+    dead letters of a stage's results without a value (`letters:STAGE`) and those of records are stores too.
+    """
 
     store: str
     stage: str
     """Empty for dead letters."""
     after_ms: int | None
-    """The windows audited end after it; null: from the first on."""
+    """The audited windows end after this time. Null if the audit starts with the first window."""
     up_to_ms: int | None
-    """The last one ends at it."""
+    """End of the last audited window."""
     counts: dict[str, int]
-    """`same`, `refused` (the store took no such document, and a dead letter says so), `later` (of slices after the last
-    audited one), `outside` the range, `removed` by their owner; and the differences: `missing`, `extra`, `different`,
-    `misplaced`, `duplicate`, and files that are `lost`."""
+    """Number of ids for each outcome.
+
+    - Without a difference: `same`; `refused` (the store refused the document, and a dead letter exists); `later` (slices after
+      the last audited one); `outside` the range; `removed` by their owner.
+    - Differences: `missing`, `extra`, `different`, `misplaced`, `duplicate`, and files that are `lost`.
+    """
 
 
 @dataclass(frozen=True)
 class AuditReport(Described):
-    """What an audit found."""
+    """The report of an audit."""
 
     job: str
     outcome: Outcome
-    """`incomplete`: nothing differs, but the log, the ledger or files no longer hold all that was asked for."""
+    """`incomplete`: nothing differs, but the log, the ledger, or files no longer contain everything that was requested."""
     incomplete: str
     asked_after_ms: int | None
     asked_up_to_ms: int | None
     slice_first: int
     slice_last: int
     computed: Totals
-    """What the log says of the audited slices."""
+    """Totals of the audited slices, computed from the log."""
     ledger: Totals
-    """What the ledger says; `results` only when every window was audited."""
+    """Totals of the ledger. `results` only if every window was audited."""
     totals_differences: list[str]
-    """Where the two totals differ, as sentences."""
+    """Differences between the two totals, as sentences."""
     event_time_differences: list[str]
-    """Where event time, watermark or close of a slice is not what the log gives, as sentences: the first 100."""
+    """Slices whose event time, watermark, or close differs from the log, as sentences: the first 100."""
     stores: list[StoreReport]
     differences: int
-    """Of all kinds, in all stores, in the totals and in event times."""
+    """Number of all differences: in all stores, in the totals, and in event times."""
     sample: list[Finding]
-    """The first differences, up to 100."""
+    """The first differences, at most 100."""
     seconds: float
 
 
 def store_scopes(
     plan: AuditPlan, last: SliceRow, removed: Mapping[str, int] = MappingProxyType({})
 ) -> dict[str, StoreScope]:
-    """Which documents of each store are compared. `last` is a slice that was in the ledger after the stores were looked at.
+    """Return the documents of each store to compare. `last`: a slice that was in the ledger after the stores were read.
     `removed`: store -> the time before which its owner has removed everything."""
     scopes: dict[str, StoreScope] = {}
     revised = {one.name for span in plan.spans for one in span.pipeline.stages if one.revise_ms}
@@ -105,7 +110,7 @@ def store_scopes(
         for stage, stores in stores_of(span.pipeline).items():
             if stage not in span.windows:
                 continue
-            # Which results had no value before they were revised is in no recomputation.
+            # The recomputation doesn't contain results that had no value before they were revised.
             is_revised = stage in revised
             for store in stores if is_revised else (RESULT_LETTERS + stage, *stores):
                 known = scopes[store].generations if store in scopes else {}
@@ -129,7 +134,7 @@ def store_scopes(
 
 
 def _ranges_in(plan: AuditPlan, store: str) -> list[EndRange]:
-    """The windows of each stage that emits to the store: one may have had another name in an earlier version."""
+    """Return the windows of each stage that emits to the store. A stage can have another name in an earlier version."""
     return [
         plan.scope[stage]
         for span in plan.spans
@@ -139,7 +144,7 @@ def _ranges_in(plan: AuditPlan, store: str) -> list[EndRange]:
 
 
 def letter_scope(plan: AuditPlan, last: SliceRow) -> LetterScope:
-    """Which dead letters are compared. `last` as for `store_scopes`."""
+    """Return the dead letters to compare. `last`: see `store_scopes`."""
     is_to_the_end = plan.slice_last == plan.slice_committed
     return LetterScope(
         plan.offsets_first,
@@ -156,17 +161,17 @@ def make_report(
     reconciler: Reconciler,
     seconds: float,
 ) -> AuditReport:
-    """Put together what was found: the two totals, event times, what became of each store's ids, and the first differences."""
+    """Build the report from the two totals, event times, the outcomes for each store's ids, and the first differences."""
     totals = plan.totals
-    if not plan.is_whole:  # what came before the first slice decides which records are repeats, too
+    if not plan.is_whole:  # records before the first slice determine duplicates too
         totals, computed = _without_duplicates(totals), _without_duplicates(computed)
     rejected = {reason: count for reason, count in sorted(totals.rejected.items()) if count}
-    # A backfill's refusals are in no slice's totals.
+    # The totals of slices don't contain refusals of a backfill.
     refused = totals.refused if plan.is_whole and not any(plan.stores.values()) else None
-    # How often results were revised is in no recomputation.
+    # The recomputation doesn't contain the number of revisions.
     revised = {scope.stage for scope in reconciler.stores.values() if scope.is_revised}
     results = {stage: count for stage, count in totals.results.items() if plan.is_whole and stage not in revised}
-    # Nor is what a sink of a package refused, whose results are not compared.
+    # It doesn't contain refusals of a package's sink either, whose results aren't compared.
     has_others = any(not sink_of_store(store).is_compared for one in plan.spans for store in _all_stores(one))
     refused = None if refused is None or revised or has_others else refused
     ledger = Totals(totals.records, totals.accepted, rejected, results, refused)
@@ -203,13 +208,13 @@ def make_report(
 
 
 def _without_duplicates(totals: Totals) -> Totals:
-    """With records that came again among those that were accepted."""
+    """Return the totals with duplicates counted as accepted."""
     rejected = {reason: count for reason, count in totals.rejected.items() if reason != REASON_DUPLICATE}
     return replace(totals, accepted=totals.records - sum(rejected.values()), rejected=rejected)
 
 
 def _compare_totals(computed: Totals, ledger: Totals) -> list[str]:
-    """A sentence for each number in which the log and the ledger differ."""
+    """Return a sentence for each number that differs between the log and the ledger."""
     reasons = sorted(computed.rejected | ledger.rejected)
     found, counted = computed.refused or {}, ledger.refused or {}
     pairs = [
@@ -226,7 +231,7 @@ def _compare_totals(computed: Totals, ledger: Totals) -> list[str]:
 
 
 def _refused(reconciler: Reconciler, counts: Counts) -> dict[str, int]:
-    """Stage -> its results with a dead letter that says that a store refused them, once for each store."""
+    """Return stage -> its results that a store refused, by their dead letters, once for each store."""
     found: Counter[str] = Counter()
     for (store, kind, label), count in counts.items():
         if kind == Kind.REFUSED and label == REASON_RESULT:
@@ -239,18 +244,18 @@ def _all_stores(span: VersionSpan) -> set[str]:
 
 
 def _removed(reconciler: Reconciler, counts: Counts) -> Iterator[str]:
-    """A sentence for each store from which its owner has removed results."""
+    """Yield a sentence for each store from which its owner has removed results."""
     for store, scope in sorted(reconciler.stores.items()):
         count, before_ms = counts.get((store, Kind.REMOVED, ""), 0), scope.removed_before_ms
         if not count or before_ms is None:
             continue
         if before_ms >= EVER_MS:
-            yield f"{store} is not there, or not for the control service, so {count:,} results were not compared"
+            yield f"{store} does not exist, or the control service can't access it, so {count:,} results were not compared"
             continue
         when = format_timestamp(before_ms * 1000)
         yield (
-            f"{store} has no file of a day before {when} any more, so {count:,} results were not compared; ask for the rest "
-            f"alone with --from {when}"
+            f"{store} has no files of days before {when}, so {count:,} results were not compared; to audit only later "
+            f"results, add --from {when}"
         )
 
 

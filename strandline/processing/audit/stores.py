@@ -1,5 +1,5 @@
-"""What an audit compares the recomputed results with: documents of the index, dead letters, streams of results (and in `sinks`
-the results in other sinks). All is read in parts of a bounded size.
+"""The stored data that an audit compares with the recomputed results: documents of the index, dead letters, and streams of
+results. `sinks` has the results in other sinks. All is read in parts of bounded size.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ROWS_SCHEMA = pa.schema(
         ("body", pa.binary()),
     ]
 )
-"""The columns of `reconciliation.Row`."""
+"""Columns of `reconciliation.Row`."""
 INDEX_PART_DOCUMENTS = 100_000
 
 
@@ -73,7 +73,7 @@ class IndexPart:
     def run(self) -> Account:
         with self.compared.writer(self.name) as rows:
             for page in read_documents(self.url, self.snapshot, self.ends, self.part, self.parts):
-                # Another job may have emitted to the alias before, or may do so now.
+                # Another job can have emitted to the alias before, or can do so now.
                 own = [document for document in page if document.job in (self.job, None)]
                 found = [Row(self.store, d.id, Side.STORED, d.index, d.end_ms, d.emission, d.body) for d in own]
                 rows.append(batch_of(found, ROWS_SCHEMA))
@@ -82,13 +82,13 @@ class IndexPart:
 
 @dataclass(frozen=True)
 class MessagesPart:
-    """A piece of the dead letters, or of a stream of results."""
+    """A part of the dead letters, or of a stream of results."""
 
     name: str
     bootstrap: str
     offsets: OffsetRange
     rows_of: Callable[[LogMessage], Iterable[Row]]
-    """The rows to compare of one message. Pickles."""
+    """Returns the rows to compare for one message. Pickled."""
     compared: Table
 
     @property
@@ -108,14 +108,14 @@ class MessagesPart:
 
 
 def index_parts(url: str, job: str, snapshots: Mapping[str, str], ends: EndRange, compared: Table) -> list[IndexPart]:
-    """The job's documents in the index, of each alias's snapshot."""
+    """Return the parts of the job's documents in the index, from the snapshot of each alias."""
     parts = [
         IndexPart(f"index-{alias}-{part}", url, job, ends, alias, snapshot, part, count, compared)
         for alias, snapshot in snapshots.items()
         for count in [count_documents(url, snapshot, ends) // INDEX_PART_DOCUMENTS + 1]
         for part in range(count)
     ]
-    # By turns, since only reading keeps a snapshot alive: others would expire while all of a large alias is read.
+    # Alternately, because only reading keeps a snapshot alive: others would expire while a large alias is read.
     return sorted(parts, key=lambda one: one.part)
 
 
@@ -127,7 +127,7 @@ def letters_parts(
     stores: Mapping[str, tuple[str, ...]],
     compared: Table,
 ) -> list[MessagesPart]:
-    """The dead letters from `first` to before `ends` (partition -> offset). `stores`: stage -> its stores."""
+    """Return the parts of the dead letters from `first` to before `ends` (partition -> offset). `stores`: stage -> its stores."""
     rows_of = partial(_rows_of_letter, stores=stores)
     return _messages_parts(bootstrap, topic, (first, ends), rows_of, compared)
 
@@ -139,7 +139,7 @@ def results_parts(
     asked: EndRange,
     compared: Table,
 ) -> list[MessagesPart]:
-    """The job's results in streams. `streams`: name -> (first offsets, end offsets), by partition."""
+    """Return the parts of the job's results in streams. `streams`: name -> (first offsets, end offsets), by partition."""
     return [
         part
         for name, bounds in sorted(streams.items())
@@ -179,7 +179,7 @@ def _rows_of_letter(message: LogMessage, stores: Mapping[str, tuple[str, ...]]) 
 def _rows_of_result(message: LogMessage, store: str, job: str, asked: EndRange) -> Iterator[Row]:
     headers, stream, document = _headers(message), str(message.topic()), _document(message)
     end_ms, emission = window_end_and_emission(document)
-    # Another job may have emitted to the stream before.
+    # Another job can have emitted to the stream before.
     if headers.get(HEADER_JOB, job) == job and asked.holds(end_ms):
         identity = headers.get(HEADER_ID, f"{message.partition()}/{message.offset()}")
         yield Row(store, identity, Side.STORED, stream, end_ms, emission, encode_result(document))
@@ -190,7 +190,7 @@ def _headers(message: LogMessage) -> dict[str, str]:
 
 
 def _document(message: LogMessage) -> dict[str, Any]:
-    """The document in a message; an empty one where there is none."""
+    """Return the document in a message. Empty if it has none."""
     try:
         found: dict[str, Any] = msgspec.json.decode(message.value() or b"", type=dict)
         return found
@@ -222,7 +222,7 @@ def _messages_parts(
 
 
 def _is_of_store(store: str, index: str) -> bool:
-    """Whether `index`, which refused a document, belongs to this store: it is the stream, the table and so on, or an index of the
+    """Return True if `index`, which refused a document, belongs to this store: it is the stream or the table, or an index of the
     alias."""
     _, colon, name = store.partition(":")  # no alias has a colon
     return name == index if colon else generation_of(store, index) is not None

@@ -1,7 +1,7 @@
-"""The contract of the query with which the audit computes one stage again.
+"""The contract of the query with which the audit recomputes one stage.
 
-It is a second opinion: it shares no code with the operator of the stage but the expressions, and the hash of what is counted
-approximately. Each kind of stage has its query in its folder (`audit`).
+The query shares no code with the operator of the stage, except the expressions, and the hash for approximate counts. Each kind of
+stage has its query in its folder (`audit`).
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from strandline.processing.pipelines.kind_registry import part_of
 from strandline.processing.pipelines.stages import Stage
 
 PLACE_IN_LOG = (pa.int32(), pa.int64(), pa.int32())
-"""Types of the place of a record: partition, offset, element of an exploded record."""
+"""Types of the log position of a record: partition, offset, element of an exploded record."""
 PLACE = ("place_0", "place_1", "place_2")
-"""Columns of a place in tables of places."""
+"""Columns of a log position in tables of positions."""
 
 
 class StageQuery(ABC):
-    """What is kept of each row of a stage, and the results over all of them."""
+    """The stored columns of each row of a stage, and the results over all rows."""
 
     stage: Stage
     row_schema: pa.Schema
     """Columns of the table of rows."""
     needs_places: bool
-    """True if `rows` needs the places of the rows."""
+    """True if `rows` needs the log positions of the rows."""
     whole_element: int | None = 0
-    """Element in the place of a row that is a whole record."""
+    """Element in the log position of a row that is a complete record."""
 
     @abstractmethod
     def rows(self, event_us: pa.Array, columns: dict[str, pa.Array], places: Sequence[pa.Array] = ()) -> pa.RecordBatch:
@@ -51,12 +51,12 @@ class StageQuery(ABC):
         of the rows that count. None if all count."""
 
     def same_place(self, row: str, place: str) -> str:
-        """Return the SQL condition that a row of the table is the record with a place. See `same_place`."""
+        """Return the SQL condition that a row of the table is the record at a log position. See `same_place`."""
         return same_place(row, place)
 
 
 def same_place(row: str, place: str) -> str:
-    """Return the SQL condition that two places are the same. `row`, `place`: names in the query, with the columns of PLACE."""
+    """Return the SQL condition that two log positions are equal. `row`, `place`: names in the query, with PLACE columns."""
     return " AND ".join(f"{place}.{name} = {row}.{name}" for name in PLACE)
 
 
@@ -66,9 +66,9 @@ def query_of(
     """Return the query of a stage.
 
     Args:
-        side: Input of the stage whose rows the query takes.
-        types: Columns in sight of the stage's expressions.
-        place_types: Types of the columns in whose order rows stand that have one event time.
+            side: Input whose rows the query accepts.
+            types: Columns that expressions can read.
+            place_types: Types of the columns that order rows with the same event time.
     """
     query: StageQuery = part_of(stage.kind, "audit", stage.kind_package).query_of(stage, side, types, place_types)
     return query

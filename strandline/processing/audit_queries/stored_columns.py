@@ -1,4 +1,4 @@
-"""How the audit stores columns: timestamps as microseconds, and decimals as their unscaled values."""
+"""Columns as the audit stores them: timestamps as microseconds, and decimals as their unscaled values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def stored_type(kind: pa.DataType) -> pa.DataType:
 
 
 def restored(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the column in another type: a stored column in its own type, or the other way round."""
+    """Return the column in another type: a stored column in its own type, or the reverse."""
     if array.type == kind:
         return array
     if pa.types.is_list(kind):

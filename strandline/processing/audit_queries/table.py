@@ -1,6 +1,6 @@
 """Tables of an audit below its scratch directory: Parquet files that several processes write and DuckDB reads.
 
-Memory is bounded: a writer keeps a few ten thousand rows, and DuckDB spills what is beyond its limit to the same directory.
+Memory is bounded: a writer buffers a few ten thousand rows, and DuckDB spills to the same directory above its limit.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Table:
     schema: pa.Schema
 
     def create(self) -> None:
-        """Make the table, empty."""
+        """Create the empty table."""
         self.directory.mkdir(parents=True)
-        pq.write_table(self.schema.empty_table(), self.directory / "empty.parquet")  # DuckDB wants one file at least
+        pq.write_table(self.schema.empty_table(), self.directory / "empty.parquet")  # DuckDB needs at least one file
 
     @contextmanager
     def writer(self, name: str) -> Iterator[TableWriter]:
-        """Add the rows that are appended inside, in a file of this name."""
+        """Add the rows that are appended in the body, in a file with this name."""
         writer = TableWriter(self.directory / f"{name}.parquet", self.schema)
         try:
             yield writer
@@ -46,13 +46,13 @@ class Table:
 
     @property
     def sql(self) -> str:
-        """The table in a query."""
+        """The table as a relation in a query."""
         files = glob.escape(str(self.directory)).replace("'", "''")
         return f"read_parquet('{files}/*.parquet')"
 
 
 class TableWriter:
-    """Writes one file; no file where there are no rows."""
+    """Writes one file. Without rows, it writes no file."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path = path
@@ -69,7 +69,7 @@ class TableWriter:
             self._write()
 
     def close(self) -> None:
-        """Write what is left. Must be called."""
+        """Write the buffered rows. Must be called."""
         try:
             self._write()
         finally:
@@ -87,10 +87,10 @@ class TableWriter:
 
 
 class Database:
-    """DuckDB over such tables. Not thread-safe; uses all cores of this process itself."""
+    """DuckDB over such tables. Not thread-safe. It uses all cores."""
 
     def __init__(self, directory: Path, memory_mb: int) -> None:
-        """`directory`: where it spills to, below the scratch directory."""
+        """`directory`: spill directory below the scratch directory."""
         self._connection = duckdb.connect(
             config={
                 "memory_limit": f"{memory_mb}MB",
@@ -105,12 +105,12 @@ class Database:
         self._connection.close()
 
     def query(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """The rows of a query, in batches of a bounded size. Raises PermanentError where DuckDB can't give them."""
+        """Yield the rows of a query, in batches of bounded size. Raises PermanentError if DuckDB fails."""
         try:
             with self._connection.cursor() as cursor:
                 yield from cursor.sql(sql).to_arrow_reader(_ROWS_A_BATCH)
         except (duckdb.Error, pa.ArrowException) as error:
             raise PermanentError(
-                f"DuckDB could not compute the audit: {error}; see to space below the scratch directory, or raise "
+                f"DuckDB could not compute the audit: {error}; free space in the scratch directory, or raise "
                 "STRANDLINE_AUDIT_MEMORY_MB"
             ) from error

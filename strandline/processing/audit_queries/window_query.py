@@ -1,4 +1,4 @@
-"""One window stage as one query of DuckDB. What windows a row is in, each kind of windows says in its folder."""
+"""The DuckDB query of one window stage. The folder of each kind of windows assigns rows to windows."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ EXACT_TIME = "time_us"
 
 
 class WindowQuery(StageQuery):
-    """One stage of windows. Derived classes say which windows a row is in."""
+    """One stage of windows. Derived classes assign rows to windows."""
 
     def __init__(
         self, stage: Stage, types: Mapping[str, str], place_types: Sequence[pa.DataType] = PLACE_IN_LOG
     ) -> None:
-        """`types`: the columns in sight of the stage's aggregates and `by` fields. `place_types`: of the columns in whose order
-        rows stand that have one event time."""
+        """`types`: columns that the stage's aggregates and `by` fields can read. `place_types`: types of the columns that order
+        rows with the same event time."""
         self.stage = stage
         self._calls = AggregateCalls(stage.name, stage.aggregates, types)
         self._key_types = [arrow_type(kind) for kind in stage.by_types]
@@ -49,7 +49,7 @@ class WindowQuery(StageQuery):
         self._computed = list(
             {column.name: column for call in calls for column in call.function.audit_columns(call)}.values()
         )
-        """The columns that Python computes from arguments."""
+        """Columns that Python computes from arguments."""
         order = AuditRows(self._group, tuple(self.places))
         self._queries = [(call, call.function.audit_query(call, order)) for call in calls]
         arguments = [(argument_name(at), stored_type(kind)) for at, kind in enumerate(self._calls.argument_types)]
@@ -90,7 +90,7 @@ class WindowQuery(StageQuery):
             yield self._finish(batch)
 
     def days(self, database: Database, table: Table) -> Sequence[tuple[int, int]]:
-        """Return start and end of each window that can hold a row, if they can't be computed in SQL."""
+        """Return the start and the end of each window that can contain a row, if SQL can't compute them."""
         return ()
 
     @abstractmethod
@@ -99,10 +99,11 @@ class WindowQuery(StageQuery):
         window that a row is in. `table`: the rows, in SQL. `days`: as `days` returns them."""
 
     def sql(self, table: str, days: Sequence[tuple[int, int]] = ()) -> str:
-        """The query. `days`: as `days` returns them.
+        """Return the query. `days`: as `days` returns them.
 
-        1. Give each row the start and the end of its window, or one row for each window that it is in.
-        2. Give it what aggregates need of it beside its group: how far it is from the least value, where it stands.
+        1. Add the start and the end of its window to each row. A row in several windows becomes several rows.
+        2. Add the columns that aggregates need in addition to the group: the distance from the minimum, or the position of the
+           row.
         3. Group by window and keys.
         """
         own = dict.fromkeys(column for _, query in self._queries for column in query.row_columns)

@@ -1,5 +1,5 @@
-"""The computation of one chunk of a backfill: the operators of a running job over recorded slices, from empty state, into the
-indices of its generation."""
+"""The computation of one chunk of a backfill: it runs the operators of a job over recorded slices, from empty state, and writes
+to the indices of its generation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def shapes_of(row: BackfillRow, pipeline: CheckedPipeline, stage: Stage) -> list[tuple[DocumentShape, IndexSettings]]:
-    """The shape of a stage's documents and what their indices are like, for each alias that it emits to."""
+    """Return the shape of a stage's documents and the settings of their indices, for each alias that the stage emits to."""
     return [
         (document_shape(pipeline, stage, emit, row.version, row.generation, is_backfill=True), emit.index)
         for emit in stage.emits
@@ -50,16 +50,16 @@ def shapes_of(row: BackfillRow, pipeline: CheckedPipeline, stage: Stage) -> list
 
 @dataclass(frozen=True)
 class ChunkTask:
-    """Computes and emits the buckets of one chunk; travels pickled to the executors."""
+    """Computes and emits the buckets of one chunk. Sent to the executors by pickle."""
 
     keyed: KeyedTask
     work: SliceWork
     recorded: RecordedCounts
 
     def __call__(self, key: tuple[int], frame: pd.DataFrame) -> pd.DataFrame:
-        """Called by Spark for one bucket, with all its rows.
+        """Compute one bucket. Spark calls it with all rows of the bucket.
 
-        1. Compare what all source tasks have read with what the checkpoints say. Each bucket does it before it emits.
+        1. Compare the counts of all source tasks with those of the checkpoints. Each bucket does this before it emits.
         2. Compute and emit.
 
         Raises StrandlineError.
@@ -80,7 +80,7 @@ def chunk_task(
     settings: Settings,
     slice_digest: str,
 ) -> ChunkTask:
-    """The task of a chunk. Its emission's number is that of its last slice, and `slice_digest` is the digest of that slice.
+    """Return the task of a chunk. The number of its emission is its last slice. `slice_digest`: digest of that slice.
 
     `dead_letter_offsets`: end of the dead-letter stream when the backfill was requested. `recorded`: contents of the slices."""
     ledger_url, writer_of = without_secrets(settings.ledger_url), elasticsearch_writers(settings, row.job)
@@ -111,7 +111,7 @@ def chunk_task(
 
 
 class ChunkSource(RowSource):
-    """The recorded slices of one chunk, as rows for the keyed tasks; read by a `ChunkReader`."""
+    """The recorded slices of one chunk, as rows for the keyed tasks. A `ChunkReader` reads them."""
 
     @classmethod
     def name(cls) -> str:
@@ -137,7 +137,7 @@ class ChunkReader(DataSourceReader):
             tasks = recorded_tasks(
                 ledger, self._job, first, first, chunk.slice_last, decoding.formats, decoding.lookups
             )
-        # Without records, too, one task tells every bucket what was counted.
+        # Even without records, one task reports the counts to every bucket.
         return [SourceInputPartition(pieces, is_new=False) for pieces in [task.pieces for task in tasks] or [[]]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,6 +1,6 @@
 """Plans a backfill: its windows, the slices to read, and the chunks to compute. Reads the ledger only.
 
-A backfill recomputes windows of the past from the recorded slices with the present version of the pipeline. It ends
+A backfill recomputes past windows from the recorded slices with the current version of the pipeline. It ends
 where the live job had emitted when it was requested, so the two never write the same window.
 """
 
@@ -25,37 +25,37 @@ if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
 
 
 class Load(Protocol):
-    """Gives the pipeline of a version."""
+    """Returns the pipeline of a version."""
 
     def __call__(self, version: int, streams: StreamVersions | None = None, /) -> CheckedPipeline:
-        """`streams`: by which versions of its stream's document; None: as the newest run of this version."""
+        """`streams`: versions of its streams' documents. None for those of the newest run of this version."""
 
 
 @dataclass(frozen=True)
 class BackfillPlan:
-    """What one backfill computes."""
+    """The work of one backfill."""
 
     version: int
     windows: dict[str, WindowRange]
     """Stage -> the ends of its windows. Only stages that emit to the index."""
     slice_first: int
-    """The first slice to read."""
+    """First slice to read."""
     slice_committed: int
     """The last committed slice; later slices add no window."""
     records: int
-    """How many records will be read."""
+    """Number of records to read."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A part of a backfill that is computed and written in one go."""
+    """A part of a backfill that is computed and written in one step."""
 
     windows: dict[str, WindowRange]
-    """Stage -> the ends of its windows; stages without any are left out."""
+    """Stage -> the ends of its windows. Stages without windows are left out."""
     events_from_ms: int
-    """The earliest event time that a window of it can hold."""
+    """Earliest event time that one of its windows can contain."""
     up_to_ms: int
-    """All its windows end up to here."""
+    """Time up to which all its windows end."""
     slice_first: int
     slice_last: int
 
@@ -69,7 +69,7 @@ class Backfilled:
     pipeline: CheckedPipeline
     windows: Mapping[str, WindowRange]
     slice: int
-    """The last committed one when it was asked for."""
+    """Last committed slice when the backfill was requested."""
 
 
 def plan_backfill(
@@ -80,21 +80,21 @@ def plan_backfill(
     from_ms: int,
     to_ms: int | None,
 ) -> BackfillPlan:
-    """Plan a backfill of the windows that end after `from_ms`, up to `to_ms`, or up to what is emitted now.
+    """Plan a backfill of the windows that end after `from_ms`, up to `to_ms`, or up to the last emitted window.
 
-    1. Take the job's present version. It must have committed a slice: before that, where it takes over is unknown.
-    2. Choose each stage's windows: from a time at which windows of every version's size begin, so that no window is
-       replaced in part, up to the last emitted one that can't be revised any more.
-    3. Find the slices that hold their records. The log must still hold them.
+    1. Use the job's current version. It must have committed a slice: before that, its first own result is unknown.
+    2. Choose the windows of each stage. They begin at a time at which windows of every version's size begin, so that no window is
+       replaced in part. They end at the last emitted window that can't be revised any more.
+    3. Find the slices that contain their records. The log must still contain them.
 
-    `log_starts` returns the first offset that Kafka still holds of each partition of a stream. Raises Conflict when there is
-    nothing to compute; LogTruncated, with the time from which it could begin; NotFound.
+    `log_starts`: returns the first offset of each partition of a stream that is still in Kafka. Raises Conflict if there is
+    nothing to compute; LogTruncated, with the earliest possible start; NotFound.
     """
     version, last = ledger.job(job).version, ledger.last_checkpoint(job)
     if last is None or last.version != version:
         raise Conflict(
-            f"version {version} of job {job} has committed nothing yet, so where its own results begin is not known; "
-            "start the job, and ask again when it has"
+            f"version {version} of job {job} has committed nothing yet, so the start of its own results is unknown; "
+            "start the job, and request the backfill after its first committed slice"
         )
     pipeline = load(version)
     steps_ms = _steps(ledger, job, load, pipeline, last.slice)
@@ -103,7 +103,9 @@ def plan_backfill(
         if stage.name not in steps_ms:
             continue
         up_to_ms = last.emitted.get(stage.name, 0)
-        if stage.revise_ms:  # what may still be revised is left to the job, so that the two never write the same window
+        if (
+            stage.revise_ms
+        ):  # windows that can still be revised are left to the job, so that the two never write the same window
             up_to_ms = min(up_to_ms, (last.closes_ms or 0) - stage.revise_ms)
         up_to_ms = up_to_ms if to_ms is None else min(up_to_ms, to_ms)
         step_ms = steps_ms[stage.name]
@@ -112,15 +114,15 @@ def plan_backfill(
             windows[stage.name] = window
     if not windows and pipeline.record_stages and not any(aliases_of(pipeline)[one.name] for one in pipeline.stages):
         raise Conflict(
-            f"job {job} emits no windows to an index, and records that are emitted are not computed anew by a backfill; give "
-            "the emission another name, and a new job reads the log from its start"
+            f"job {job} emits no windows to an index, and a backfill doesn't recompute records; change "
+            "the name of the emission, and a new job reads the log from its start"
         )
     if not windows:
         raise Conflict(
             f"job {job} has emitted no window yet that ends after {_time(from_ms)}"
             + (f", up to {_time(to_ms)}" if to_ms is not None else "")
             + (", and that late records can't revise any more" if pipeline.spec.revise_ms else "")
-            + "; there is nothing to compute anew"
+            + "; there is nothing to recompute"
         )
     log_starts_of = {stream: dict(log_starts(stream)) for stream in pipeline.streams}
     slice_first = require_records(ledger, job, load, pipeline, windows, last.slice, log_starts_of)
@@ -138,43 +140,43 @@ def require_records(
     slice_committed: int,
     log_starts: Offsets,
 ) -> int:
-    """Return the first slice that holds a record of these windows.
+    """Return the first slice that contains a record of these windows.
 
-    Raises LogTruncated, with the time from which a backfill could begin, when the log no longer holds all of them.
+    Raises LogTruncated, with the earliest possible start of a backfill, if the log no longer contains all of them.
     """
     events_from_ms = _events_from(windows, pipeline)
     slice_first = ledger.first_slice_reaching(job, events_from_ms) or slice_committed
     slice_held = ledger.first_slice_from(job, slice_committed, log_starts)
     if slice_first < slice_held:
-        # Every record before that slice has an event time of at most this.
+        # No record before that slice has a later event time.
         lost_up_to_ms = ledger.checkpoint(job, slice_held - 1).latest_event_ms or 0
         steps_ms = _steps(ledger, job, load, pipeline, slice_committed)
         ends_ms = zip(pipeline.stages, last_ends(pipeline.windows, lost_up_to_ms), strict=True)
         possible_ms = max(_up(end_ms, steps_ms[stage.name]) for stage, end_ms in ends_ms if stage.name in windows)
         raise LogTruncated(
-            f"the log no longer holds all records of windows that begin at {_time(events_from_ms)}: retention has taken "
-            f"slices before {slice_held} of job {job}, and these need slice {slice_first}. A backfill can begin --from "
+            f"the log no longer contains all records of windows that begin at {_time(events_from_ms)}: retention removed "
+            f"slices before {slice_held} of job {job}, but these windows need slice {slice_first}. A backfill can begin --from "
             f"{_time(possible_ms)}"
         )
     return slice_first
 
 
 def windows_left(row: BackfillRow) -> dict[str, WindowRange]:
-    """Stage -> the windows that are not in the index yet, without stages that are done."""
+    """Return stage -> the windows that are not in the index yet, without finished stages."""
     if row.done_ms is None:
         return dict(row.windows)
     return _clip(row, row.done_ms, max(one.up_to_ms for one in row.windows.values()))
 
 
 def stores_of(row: BackfillRow, pipeline: CheckedPipeline) -> list[str]:
-    """The aliases that the backfill writes to."""
+    """Return the aliases that the backfill writes to."""
     return sorted(
         {alias for stage, aliases in aliases_of(pipeline).items() if stage in row.windows for alias in aliases}
     )
 
 
 def _steps(ledger: LedgerReader, job: str, load: Load, pipeline: CheckedPipeline, slice_last: int) -> dict[str, int]:
-    """Stage -> how far apart the times are at which windows of every version begin that has written to its aliases."""
+    """Return stage -> the distance between times at which windows of all versions begin that have written to its aliases."""
     grids_ms: dict[str, set[int]] = defaultdict(set)
     windows = {stage.name for stage in pipeline.stages}
     for _, version in ledger.version_changes(job, slice_last):
@@ -191,19 +193,21 @@ def _steps(ledger: LedgerReader, job: str, load: Load, pipeline: CheckedPipeline
 
 
 def next_chunk(ledger: LedgerReader, row: BackfillRow, pipeline: CheckedPipeline, records_max: int) -> Chunk | None:
-    """The next chunk of a backfill; None when all is done. It holds about `records_max` records, but spans no less than the
-    longest window: so where windows slide, a chunk reads at most as much again as the one before has read. It ends where
-    windows of the stage begin whose windows begin furthest apart, so that few slices are read for two chunks.
+    """Return the next chunk of a backfill. None if all chunks are done.
+
+    A chunk contains about `records_max` records, but is at least as long as the longest window. So with sliding windows, a
+    chunk reads again at most what the chunk before has read. It ends where windows of the stage with the most distant windows
+    begin, so that few slices are read for two chunks.
     """
     after_ms = min(one.after_ms for one in row.windows.values()) if row.done_ms is None else row.done_ms
     end_ms = max(one.up_to_ms for one in row.windows.values())
     if after_ms >= end_ms:
         return None
-    # In a cascade windows of every stage begin there. Branches need not agree on such times, and then more is read twice.
+    # In a cascade, windows of every stage begin there. Branches can have other times, and then more is read twice.
     step_ms = max(shape.grid_ms for shape in pipeline.windows)
     least_ms = _up(max(shape.reach_ms for shape in pipeline.windows), step_ms)
     first = _first_slice(ledger, row, _events_from(_clip(row, after_ms, end_ms), pipeline))
-    # The slice that closes so much, however many records that takes.
+    # The slice that closes at least this time, regardless of its number of records.
     closing = ledger.first_slice_closing(row.job, after_ms // step_ms * step_ms + least_ms) or row.slice
     up_to_ms, last = end_ms, max(closing, _slice_with(ledger, row, first, records_max))
     if last < row.slice:
@@ -225,7 +229,7 @@ def _clip(row: BackfillRow, after_ms: int, up_to_ms: int) -> dict[str, WindowRan
 
 
 def _events_from(windows: Mapping[str, WindowRange], pipeline: CheckedPipeline) -> int:
-    """The earliest event time that one of these windows can hold."""
+    """Return the earliest event time that one of these windows can contain."""
     return min(
         first_event(pipeline.windows[: at + 1], windows[stage.name].after_ms)
         for at, stage in enumerate(pipeline.stages)
@@ -234,31 +238,31 @@ def _events_from(windows: Mapping[str, WindowRange], pipeline: CheckedPipeline) 
 
 
 def _first_slice(ledger: LedgerReader, row: BackfillRow, event_ms: int) -> int:
-    """Raises LogTruncated when the ledger no longer holds it: slices were removed between the plan and the request."""
+    """Return the first slice. Raises LogTruncated if it was removed from the ledger between the plan and the request."""
     first = ledger.first_slice_reaching(row.job, event_ms) or row.slice
     if first <= ledger.floor(row.job):
         raise LogTruncated(
-            f"the ledger no longer holds the slices that backfill {row.generation} of job {row.job} reads; request it again"
+            f"slices that backfill {row.generation} of job {row.job} reads are no longer in the ledger; request it again"
         )
     return first
 
 
 def _slice_with(ledger: LedgerReader, row: BackfillRow, first: int, records_max: int) -> int:
-    """The last slice, from `first` on and at most `row.slice`, up to which there are at most `records_max` records."""
+    """Return the last slice from `first`, at most `row.slice`, up to which there are at most `records_max` records."""
     before = ledger.totals(row.job, first - 1).records
     following = range(first + 1, row.slice + 1)
     return first + bisect_right(following, records_max, key=lambda last: ledger.totals(row.job, last).records - before)
 
 
 def records_done(ledger: LedgerReader, row: BackfillRow, pipeline: CheckedPipeline, chunk: Chunk) -> int:
-    """How many of the backfill's records have been read once this chunk is done."""
+    """Return the number of the backfill's records that have been read after this chunk."""
     first = _first_slice(ledger, row, _events_from(row.windows, pipeline))
     read = ledger.totals(row.job, chunk.slice_last).records - ledger.totals(row.job, first - 1).records
     return max(0, min(row.records, read))
 
 
 def complete_backfills(ledger: LedgerReader, job: str, load: Load, swapping: int | None = None) -> list[Backfilled]:
-    """The complete backfills, the oldest first. `swapping`: the generation of the caller, which is about to swap the aliases.
+    """Return the complete backfills, oldest first. `swapping`: generation of the caller, which is about to swap the aliases.
 
     Raises Conflict while another backfill swaps the aliases: what they show is unknown then.
     """
@@ -266,11 +270,9 @@ def complete_backfills(ledger: LedgerReader, job: str, load: Load, swapping: int
     own = ledger.job(job).generation
     for row in ledger.backfills(job):
         if row.generation <= own:
-            continue  # of an earlier life of the job
+            continue  # belongs to an earlier incarnation of the job
         if row.state is BackfillState.SWAPPING and row.generation != swapping:
-            raise Conflict(
-                f"backfill {row.generation} of job {job} is just being shown in place of what was; ask again"
-            )
+            raise Conflict(f"backfill {row.generation} of job {job} is changing the aliases now; try again")
         if row.state is BackfillState.COMPLETE:
             found.append(
                 Backfilled(row.generation, row.version, load(row.version, row.stream_versions), row.windows, row.slice)
@@ -279,7 +281,7 @@ def complete_backfills(ledger: LedgerReader, job: str, load: Load, swapping: int
 
 
 def generations_by_store(backfills: Sequence[Backfilled]) -> dict[str, list[Generation]]:
-    """Alias -> the backfilled generations that it shows, the oldest first."""
+    """Return alias -> the backfilled generations that it shows, oldest first."""
     stores: dict[str, list[Generation]] = defaultdict(list)
     for one in backfills:
         for stage, aliases in aliases_of(one.pipeline).items():

@@ -1,12 +1,13 @@
 """One backfill: `python -m strandline.processing.backfill.process --job NAME --generation N`.
 
-Recomputes windows of the past from the recorded slices, with the version of the pipeline that the ledger's row names,
-into indices of a new generation; then lets the aliases show these. The live job runs on.
+It recomputes past windows from the recorded slices with the version of the pipeline in the ledger's row, and writes to indices
+of a new generation. Then the aliases show these. The live job continues.
 
-It may be killed at any time and started again: ids are a pure function of the log, so it finds what an earlier attempt
-has written. A new attempt fences earlier ones.
+The process can be killed and started again at any time. Ids are a pure function of the log, so it finds the documents of earlier
+attempts. A new attempt fences earlier ones.
 
-Exit codes are those of `exit_codes.py`. Done: complete, or another attempt owns it. Failed for good: its row says why.
+`exit_codes.py` has the exit codes. Done: complete, or another attempt owns the backfill. Failed permanently: its row has the
+reason.
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ from strandline.results.mapping import build_mapping, ensure_index_template
 log = structlog.get_logger()
 
 CHUNK_SLICES = 4
-"""A chunk holds about as many records as so many of the largest slices."""
+"""Number of slices in a chunk, if all slices were as large as the largest."""
 
 
 class Backfill:
     """One attempt at one backfill."""
 
     def __init__(self, settings: Settings, job: str, generation: int, spark: SparkSession | None = None) -> None:
-        """With `spark`, the attempt uses that session and leaves it running; else it starts and stops its own."""
+        """`spark`: session to use, which stays running. Without it, the attempt starts and stops its own session."""
         self._settings = settings
         self._job = job
         self._generation = generation
@@ -93,7 +94,7 @@ class Backfill:
     def _complete(self, row: BackfillRow) -> None:
         """Compute, then swap the aliases.
 
-        1. Compute what is not in the index yet, a chunk at a time, and record each chunk in the row.
+        1. Compute the windows that are not in the index yet, one chunk at a time, and record each chunk in the row.
         2. Record that the swap may happen. From here on the backfill can't be cancelled.
         3. Swap the aliases in one request, and close the row.
         """
@@ -112,16 +113,16 @@ class Backfill:
         log.info(message, job=self._job, generation=row.generation, results=row.results)
 
     def _shown(self, row: BackfillRow, pipeline: CheckedPipeline) -> list[Backfilled]:
-        """All complete backfills, and this one."""
+        """Return all complete backfills and this one."""
         others = complete_backfills(self._ledger, self._job, self._load, row.generation)
         return [*others, Backfilled(row.generation, row.version, pipeline, row.windows, row.slice)]
 
     def _compute(self, row: BackfillRow, pipeline: CheckedPipeline) -> None:
-        """Bring every result into the index.
+        """Write all results to the index.
 
         1. Check that Kafka still holds the records.
-        2. Delete what failed and cancelled backfills left behind, and make the templates of this one's indices.
-        3. Read, compute and write a chunk at a time.
+        2. Delete the indices of failed and cancelled backfills, and create the index templates of this backfill.
+        3. Read, compute, and write one chunk at a time.
         """
         self._require_log(row, pipeline)
         self._discard_others()
@@ -162,11 +163,11 @@ class Backfill:
     def _write_windows(
         self, spark: SparkSession, row: BackfillRow, pipeline: CheckedPipeline, chunk: Chunk
     ) -> list[BucketOutcome]:
-        """Compute a chunk's windows and write them; return what each bucket did."""
+        """Compute and write the windows of a chunk. Return the outcome of each bucket."""
         settings, events_ms = self._settings, (chunk.events_from_ms, chunk.up_to_ms)
         keys = keys_of_buckets(spark)
         if task_config(pipeline, settings.kafka_bootstrap, keys).cascade.is_split:
-            keys = keys[:1]  # one bucket needs no merge, and gives the same results
+            keys = keys[:1]  # one bucket needs no merge, and has the same results
         source = task_config(pipeline, settings.kafka_bootstrap, keys, events_ms, without_secrets(settings.ledger_url))
         reader = ChunkReader(self._job, without_secrets(settings.ledger_url), chunk, source)
         spark.dataSource.register(ChunkSource.of(reader))
@@ -175,13 +176,14 @@ class Backfill:
         recorded = self._recorded(row, chunk)
         task = chunk_task(row, pipeline, chunk, before, recorded, source, settings, last.digest)
         rows = spark.read.format(ChunkSource.name()).load()
-        # Spark counts the parameters, and takes no object for a function.
+        # Spark counts the parameters, so it accepts a function, but not a callable object.
         outcomes = rows.groupBy("bucket").applyInPandas(lambda key, frame: task(key, frame), OUTCOME_DDL)
-        # The one action: the tasks write their results while the plan runs, and each bucket tells in one small row.
+        # The only action: the tasks write their results while the plan runs, and each bucket returns its outcome in one small
+        # row.
         return outcomes_of(outcomes)
 
     def _recorded(self, row: BackfillRow, chunk: Chunk) -> RecordedCounts:
-        """What the checkpoints counted of the chunk's slices."""
+        """Return the counts of the chunk's slices in the checkpoints."""
         slices = range(chunk.slice_first, chunk.slice_last + 1)
         changes = self._ledger.version_changes(self._job, chunk.slice_last)
         ends = [first for first, _ in changes[1:]] + [slices.stop]
@@ -202,7 +204,7 @@ class Backfill:
     def _discard_others(self) -> None:
         own = self._ledger.job(self._job).generation
         for other in self._ledger.backfills(self._job):
-            # Those of earlier lives of the job are hidden by its generation, and what they read may be gone.
+            # The job's generation hides backfills of earlier incarnations, and their input may be deleted.
             if other.generation > own and other.state in (BackfillState.FAILED, BackfillState.CANCELLED):
                 for store in stores_of(other, self._load(other.version, other.stream_versions)):
                     discard_generation(self._settings.elasticsearch_url, store, other.generation)
@@ -228,7 +230,7 @@ class Backfill:
             yield spark
 
     def _failed(self, row: BackfillRow | None, error: StrandlineError) -> int:
-        """Record the failure in the row. Once a backfill swaps, it is repeated until the swap is done."""
+        """Record the failure in the row. After a backfill has begun to swap, it is repeated until the swap is done."""
         log.error(
             "the backfill failed", job=self._job, generation=self._generation, code=error.code, message=str(error)
         )
@@ -245,21 +247,21 @@ class Backfill:
             log.info("the backfill was ended", job=self._job, generation=row.generation, message=str(ended))
             return EXIT_DONE
         except LedgerUnavailable as unsaid:
-            log.error("could not say in the ledger how the backfill ended", job=self._job, error=str(unsaid))
+            log.error("can't record in the ledger how the backfill ended", job=self._job, error=str(unsaid))
             return EXIT_AWAY
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="strandline-backfill", description="Computes windows of the past anew.")
-    parser.add_argument("--job", required=True, help="the job's name")
-    parser.add_argument("--generation", type=int, required=True, help="which of its backfills")
+    parser = argparse.ArgumentParser(prog="strandline-backfill", description="Recomputes past windows.")
+    parser.add_argument("--job", required=True, help="name of the job")
+    parser.add_argument("--generation", type=int, required=True, help="number of the backfill")
     options = parser.parse_args(arguments)
     settings = Settings()
     configure_logs(as_json=settings.log_json)
     try:
         backfill = Backfill(settings, options.job, options.generation)
     except StrandlineError as error:
-        log.error("the backfill cannot start", job=options.job, code=error.code, message=str(error))
+        log.error("the backfill can't start", job=options.job, code=error.code, message=str(error))
         return exit_code_of(error)
     return backfill.run()
 

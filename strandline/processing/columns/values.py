@@ -1,4 +1,4 @@
-"""The values of a column as numpy's: as they are, in order, equal where they are equal, and hashed. Pure."""
+"""The values of a column as numpy arrays: plain values, values with the same order, equal zeros and NaNs, and hashes. Pure."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _POSITIVE = np.uint64((1 << 63) - 1)
 
 
 def numpy_of(array: pa.Array) -> npt.NDArray[Any]:
-    """The values. Of whole numbers and booleans none may be null."""
+    """Return the values. Integers and booleans must not contain nulls."""
     values: npt.NDArray[Any] = array.to_numpy(zero_copy_only=False)
     return values
 
 
 def is_valid(array: pa.Array) -> npt.NDArray[np.bool_]:
-    """Whether each value is there."""
+    """Return a mask of the values that aren't null."""
     valid: npt.NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
     return valid
 
 
 def ordered_bits(doubles: Doubles) -> npt.NDArray[np.int64]:
-    """Doubles as whole numbers in the same order: the two zeros are one, and not a number is the greatest."""
+    """Return integers with the same order as the doubles. Both zeros are equal, and NaN is the largest."""
     bits = _plain(doubles).view(np.int64)
     return np.where(bits < 0, np.int64(-(2**63)) - bits, bits)
 
 
 def ranks_of(values: pa.Array) -> npt.NDArray[np.int64]:
-    """For each value a whole number; the numbers are ordered as the values are. No value may be null."""
+    """Return an integer for each value, with the same order as the values. No value may be null."""
     kind = values.type
     if pa.types.is_floating(kind):
         return ordered_bits(numpy_of(values))
@@ -52,7 +52,7 @@ def ranks_of(values: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def with_one_zero(values: pa.Array) -> pa.Array:
-    """Doubles of which both zeros are the positive one, and whatever is not a number is the same; other types as they are."""
+    """Return doubles with only the positive zero and a single NaN. Other types are returned unchanged."""
     if not pa.types.is_floating(values.type):
         return values
     return pa.array(_plain(numpy_of(values.fill_null(0.0))), mask=~is_valid(values))
@@ -63,11 +63,16 @@ def _plain(doubles: Doubles) -> Doubles:
 
 
 def hashes(values: pa.Array, seed: int = 0) -> pa.Array:
-    """For each value 63 bits of MurmurHash64A (Austin Appleby, public domain), as a long that is not negative; null for a null.
+    """Return 63 bits of MurmurHash64A (Austin Appleby, public domain) for each value, as a non-negative long; null for a null.
 
-    It is the same on every machine and in every version, because results are made from it. Of a text the UTF-8 bytes are hashed;
-    of any other value 8 bytes (of a decimal 16, its digits without the point), little endian: a number's two's complement, a
-    double's bits, a timestamp's microseconds. `seed`: another one gives other hashes.
+    The hash is the same on every machine and in every version, because results depend on it. The hashed bytes are, in little
+    endian:
+
+    - string: its UTF-8 bytes;
+    - decimal: the 16 bytes of its unscaled value;
+    - number, timestamp: 8 bytes, as two's complement, bits of a double, or microseconds.
+
+    `seed`: another seed results in other hashes.
     """
     valid = is_valid(values)
     if pa.types.is_string(values.type):
@@ -98,7 +103,7 @@ def _finished(state: Words) -> Words:
 
 
 def _hashes_of_texts(values: pa.Array, seed: int) -> Words:
-    """Eight bytes of every text at once, longest texts first: each step has fewer of them."""
+    """Hash the strings, eight bytes of each string per step, longest strings first: each step has fewer strings."""
     if not len(values):
         return np.zeros(0, np.uint64)
     _, offsets_of, data = values.buffers()
@@ -106,14 +111,14 @@ def _hashes_of_texts(values: pa.Array, seed: int) -> Words:
     content = np.zeros((0 if data is None else data.size) + 8, np.uint8)
     if data is not None:
         content[:-8] = np.frombuffer(data, np.uint8)
-    # The eight bytes that begin at each place.
+    # The eight bytes that begin at each position.
     words = np.ndarray(len(content) - 7, np.dtype("<u8"), content, strides=(1,))
     lengths = np.diff(offsets)
     order = np.argsort(-lengths, kind="stable")
     starts, lengths = offsets[:-1][order], lengths[order]
     state = _begun(lengths.astype(np.uint64), seed)
     whole = lengths // 8
-    # How many texts have more than 0, 1, 2 ... whole words.
+    # Number of strings with more than 0, 1, 2 ... complete words.
     longer = np.searchsorted(-whole, -np.arange(int(whole[0])), side="left")
     for at, count in enumerate(longer.tolist()):
         state[:count] = _mixed(state[:count], words[starts[:count] + 8 * at])

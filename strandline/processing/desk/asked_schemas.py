@@ -1,4 +1,4 @@
-"""The schemas that records at the desk name: as the schema registry gives them now. Nothing is kept but in memory."""
+"""The schemas that records of a local run name. They come from the schema registry, and are only kept in memory."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ if TYPE_CHECKING:
 
 
 def asked_schemas(config: RecordFormat) -> RegisteredSchemas | None:
-    """The schemas for records of this format; None where they name none. The registry is that of the environment. Raises
-    InvalidSettings where it names none."""
+    """Return the schemas for records of this format. None if records name no schemas. The registry is that of the environment.
+
+    Raises InvalidSettings if no registry is set.
+    """
     if not config.uses_registry:
         return None
-    # What speaks to a registry is imported where one is needed.
+    # Modules that connect to a registry are only imported if one is needed.
     from strandline.core.settings import Settings
     from strandline.processing.source.kept_schemas import registry_of
 
     registry = registry_of(Settings.read())
     if registry is None:
         raise InvalidSettings(
-            f"records of this stream name their {config.name} schemas in a schema registry, and none is set: set "
-            "STRANDLINE_SCHEMA_REGISTRY_URL, or give the stream a schema (schema_file, descriptor_file) and records without a "
-            "number"
+            f"records of this stream name their {config.name} schemas in a schema registry, but none is set; set "
+            "STRANDLINE_SCHEMA_REGISTRY_URL. Or add a schema to the stream (schema_file, descriptor_file) and use records "
+            "without a number"
         )
     return AskedSchemas(registry)
 
 
 class AskedSchemas:
-    """Asks the registry for each number once."""
+    """Queries the registry once for each number."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._told: dict[tuple[str, int], RegisteredSchema | Rejection] = {}
 
     def schema(self, kind: SchemaKind, number: int) -> RegisteredSchema | Rejection:
-        """As RegisteredSchemas.schema. Raises RegistryUnavailable."""
+        """See `RegisteredSchemas.schema`. Raises RegistryUnavailable."""
         if (kind, number) not in self._told:
             given = self._registry.schema(kind, number)
             missing = Rejection(REASON_DECODE, f"the schema registry has no {kind} schema {number}")

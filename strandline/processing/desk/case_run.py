@@ -1,4 +1,4 @@
-"""Runs a test case at the desk, and compares what came of it with what was expected."""
+"""Runs a test case locally, and compares the outcome with the expectation."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _LETTER_PLACE = ("stream", "partition", "offset", "element", "index", "document"
 
 @dataclass
 class CaseReport:
-    """What a test found."""
+    """The outcome of a test."""
 
     name: str
     results: Differences = field(default_factory=Differences)
     dead_letters: Differences = field(default_factory=Differences)
     sentences: list[str] = field(default_factory=list)
-    """What else is wrong."""
+    """Other problems."""
     seconds: float = 0.0
 
     @property
@@ -53,22 +53,22 @@ class CaseReport:
 
 
 def read_cases(path: Path) -> list[CaseSpec]:
-    """The tests of a file. Raises InvalidDocument."""
+    """Return the tests of a file. Raises InvalidDocument."""
     return [CaseSpec.parse(document) for document in read_documents(path.read_bytes(), str(path), ("test",))]
 
 
 def read_file(path: Path, name: str | None, rows: RowFiles) -> CheckedPipeline:
-    """The pipeline of a file, as `read_pipeline` finds it. Raises InvalidDocument, PermanentError."""
+    """Return the pipeline of a file, as `read_pipeline` does. Raises InvalidDocument, PermanentError."""
     return read_pipeline(_bytes(path), str(path), name, rows=rows)
 
 
 def run_case(
     case: CaseSpec, directory: Path, pipeline_of: Callable[[Path, str | None, RowFiles], CheckedPipeline] = read_file
 ) -> CaseReport:
-    """Run one test. `directory`: where its files are looked for. `pipeline_of`: reads the pipeline of this name from a file, with
-    the rows of lookups from others.
+    """Run one test. `directory`: directory of its files. `pipeline_of`: reads the pipeline with this name from a file, and the
+    rows of lookups from other files.
 
-    An error of the pipeline's documents, of its files or (with `on_error: crash`) of its records is a finding.
+    An error of the pipeline's documents, of its files, or (with `on_error: crash`) of its records is a finding.
     """
     begun_s = time.perf_counter()
     report = CaseReport(case.test)
@@ -91,12 +91,12 @@ def judge(
     late: int,
     directory: Path,
 ) -> None:
-    """Compare, and put what differs into the report."""
+    """Compare, and add the differences to the report."""
     if expected.results is not None:
         wanted = expected.results
         documents = read_expected(directory / wanted) if isinstance(wanted, str) else wanted
         found = [document_of(one) for one in outcomes if isinstance(one, DeskResult)]
-        if pipeline.spec.revise_ms:  # the last one takes the place of those before it
+        if pipeline.spec.revise_ms:  # the last document replaces those before it
             found = list({one["_id"]: one for one in found}.values())
         by = dict.fromkeys(name for stage in pipeline.stages for name in stage.by)
         types = {name: kind for stage in pipeline.all_stages for name, kind in stage.field_types.items()}
@@ -115,13 +115,13 @@ def judge(
 
 
 def document_of(result: DeskResult) -> dict[str, Any]:
-    """The document, with its id and its index."""
+    """Return the document with its id and its index."""
     document: dict[str, Any] = json.loads(result.document.source)
     return document | {"_id": result.document.id, "_index": result.document.index}
 
 
 def read_expected(path: Path) -> list[dict[str, Any]]:
-    """The documents of a file: NDJSON, a JSON array, or a list in YAML. Raises InvalidDocument, PermanentError."""
+    """Return the documents of a file: NDJSON, a JSON array, or a YAML list. Raises InvalidDocument, PermanentError."""
     text = _bytes(path)
     if path.suffix in (".yaml", ".yml"):
         values = read_values(text, str(path))
@@ -164,7 +164,7 @@ def _row_files(lookups: Mapping[str, str], directory: Path) -> RowFiles:
 def _outcomes(
     case: CaseSpec, pipeline: CheckedPipeline, directory: Path, read: Callable[[RowFiles], CheckedPipeline]
 ) -> tuple[list[Outcome], Desk]:
-    """What comes of the steps. `read`: the pipeline with the rows of lookups from these files."""
+    """Return the outcomes of the steps. `read`: returns the pipeline with the rows of lookups from these files."""
     desk = Desk(pipeline, None if case.slice == "all" else case.slice, restarts=True)
     placements = {name: Placement(stream, case.partitions) for name, stream in pipeline.streams.items()}
     found: list[Outcome] = []
@@ -185,13 +185,13 @@ def _outcomes(
 
 
 def _stream_of(step: CaseStep, pipeline: CheckedPipeline) -> StreamSpec:
-    """The stream that the records of a step come to. Raises PermanentError."""
+    """Return the stream of the records of a step. Raises PermanentError."""
     name = pipeline.inputs[0].name if step.stream is None and not pipeline.has_several_inputs else step.stream
     if name not in pipeline.streams:
-        what = "says no stream" if name is None else f"says stream '{name}'"
+        what = "names no stream" if name is None else f"names stream '{name}'"
         raise PermanentError(
-            f"a step of the test {what}, and pipeline {pipeline.job} reads {', '.join(pipeline.streams)}; write 'stream: NAME' "
-            "beside its records"
+            f"a step of the test {what}, but pipeline {pipeline.job} reads {', '.join(pipeline.streams)}; write 'stream: NAME' "
+            "next to its records"
         )
     return pipeline.streams[name]
 
@@ -217,7 +217,7 @@ def _records(step: CaseStep, stream: StreamSpec, placement: Placement, directory
 
 
 def _named(step: CaseStep, source: bytes | None) -> dict[str, bytes]:
-    """The headers of the step's records by name, with their metadata."""
+    """Return the headers of the step's records by name, with their metadata."""
     headers = step.headers or {}
     named = {record_header(name): text.encode() for name, text in headers.items()}
     named |= {name: text.encode() for name, text in headers.items()}
@@ -240,7 +240,7 @@ def _wanted_letter(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def _value(value: object) -> object:
-    """A value as it is compared: an object as the JSON that it is, whatever its spaces."""
+    """Return a value for the comparison: an object as its JSON without spaces."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -1,4 +1,4 @@
-"""The `test:` document: what happens to a pipeline, step by step, and what must come of it."""
+"""The `test:` document: the steps of a test of a pipeline, and the expected outcome."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ def _time_ms(value: object) -> object:
 
 
 Moment = Annotated[int, BeforeValidator(_time_ms)]
-"""ISO 8601, UTC unless it says, or milliseconds since 1970."""
+"""ISO 8601, in UTC by default, or milliseconds since 1970."""
 JsonRecord = dict[str, Any] | str | None
 
 
 class CaseStep(DocumentModel):
-    """One step: records that come, time that passes, a restart, other rows of lookups."""
+    """One step: new records, time without records, a restart, or other rows of lookups."""
 
     record: JsonRecord = None
-    """A record: an object, which becomes JSON, or a text, which is the record's bytes."""
+    """A record: an object, which is written as JSON, or a string, which is the content of the record."""
     records: list[JsonRecord] | None = None
-    """Several. `null` is a record without a value, a tombstone."""
+    """Several records. `null` is a record without a value, a tombstone."""
     base64: Literal[True] | None = None
-    """Whether the texts among them are bytes in base64."""
+    """True if the strings among them are bytes in base64."""
     input: str | None = None
-    """A file of records, from the test's directory."""
+    """A file of records, relative to the directory of the test."""
     stream: str | None = None
-    """The stream that the records of this step come to. Needed where the pipeline reads several."""
+    """Stream of the records of this step. Required if the pipeline reads several streams."""
     at: Moment | None = None
-    """When the records of this step came (log time). Default: their event time."""
+    """Log time of the records of this step. Default: their event time."""
     partition: Annotated[int, Field(ge=0, lt=1000)] | None = None
-    """Where they came to. Default: as their key says."""
+    """Partition of the records. Default: chosen by their key."""
     topic: str | None = None
-    """The MQTT topic that they came from."""
+    """MQTT topic of the records."""
     key: str | None = None
-    """The Kafka key that they have, for a field with metadata."""
+    """Kafka key of the records, for a field with metadata."""
     file: str | None = None
-    """The name of the file that they came from, for a field with metadata."""
+    """Name of the file of the records, for a field with metadata."""
     sender: str | None = None
-    """The address that they were sent from, for a field with metadata."""
+    """Address of the sender of the records, for a field with metadata."""
     query: str | None = None
-    """The query of the URL that they were sent to."""
+    """Query of the URL to which the records were sent."""
     headers: dict[str, str] | None = None
-    """Headers of the HTTP request that brought them, or of the records themselves."""
+    """Headers of the HTTP request with the records, or of the records themselves."""
     wait: Duration | None = None
-    """So much log time passes, and no record comes."""
+    """Log time that passes without a record."""
     restart: Literal[True] | None = None
-    """The job is killed and starts again: its state is rebuilt from the log."""
+    """The job is killed and started again: its state is rebuilt from the log."""
     lookups: dict[str, str] | None = None
-    """Lookup -> a file of the rows that are in force from here on, as if they had been applied."""
+    """Lookup -> a file of the rows that are effective from here, as if they had been applied."""
 
     def contradictions(self) -> Iterator[tuple[DocumentPath, str]]:
         given = [name for name in _KINDS if getattr(self, name) is not None]
@@ -67,17 +67,17 @@ class CaseStep(DocumentModel):
         elif given[0] in ("wait", "restart", "lookups"):
             for name in ("stream", "at", "partition", "topic", "query", "headers", "key", "file", "sender", "base64"):
                 if getattr(self, name) is not None:
-                    yield (name,), f"is of records, and this step is a '{given[0]}'"
+                    yield (name,), f"is only for records, but this step is a '{given[0]}'"
         if self.topic is not None and self.query is not None:
-            yield ("query",), "a record comes from a topic or with a query, not both"
+            yield ("query",), "a record has a topic or a query, not both"
         if self.base64:
             try:
                 self.values()
             except ValueError as error:
-                yield ("base64",), f"a text of this step is no base64: {error}"
+                yield ("base64",), f"a string of this step is not base64: {error}"
 
     def values(self) -> list[bytes | None]:
-        """The bytes of the records that stand in the step itself. Raises ValueError for what is no base64."""
+        """Return the records in the step itself, as bytes. Raises ValueError for a string that isn't base64."""
         written = self.records if self.records is not None else [] if self.record is None else [self.record]
         return [None if one is None else self._bytes(one) for one in written]
 
@@ -91,7 +91,7 @@ _KINDS = ("record", "records", "input", "wait", "restart", "lookups")
 
 
 class Expected(DocumentModel):
-    """What must come of it. What is not named is not compared, but there must be no more and no fewer."""
+    """The expected outcome. Fields that aren't named are not compared, but the number of documents must be equal."""
 
     results: list[dict[str, Any]] | str | None = None
     """Documents, or a file of them (NDJSON, JSON, YAML). Default: not compared."""
@@ -99,7 +99,7 @@ class Expected(DocumentModel):
     """Records and results that could not be used: `reason`, `message`, `step`, `stream`, `partition`, `offset`, `value`.
     `any`: they are not compared."""
     late: int | None = None
-    """How many records are late. They need not stand among the dead letters then."""
+    """Number of late records. They needn't be listed among the dead letters then."""
 
 
 class CaseSpec(DocumentModel):
@@ -108,20 +108,21 @@ class CaseSpec(DocumentModel):
     NOT_SUPPORTED: ClassVar[dict[str, str]] = {}
 
     test: Name
-    """What is shown, as a name."""
+    """Purpose of the test, as a name."""
     file: str
-    """The file with the pipeline and its stream, from the test's directory."""
+    """File with the pipeline and its stream, relative to the directory of the test."""
     pipeline: str | None = None
-    """Which pipeline, where the file has several."""
+    """Name of the pipeline, if the file has several."""
     lookups: dict[str, str] = Field(default_factory=dict)
-    """Lookup -> a file of the rows that it begins with, from the directory of the test: of one that follows a stream, say."""
+    """Lookup -> a file of its initial rows, relative to the directory of the test. For example, for a lookup that follows a
+    stream."""
     partitions: Annotated[int, Field(ge=1, le=1000)] = 1
-    """Of the stream."""
+    """Number of partitions of the stream."""
     slice: Annotated[int, Field(ge=1)] | Literal["all"] = 1
-    """Records a slice. Results don't depend on it."""
+    """Records in a slice. Results don't depend on it."""
     drain: bool = True
-    """Whether all windows are closed at the end."""
+    """True if all windows are closed at the end."""
     steps: list[CaseStep]
-    """What happens, in order."""
+    """Steps in their order."""
     expect: Expected
-    """What must come of it."""
+    """Expected outcome."""

@@ -1,8 +1,8 @@
-"""A pipeline over records, from their bytes to documents and dead letters: what a running job does, in one process, without a
-log, a ledger or a store.
+"""A local run of a pipeline over records, from their bytes to documents and dead letters. It does the work of a job in one
+process, without a log, a ledger, or a store.
 
-The decoder, the record steps and the operators are the job's own (`source_task.py`, `cascade.py`). Records are read as they come
-and forgotten; only what open windows need is held. Where records are emitted as such, their documents come at once.
+The decoder, the record steps, and the operators are those of a job (`source_task.py`, `cascade.py`). Records are read as they
+arrive and aren't kept; only the content of open windows is kept. Emitted records become documents immediately.
 """
 
 from __future__ import annotations
@@ -49,15 +49,16 @@ from strandline.results.sinks.registry import sink_of
 from strandline.results.writer import PROBLEM, WINDOW_END, Refused
 
 VERSION = EPOCH = 1
-"""Of the pipeline and of the run, in each document."""
+"""Version of the pipeline and epoch of the run, in each document."""
 _BUCKET = 0
 _HELD_ROWS = 1_000
-"""So many rows that end no slice are taken in together: a step costs milliseconds, and of several streams comes a row or two."""
+"""Number of rows that are processed together if they end no slice: a step costs milliseconds, and several streams often supply
+only one or two rows."""
 
 
 @dataclass(frozen=True)
 class DeskResult:
-    """A result, as it would be emitted."""
+    """A result as a job would emit it."""
 
     stage: str
     document: Document
@@ -65,19 +66,19 @@ class DeskResult:
 
 @dataclass(frozen=True)
 class DeskLetter:
-    """A record or a result that could not be used."""
+    """A record or a result that could not be processed."""
 
     reason: str
     message: str
     step: str
     value: bytes | None
-    """The record, or the document that the result would be."""
+    """The record, or the document that the result would have been."""
     place: dict[str, str | int]
-    """Of a record: stream, partition, offset, and element where there are several; of a result: index and document."""
+    """Record: stream, partition, offset, and element if the record has several rows. Result: index and document."""
 
 
 def letter_fields(letter: DeskLetter) -> dict[str, str | int | None]:
-    """A dead letter as one JSON object."""
+    """Return a dead letter as one JSON object."""
     value = None if letter.value is None else letter.value.decode("utf-8", "backslashreplace")
     return {"reason": letter.reason, "message": letter.message, "step": letter.step, **letter.place, "value": value}
 
@@ -87,14 +88,14 @@ Outcome = DeskResult | DeskLetter
 
 @dataclass
 class DeskCounts:
-    """What has been done so far."""
+    """Counts of the processed records."""
 
     records: int = 0
-    """Rows, where a record is several."""
+    """Records, or rows if a record has several."""
     rejected: Counter[str] = field(default_factory=Counter)
-    """Reason -> rows, late ones included."""
+    """Reason -> rows, including late ones."""
     results: Counter[str] = field(default_factory=Counter)
-    """Stage -> results that were emitted."""
+    """Stage -> emitted results."""
     slices: int = 0
 
     @property
@@ -104,24 +105,24 @@ class DeskCounts:
 
 @dataclass(frozen=True)
 class _Part:
-    """Rows of one slice, decoded and judged."""
+    """Rows of one slice, decoded and classified."""
 
     chunks: list[DecodedChunk]
     ends_slice: bool
     watermark_ms: int | None
-    """After its last row."""
+    """Watermark after its last row."""
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """A part that a restart may read again, and how far event time had come with it."""
+    """A part that a restart can read again, and the event time reached after it."""
 
     part: _Part
     latest_event_ms: int | None
 
 
 class _DeskStream:
-    """What is needed of one stream that the pipeline reads."""
+    """Everything for one stream that the pipeline reads."""
 
     def __init__(self, pipeline: CheckedPipeline, place: int, decoding: StreamDecoding, log_time: str | None) -> None:
         self.name = decoding.stream
@@ -136,7 +137,7 @@ class _DeskStream:
     def late(
         self, texts: Sequence[JsonText], log_ms: np.ndarray, places: np.ndarray, marks: np.ndarray
     ) -> dict[int, RejectedRecord]:
-        """Why each of these rows is late, in the decoder's words."""
+        """Return index -> the rejection of a late row, by the decoder."""
         if not len(places):
             return {}
         chosen = [texts[at] for at in places.tolist()]
@@ -145,7 +146,7 @@ class _DeskStream:
 
 
 class Desk:
-    """One run of a pipeline. Feed it records, then `drain` it."""
+    """One run of a pipeline. Feed records to it, then call `drain`."""
 
     def __init__(
         self,
@@ -155,13 +156,15 @@ class Desk:
         log_time: str | None = None,
         restarts: bool = False,
     ) -> None:
-        """`slice_records`: cut a slice after so many; None: all are one, whose windows close at the end. Results don't depend on
-        it. `log_time`: the field of the stream that says when a record came; None: its event time does. `restarts`: hold the
-        records that `restart` may have to read again."""
+        """Args:
+        slice_records: Records in a slice. None for one slice, whose windows close at the end. Results don't depend on it.
+        log_time: Field of the stream with the log time of a record. None if its event time is its log time.
+        restarts: True to keep the records that `restart` can read again.
+        """
         for name, _ in pipeline.lookups:
             if name not in pipeline.tables:
                 raise PermanentError(
-                    f"lookup {name} has no rows here, because it follows a stream or a database; give them from a file: --lookup "
+                    f"lookup {name} has no rows here, because it follows a stream or a database; pass a file of rows: --lookup "
                     f"{name}=FILE, or in a test 'lookups: {{{name}: FILE}}'"
                 )
         self._pipeline = pipeline
@@ -188,28 +191,27 @@ class Desk:
         self._held: list[Chunk] = []
         self._held_rows = 0
         self._holds = self._cascade.repeats is None and not pipeline.spec.revise_ms
-        """Whether rows may wait: nothing that is emitted or counted before the slice ends depends on state."""
+        """True if rows can wait: no emission and no count before the end of the slice depends on state."""
         self._closed_ms: int | None = None
         self._emitted: dict[str, int] = {}
         self._seen: list[_Seen] | None = [] if restarts else None
         self.counts = DeskCounts()
 
     def headers_of(self, stream: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Of a record of this stream, the headers that its rows depend on: the first of them that it has, and those that they
-        depend on beside that."""
+        """Return two lists of headers on which the rows of a record of this stream depend. From the first list, only the first
+        header that the record has counts. From the second list, all headers count."""
         reader = next(one.reader for one in self._streams if one.name == stream)
         return reader.headers, reader.headers_beside
 
     def feed(self, records: DeskRecords) -> Iterator[Outcome]:
-        """Take records in, and yield what becomes of them: rejected records, records that are emitted, and results of
-        windows that close.
+        """Process records, and yield the outcomes: rejected records, emitted records, and results of windows that close.
 
-        1. Decode the records, and judge each by the watermark that those before it have given.
-        2. Cut them into slices.
-        3. Of each slice, emit its records, where the pipeline does that; step the operators, and close the windows that end at or
-           before the watermark after it.
+        1. Decode the records, and classify each by the watermark of the records before it.
+        2. Divide them into slices.
+        3. For each slice, emit its records, if the pipeline emits records. Then step the operators, and close the windows that
+           end at or before the watermark after the slice.
 
-        Raises BadRecord where the pipeline ends at a bad record.
+        Raises BadRecord if the pipeline stops at a bad record.
         """
         stream = next((one for one in self._streams if one.name == records.stream), self._streams[0])
         offsets = stream.offsets.of_each(records.partitions) if records.offsets is None else records.offsets
@@ -219,11 +221,11 @@ class Desk:
 
     @property
     def warnings(self) -> list[str]:
-        """What a person should look at, though the run goes on: streams whose event times can hardly be meant."""
+        """Warnings that don't stop the run: streams whose event times are probably wrong."""
         return [told for one in self._streams if (told := one.early_times.warning) is not None]
 
     def wait(self, ms: int) -> Iterator[Outcome]:
-        """Let so much log time pass in which no record comes, and close what that closes."""
+        """Let log time pass without records, and close windows accordingly."""
         self._clock.wait(ms)
         yield from self.end_slice()
 
@@ -233,16 +235,18 @@ class Desk:
         yield from self.end_slice()
 
     def change_lookups(self, tables: Mapping[str, LookupTable]) -> None:
-        """Enrich what is fed from now on by these rows, as a running job does with what comes when a change of a lookup has been
-        applied. What came before stays enriched as it is, also behind a `restart`. `tables`: of lookups that the pipeline uses;
-        one with other rows than before gets the next number."""
+        """Enrich the following records with these rows, as a job does after a change of a lookup was applied.
+
+        Earlier records stay enriched as they are, even after a `restart`. `tables`: lookups that the pipeline uses. A table
+        whose rows differ from the current ones gets the next version.
+        """
         for name, table in tables.items():
             before = self._tables[name]
             if not table.rows.equals(before.rows):
                 self._tables = {**self._tables, name: table.as_version(before.version + 1)}
 
     def open_windows(self) -> Iterator[DeskResult]:
-        """What windows hold that are open now, of each stage whose emission shows that."""
+        """Yield the content of the open windows, for each stage whose emission shows it."""
         if self._held:
             self._operated(None)
         for at, emission in enumerate(self._emissions):
@@ -251,9 +255,11 @@ class Desk:
                 yield from emission.open_windows(rows, self.counts.slices)
 
     def restart(self) -> None:
-        """Forget all state, and rebuild it from the records, as a run does after a kill: from the first part that can hold a
-        record of a window that is not emitted yet, all at once. Emits nothing."""
-        assert self._seen is not None, "records were not held"
+        """Forget all state, and rebuild it from the records in one step, as a run does after a kill. Emit nothing.
+
+        Reading begins with the first part that can contain a record of a window that isn't emitted.
+        """
+        assert self._seen is not None, "records were not kept"
         self._state, self._held, self._held_rows = None, [], 0
         self._segments.clear()
         if self._emitted:
@@ -265,24 +271,24 @@ class Desk:
         self._state = self._cascade.step(None, chunks, closing, self._segments.__getitem__, emits=False).state
 
     def state_bytes(self) -> int:
-        """What open windows hold, and what is remembered."""
+        """Return the size of the content of open windows and of the records that are kept for deduplication."""
         if self._held:
             self._operated(None)
         return len(self._state or b"") + sum(one.bytes_kept for one in self._segments.values())
 
     def end_slice(self) -> Iterator[Outcome]:
-        """End the slice without another record: close what event time has reached, and leave the rest open."""
+        """End the slice without another record: close the windows that event time has passed, and leave the others open."""
         self._in_slice = 0
         yield from self._taken(_Part([], True, self._clock.watermark_ms))
 
     def _taken(self, part: _Part) -> Iterator[Outcome]:
-        """Remember the part where a restart may need it, and take it in."""
+        """Keep the part if a restart can need it, and process it."""
         if self._seen is not None and self._pipeline.kept:
             self._seen.append(_Seen(part, self._clock.latest_event_ms))
         yield from self._step(part)
 
     def _judged(self, stream: _DeskStream, records: DeskRecords, offsets: Sequence[int], rows: Rows) -> Iterator[_Part]:
-        """Decode rows and judge each by event time; yield them cut where slices end."""
+        """Decode rows and classify each by event time. Yield them divided at the ends of slices."""
         partitions, of_row = rows.of_each(records.partitions), rows.of_each(offsets)
         given_ms = None if records.log_times_ms is None else rows.of_each(records.log_times_ms)
         log_ms = stream.log_times.of_rows(rows.texts, given_ms)
@@ -324,7 +330,7 @@ class Desk:
             first = stop
 
     def _cuts(self, first: int, end: int) -> Iterator[tuple[int, bool]]:
-        """Where the records from `first` to before `end` are cut: the end of each piece, and whether its slice ends there."""
+        """Yield the ends of the parts of the records [`first`, `end`), each with True if its slice ends there."""
         while first < end:
             left = end - first if self._slice_records is None else self._slice_records - self._in_slice
             taken = min(left, end - first)
@@ -336,7 +342,7 @@ class Desk:
             yield first, ends_slice
 
     def _step(self, part: _Part) -> Iterator[Outcome]:
-        """Take a part in, and emit its records; where its slice ends, close windows and emit their results."""
+        """Process a part, and emit its records. If its slice ends, close windows and emit their results."""
         chunks: list[Chunk] = []
         record_rows: list[tuple[int, int, bytes]] = []
         for _, kind, partition, sequence, blob in self._task.rows(part.chunks, is_new=True, work=None):
@@ -375,14 +381,14 @@ class Desk:
     def _records(
         self, record_rows: Sequence[tuple[int, int, bytes]], repeated: RepeatedRecords | None, number: int
     ) -> Iterator[Outcome]:
-        """What is emitted of records in the slice of this number."""
+        """Yield the outcomes of emitted records in the slice with this number."""
         rows_of_stage = without_repeats(unpack_record_rows(record_rows), self._pipeline.record_stages, repeated)
         for emission in self._record_emissions:
             for rows in rows_of_stage.get(emission.stage, ()):
                 yield from emission.outcomes(rows, self.counts, number)
 
     def _operated(self, closes_ms: int | None) -> Stepped:
-        """What the operators make of the rows that are held, and of the windows that end up to this time."""
+        """Run the operators over the buffered rows, and close the windows that end up to this time."""
         closing = Closing(self._closed_ms, closes_ms, self._closed_ms)
         stepped = self._cascade.step(self._state, self._held, closing, self._segments.__getitem__)
         self._state, self._held, self._held_rows = stepped.state, [], 0
@@ -396,11 +402,11 @@ class Desk:
 
 @dataclass
 class _JudgedRows:
-    """Decoded rows of several partitions, and which are late."""
+    """Decoded rows of several partitions, with marks for late rows."""
 
     stream: str
     place: int
-    """Of the stream."""
+    """Index of the stream."""
     decoded: Decoded
     is_usable: np.ndarray
     events_ms: np.ndarray
@@ -413,12 +419,12 @@ class _JudgedRows:
 
     def __post_init__(self) -> None:
         self.marks_ms = np.full(len(self.is_usable), NEVER_LATE)
-        """The watermark in force for each, where late rows revise results."""
+        """Effective watermark for each row, if late rows revise results."""
         self._rejects = {one.index: one for one in self.decoded.rejects}
         self._accepted_before = np.concatenate([[0], np.cumsum(self.is_usable)])
 
     def chunk(self, partition: int, places: np.ndarray) -> DecodedChunk:
-        """The rows at these places, which are all of one partition, without those that are late."""
+        """Return the rows with these indices, which belong to one partition, without late rows."""
         rejects = [
             RejectedRecord(at, one.reason, one.message)
             for at, place in enumerate(places.tolist())
@@ -458,18 +464,18 @@ class _Emission:
         self.stage = stage.name
         places = sorted(stage.emits, key=lambda emit: not sink_of(emit).has_generations)
         self._shape: DocumentShape | None = document_shape(pipeline, stage, places[0], VERSION) if places else None
-        """As in the first index that the stage emits to, else as in the first of its other places."""
+        """Shape of the first index of the stage, or of its first other sink if it has no index."""
         self._letter_shape = letter_shape(pipeline, stage, VERSION)
         self.open_shape: OpenShape | None = None
-        """Of open windows, where they are shown."""
+        """Shape of documents of open windows. None if they aren't shown."""
         shown = [emit for emit in stage.emits if emit.index.updates_ms is not None]
         if shown and isinstance(stage, Stage):
             shape = document_shape(pipeline, stage, shown[0], VERSION)
             self.open_shape = OpenShape.of(shape, ends_move=stage.shape.ends_move)
 
     def open_windows(self, rows: pa.RecordBatch, number: int) -> Iterator[DeskResult]:
-        """What is shown of rows of open windows after the slice of this number."""
-        assert self.open_shape is not None, "asked where they are shown"
+        """Yield the documents of open windows after the slice with this number."""
+        assert self.open_shape is not None, "only called if open windows are shown"
         good = rows.filter(pc.is_null(rows.column(PROBLEM))).slice(0, OPEN_WINDOWS_MAX)
         for one in self.open_shape.documents(good, EPOCH, number):
             if isinstance(one, Document):
@@ -478,12 +484,12 @@ class _Emission:
     def of_windows(
         self, results: StageResults, emitted_ms: int | None, counts: DeskCounts, number: int
     ) -> Iterator[Outcome]:
-        """What the stage emits of windows that were not emitted yet, and the dead letters of those that can't be used."""
+        """Yield the results of windows that weren't emitted yet, and dead letters of unusable results."""
         yield from self.outcomes(_later(results.rows, emitted_ms), counts, number)
         yield from self._unusable(_later(results.failed, emitted_ms), number)
 
     def outcomes(self, new: pa.RecordBatch, counts: DeskCounts, number: int) -> Iterator[Outcome]:
-        """What the stage emits of rows in the slice of this number, and the dead letters of those that can't be used."""
+        """Yield the results of rows in the slice with this number, and dead letters of unusable rows."""
         good = new.filter(pc.is_null(new.column(PROBLEM)))
         if self._shape is not None and good.num_rows:
             for one in self._shape.documents(good, EPOCH, number):
@@ -508,7 +514,7 @@ def _letter(one: Document | Refused, reason: str, message: str, step: str) -> De
 
 
 def _letters(blob: bytes) -> Iterator[DeskLetter]:
-    """The dead letters of rejected records."""
+    """Yield the dead letters of rejected records."""
     (batch,) = unpack(blob)
     for row in batch.to_pylist():
         place = {name: row[name] for name in ("stream", "partition", "offset", "element") if row[name] is not None}
@@ -516,7 +522,7 @@ def _letters(blob: bytes) -> Iterator[DeskLetter]:
 
 
 def _by_partition(partitions: Sequence[int], first: int, end: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Each partition that has rows from `first` to before `end`, and their places."""
+    """Yield each partition with rows in [`first`, `end`), and the indices of these rows."""
     of_row = np.asarray(partitions[first:end])
     for partition in np.unique(of_row).tolist():
         yield partition, first + np.flatnonzero(of_row == partition)

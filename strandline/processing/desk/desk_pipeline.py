@@ -1,4 +1,4 @@
-"""The pipeline of a file, checked without a stack: the file holds its stream, or the pipeline that emits it."""
+"""The pipeline of a file, checked without a stack. The file must contain its stream, or the pipeline that emits to the stream."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ def read_pipeline(
     stream: str | None = None,
     rows: RowFiles | None = None,
 ) -> CheckedPipeline:
-    """The pipeline called `name`, or the one that reads `stream`, or the only one. `rows`: lookup -> a file of its rows, instead
-    of those that its document has. A lookup that is followed has none without. Raises InvalidDocument."""
+    """Return the pipeline called `name`, or the pipeline that reads `stream`, or the only pipeline of a file.
+
+    `rows`: lookup -> a file with its rows, instead of those of its document. Without such a file, a lookup that follows a
+    stream or a database has no rows. Raises InvalidDocument.
+    """
     return pipeline_of(read_documents(text, source), source, name, stream, rows)
 
 
@@ -46,7 +49,7 @@ def pipeline_of(
     stream: str | None = None,
     rows: RowFiles | None = None,
 ) -> CheckedPipeline:
-    """The same of documents that are read already; `source` names what holds them."""
+    """See `read_pipeline`. `documents` are read already, and `source` is their name in messages."""
     pipelines = [document for document in documents if document.kind == "pipeline"]
     lookups = {one.name: read_lookup(one) for one in documents if one.kind == "lookup"}
     _check_sources(documents, lookups)
@@ -61,7 +64,7 @@ def pipeline_of(
 
 
 def _check_sources(documents: list[YamlDocument], lookups: Mapping[str, ReadLookup]) -> None:
-    """Lookups whose streams are here must fit them."""
+    """Check that lookups fit their streams, if these are in the file."""
     followed = {name: one.spec for name, one in lookups.items() if one.spec.source is not None}
     if not followed:
         return
@@ -74,7 +77,7 @@ def _check_sources(documents: list[YamlDocument], lookups: Mapping[str, ReadLook
 def _with_rows(lookup: ReadLookup, file: Path) -> ReadLookup:
     text = read_lookup_file(lookup.spec, file)
     rows = read_rows(lookup.spec, lines_of(text))
-    assert not isinstance(rows, list), "the file's reader has looked"
+    assert not isinstance(rows, list), "the reader of the file has checked them"
     return replace(lookup, text=text, rows=rows)
 
 
@@ -86,13 +89,13 @@ def _chosen(pipelines: list[YamlDocument], name: str | None, stream: str | None,
         return fitting[0]
     names = [one.name for one in pipelines]
     if not pipelines:
-        message = "holds no pipeline; expected a document 'pipeline: NAME'"
+        message = "contains no pipeline; expected a document 'pipeline: NAME'"
     elif fitting:
-        message = f"holds several pipelines ({', '.join(names)}); choose one with --pipeline"
+        message = f"contains several pipelines ({', '.join(names)}); choose one with --pipeline"
     elif name is not None and name not in names:
-        message = f"holds no pipeline '{name}'{did_you_mean(name, names)}"
+        message = f"contains no pipeline '{name}'{did_you_mean(name, names)}"
     else:
-        message = f"holds no such pipeline that reads stream '{stream}'"
+        message = f"contains no such pipeline that reads stream '{stream}'"
     raise InvalidDocument([Problem(message, source=source)])
 
 
@@ -103,14 +106,14 @@ def _streams_of(document: YamlDocument) -> list[object]:
 
 
 def shapes_of(lookups: Mapping[str, ReadLookup]) -> dict[str, LookupShape]:
-    """What the check needs to know of lookups."""
+    """Return the shapes of lookups, for the check."""
     return {name: shape_of(one.spec) for name, one in lookups.items()}
 
 
 def _checked(
     document: YamlDocument, documents: list[YamlDocument], above: tuple[str, ...], lookups: Mapping[str, LookupShape]
 ) -> CheckedPipeline:
-    """The pipeline of this document with its streams. `above`: the pipelines that read what comes of it."""
+    """Return the checked pipeline of this document, with its streams. `above`: pipelines that read its results."""
     spec = PipelineSpec.parse(document)
     emitters = {name: emitter for name in spec.streams if (emitter := _emitter_of(name, documents)) is not None}
     emitted = {name for name, one in emitters.items() if name in streams_of_windows(PipelineSpec.parse(one))}
@@ -134,13 +137,13 @@ def _stream(
     lookups: Mapping[str, LookupShape],
     emitter: YamlDocument | None,
 ) -> StreamSpec:
-    """The stream that the input at this place names: of a document here, or as the pipeline emits it that does."""
+    """Return the stream of the input with this index: from its document, or as the results of the pipeline that emits to it."""
     for one in documents:
         if one.kind == "stream" and one.name == name:
             return StreamSpec.parse(one)
     if emitter is None or emitter.name in (*above, document.name):
         known = [one.name for one in documents if one.kind == "stream"]
-        message = f"there is no stream '{name}' here{did_you_mean(name, known)}; the file has to hold its document, too"
+        message = f"there is no stream '{name}' here{did_you_mean(name, known)}; add its document to the file"
         raise InvalidDocument([document.problem((*spec.path_of_input(at), "stream"), message)])
     before = _checked(emitter, documents, (*above, document.name), lookups)
     stage = next(stage for stage in before.all_stages if name in stage.streams)
@@ -148,7 +151,7 @@ def _stream(
 
 
 def _emitter_of(stream: str, documents: list[YamlDocument]) -> YamlDocument | None:
-    """The pipeline that emits to the stream."""
+    """Return the pipeline that emits to the stream. None if there is none."""
     for document in documents:
         if document.kind == "pipeline":
             spec = PipelineSpec.parse(document)

@@ -1,12 +1,12 @@
-"""Event time at the desk: which record is late, and which windows are closed. Pure: no clock is read.
+"""Event time in a local run: which records are late, and which windows are closed. Pure: it reads no clock.
 
-A running job judges by slice: the watermark in force for a slice is recorded before the slice is read. At the desk each record is
-judged as if it were a slice of its own, so what is late doesn't depend on how the records are cut. That is the strictest that a
-job can be: what a job finds late is late at the desk, and what is in time at the desk is in time for a job, unless silence (which
-a job counts by its own clock) closed a window.
+A job classifies records by slice: the effective watermark of a slice is recorded before the slice is read. A local run classifies
+each record as if it were its own slice, so the late records don't depend on how the records are divided. This is the strictest
+possible rule. A record that is late in a job is late in a local run. A record that is in time in a local run is in time in a
+job, unless silence closed a window, which a job measures by its own clock.
 
-Silence is counted in log time: how far the log has come since the last accepted record of a partition. As in a running job, a
-record advances the event time of its partition at most to its log time.
+Silence is measured in log time: the progress of the log since the last accepted record of a partition. As in a job, a record
+advances the event time of its partition at most to its log time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Times = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
 _EVER = np.iinfo(np.int64).max >> 1
 _BLOCK_TIMES = 1 << 20
-"""So many times of partitions are held at once: one of each partition for each row."""
+"""Maximum number of times that are kept together: one for each partition and row."""
 _FEW_ROWS = 8
 """Up to this number of rows, evaluation one by one is cheaper."""
 _PASSES_MAX = 4
@@ -36,7 +36,7 @@ BEFORE, AFTER = 0, 1
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows in the order of the log."""
+    """Rows in log order."""
 
     partitions: Times
     """Labels."""
@@ -56,47 +56,47 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _PartitionTimes:
-    """Of one partition before the first row, and after each."""
+    """Times of one partition, before the first row and after each row."""
 
     reached_ms: Times
     came_ms: Times
 
 
 def _running(values: Times, first: int) -> Times:
-    """The greatest so far, before the first and after each."""
+    """Return the running maximum, before the first value and after each value."""
     return np.maximum.accumulate(np.concatenate([[first], values]))
 
 
 class EventClock:
-    """How far event time has come, record by record."""
+    """The progress of event time, record by record."""
 
     def __init__(self, rule: EventTimeRule, streams: Sequence[str] = ("",)) -> None:
-        """`streams`: those that are read, in their order."""
+        """`streams`: the streams that are read, in their order."""
         self._rule = rule
         self._streams = streams
         self._reached: dict[int, int] = {}
         """Label of a partition (`partition_labels`) -> event time reached."""
         self._latest_ms: int | None = None
         self._came_ms: dict[int, int] = {}
-        """Label -> how far the log had come with the last accepted record that wasn't below the watermark."""
+        """Label -> log time at the last accepted record of the partition that wasn't below the watermark."""
         self._now_ms: int | None = None
-        """How far the log has come. A log time behind it doesn't set it back."""
+        """Log time so far. An earlier log time doesn't decrease it."""
         self.watermark_ms: int | None = None
-        """Windows that end at or before it are closed; a record below it is late."""
+        """Windows that end at or before it are closed. A record below it is late."""
 
     @property
     def latest_event_ms(self) -> int | None:
-        """The latest event time of all records that were in time."""
+        """Latest event time of all records that were in time."""
         return self._latest_ms
 
     def watermarks(
         self, partitions: Sequence[int], events_ms: Times, is_usable: Marks, log_times_ms: Times | None = None
     ) -> Times:
-        """The watermark in force for each row, in the order of the log, and move on behind them. `partitions`: their labels.
+        """Return the effective watermark for each row, in log order, and advance to after the rows. `partitions`: their labels.
 
         `is_usable`: False for rows that can't be read; they change nothing. `log_times_ms`: None if event time is log time.
         """
-        if not len(partitions):  # all records of a piece had no row
+        if not len(partitions):  # no record of the part had a row
             return np.zeros(0, np.int64)
         is_alone = len(set(partitions) | self._reached.keys()) == 1 and not self._awaited()
         if log_times_ms is None and is_alone and self._now_ms == self._came_ms.get(partitions[0]):
@@ -116,7 +116,7 @@ class EventClock:
         return found
 
     def _one_by_one(self, rows: _Rows, found: Times) -> None:
-        """Put the watermark in force for each row into `found`, as the rule says it."""
+        """Write the effective watermark of each row to `found`, by the rule."""
         for at, (partition, event_ms, log_ms, usable) in enumerate(rows.as_tuples()):
             if not usable:
                 continue
@@ -133,7 +133,7 @@ class EventClock:
             self.watermark_ms = greatest(in_force, self._by_rule())
 
     def _together(self, rows: _Rows, found: Times) -> int:
-        """The same as `_one_by_one`, for all rows in one step up to a row that isn't plain. Return the number of these rows.
+        """Compute `_one_by_one` in one step, up to the first row that isn't plain. Return the number of computed rows.
 
         Which rows are in time depends on the watermarks, and these depend on the rows in time. So all rows are evaluated by the
         watermark before the first row, then again by the watermarks that result, until nothing changes. Each pass is right for
@@ -142,7 +142,7 @@ class EventClock:
         assert self._now_ms is not None and self.watermark_ms is not None, "a record was in time before"
         now_ms = np.maximum.accumulate(np.where(rows.is_usable, rows.log_times_ms, NEVER_LATE))
         now_ms = np.maximum(now_ms, self._now_ms)
-        last_ms = rows.events_ms + self._rule.revise_ms  # the last watermark by which each is not too late
+        last_ms = rows.events_ms + self._rule.revise_ms  # maximum watermark for which the row isn't too late
         is_known = np.isin(rows.partitions, list(self._reached))
         limits_ms = np.full(len(rows), self.watermark_ms)
         for _ in range(_PASSES_MAX):
@@ -223,23 +223,23 @@ class EventClock:
         return np.where(awake_ms < _EVER, awake_ms, run_on_ms)
 
     def _awaited(self) -> bool:
-        """Whether the first result of a stream of results is to come, without which nothing closes. Here nobody says how far the
-        job has come that emits them, but its results."""
+        """Return True if a stream of results has no result yet, so that nothing closes. In a local run, only its results show the
+        progress of the emitting job."""
         known = {self._stream_of(label) for label in self._reached}
         return any(one.watermark == "emissions" and name not in known for name, one in self._rule.by_stream)
 
     def wait(self, ms: int) -> None:
-        """So much log time passes, and no record comes."""
+        """Let log time pass without a record."""
         if self._now_ms is not None:
             self._now_ms += ms
             self.watermark_ms = greatest(self.watermark_ms, self._by_rule())
 
     def close(self, up_to_ms: int | None) -> None:
-        """Close windows up to there, as a drain does."""
+        """Close windows up to this time, as a drain does."""
         self.watermark_ms = greatest(self.watermark_ms, up_to_ms)
 
     def _before(self, partition: int) -> int | None:
-        """The effective watermark for a record that comes to the partition now."""
+        """Return the effective watermark for a record that arrives in the partition now."""
         is_first = partition not in self._reached
         return greatest(self.watermark_ms, self._by_rule([self._stream_of(partition)] if is_first else (), partition))
 
@@ -258,8 +258,8 @@ class EventClock:
         return self._streams[stream_place_of(label) if len(self._streams) > 1 else 0]
 
     def _of_one_partition(self, partition: int, events_ms: Times, is_usable: Marks) -> Times:
-        """As `watermarks`, of all rows at once: with one partition whose log time is event time, no silence moves the watermark
-        beyond the record behind it."""
+        """Compute `watermarks` of all rows in one step, for one partition whose log time is event time: silence never moves the
+        watermark past the next record."""
         found = np.full(len(events_ms), NEVER_LATE)
         before = self._reached.get(partition)
         known = np.where(is_usable, events_ms, NEVER_LATE)

@@ -1,7 +1,7 @@
-"""What was expected beside what came: which documents are missing, extra or different. Pure.
+"""The comparison of expected and found documents: missing, extra, and different documents. Pure.
 
-An expected document names some fields, and only these are compared: by `==`, with times as instants. It stands for one document.
-Names may be nested or dotted (`window.start`); `_id` and `_index` may be named, too.
+Only the fields that an expected document names are compared: by `==`, with strings that are times as times. An expected document
+matches one found document. Names can be nested or dotted (`window.start`). `_id` and `_index` are allowed too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Difference:
 
 @dataclass
 class Differences:
-    """What differs between the expected and the found."""
+    """The differences between expected and found documents."""
 
     missing: list[Fields] = field(default_factory=list)
     extra: list[Fields] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Differences:
 
 
 def flat(document: Mapping[str, Any], before: str = "") -> Fields:
-    """The document with dotted names."""
+    """Return the document with dotted names."""
     found: Fields = {}
     for name, value in document.items():
         if isinstance(value, Mapping):
@@ -57,13 +57,13 @@ def compare(
     identity: Sequence[str],
     times: Collection[str] = (),
 ) -> Differences:
-    """Pair what was expected with what was found.
+    """Pair expected with found documents.
 
-    1. Find those that could be meant: their fields in `identity`, as far as the expected one names them, are equal.
-    2. Pair as many as can be paired with all fields equal.
-    3. Of the rest, those that could be meant are different, and the others missing or extra.
+    1. Find candidates: found documents that are equal in the fields of `identity` that the expected document names.
+    2. Pair as many documents as possible with all fields equal.
+    3. Pair remaining candidates as different. The others are missing or extra.
 
-    `times`: fields whose texts are instants.
+    `times`: fields whose strings are times.
     """
     wanted = [flat(one) for one in expected]
     given = [flat(one) for one in found]
@@ -98,7 +98,7 @@ _NOTHING = object()
 
 
 def same(expected: Any, found: Any, is_time: bool) -> bool:
-    """Whether two values of JSON are the same: 1 is 1.0, and neither is true."""
+    """Return True if two JSON values are equal: 1 equals 1.0, and neither equals true."""
     if isinstance(expected, bool) or isinstance(found, bool):
         return expected is found
     if is_time and isinstance(expected, str) and isinstance(found, str):
@@ -117,7 +117,7 @@ def _instant(text: str) -> datetime | str:
 
 
 class _Candidates:
-    """Finds documents by those fields of their identity that are named."""
+    """Finds documents by the fields of their identity that are named."""
 
     def __init__(self, given: Sequence[Fields], identity: Sequence[str], times: Collection[str]) -> None:
         self._given = given
@@ -144,8 +144,8 @@ class _Candidates:
 
 
 def _paired(equal: Sequence[Sequence[int]]) -> dict[int, int]:
-    """As many pairs as there can be, found -> expected: each in turn takes a free one, or has others move (augmenting paths,
-    walked without recursion)."""
+    """Return the maximum number of pairs, found -> expected. In turn, each expected document gets a free one, or others are moved
+    (augmenting paths, without recursion)."""
     taken_by: dict[int, int] = {}
     place_of: dict[int, int] = {}
     for number in sorted(range(len(equal)), key=lambda number: len(equal[number])):

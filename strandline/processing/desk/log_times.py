@@ -1,4 +1,4 @@
-"""The log time of records whose input names none, which is their event time; and whether event times can be right."""
+"""The log time of records without a log time in the input, which is their event time; and a check of event times."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from strandline.processing.pipelines.event_time import EventTimeSource
 
 Times = npt.NDArray[np.int64]
 _NO_TIMESTAMP = (
-    "the stream has no field of type timestamp, so let a test say when they came: strandline pipeline test FILE, "
+    "the stream has no field of type timestamp, so write a test with arrival times: strandline pipeline test FILE, "
     "whose steps have 'at' (docs/desk.md)"
 )
 
 
 _NULL = msgspec.Raw(b"null")
 _EARLY_MICROS = 631_152_000_000_000
-"""The beginning of 1990: devices send nothing older, but what is read in a wrong unit mostly is."""
+"""The beginning of 1990. Devices send no earlier times, but a time that is read in a wrong unit is usually earlier."""
 
 
 class EarlyTimes:
-    """Watches the event times of one stream: where all are early, its field counts another unit than the schema says."""
+    """Watches the event times of one stream. If all are early, its field probably has another unit than the schema says."""
 
     def __init__(self, stream: str, fields: Sequence[RecordField], source: EventTimeSource) -> None:
         self._stream = stream
@@ -38,47 +38,47 @@ class EarlyTimes:
         self._latest = 0
 
     def watch(self, micros: Times) -> None:
-        """Take these event times in."""
+        """Consider these event times."""
         if len(micros):
             self._first = int(micros[0]) if self._first is None else self._first
             self._latest = max(self._latest, int(micros.max()))
 
     @property
     def warning(self) -> str | None:
-        """What to look at where all event times that were taken in are early; None where one isn't, or there was none."""
+        """Warning if all event times so far are early. None if one isn't, or if there are none."""
         if self._field is None or self._first is None or self._latest >= _EARLY_MICROS:
             return None
         name, unit = self._field.name, self._field.time_unit
         told = (
-            f"all event times of stream {self._stream} lie before 1990, the first at {format_timestamp(self._first)}; "
+            f"all event times of stream {self._stream} are before 1990, the first at {format_timestamp(self._first)}; "
         )
         if (likely := unit_of_century(self._first, unit)) is None:
-            return told + f"look at the values of field {name}, and at its 'unit' in the schema, which is {unit}"
+            return told + f"check the values of field {name}, and its 'unit' in the schema, which is {unit}"
         return (
-            f"{told}field {name} is read in {unit}, and in {likely[0]} that would be {format_timestamp(likely[1])[:10]}: if it "
-            f"counts {likely[0]}, write {name}: {{type: timestamp, unit: {likely[0]}}} in the stream's schema"
+            f"{told}field {name} is read in {unit}, but in {likely[0]} the first would be {format_timestamp(likely[1])[:10]}; "
+            f"if it counts {likely[0]}, write {name}: {{type: timestamp, unit: {likely[0]}}} in the stream's schema"
         )
 
 
 class LogTimes:
-    """Gives each row a log time, in the order of the log.
+    """Assigns a log time to each row, in log order.
 
-    That is what the input says, or the field of the stream that it names as `log_time`, else the row's own event time (rounded up
-    to whole milliseconds, so that none is ahead of it). A row in which it can't be read has the log time of the row before it;
-    the first ones, if there is none before, that of the first one that follows.
+    It is the log time in the input, or the field of the stream in `log_time`. Without these, it is the row's event time, rounded
+    up to milliseconds, so that no event time is ahead of it. A row whose time can't be read has that of the row before it. If
+    there is no row before it, it has the log time of the next readable row.
     """
 
     def __init__(self, fields: Sequence[RecordField], source: EventTimeSource, log_time: str | None = None) -> None:
-        """Raises InvalidDocument when the field `log_time` is no timestamp of the stream."""
+        """Raises InvalidDocument if the field `log_time` is not a timestamp of the stream."""
         self._field = next((field for field in fields if field.name == (log_time or source.field)), None)
         if log_time is not None and (self._field is None or self._field.type != "timestamp"):
             times = ", ".join(field.name for field in fields if field.type == "timestamp")
             remedy = f"the stream's timestamps are: {times}" if times else _NO_TIMESTAMP
-            message = f"log time can't be taken from '{log_time}'; {remedy}"
+            message = f"can't read log time from '{log_time}'; {remedy}"
             raise InvalidDocument([Problem(message)])
         self._has_timestamps = any(field.type == "timestamp" for field in fields)
         self.are_event_times = log_time is None
-        """Of rows whose log time the input does not say."""
+        """True if rows without a log time in the input have their event time as log time."""
         self._last_ms: int | None = None
         if self._field is not None:
             optional = replace(self._field, required=False)
@@ -89,15 +89,15 @@ class LogTimes:
             self._read = msgspec.json.Decoder(shape).decode
 
     def of_rows(self, texts: Sequence[JsonText], given_ms: Sequence[int | None] | None) -> Times:
-        """The log time of each row, which comes behind those of the calls before. Raises PermanentError where log time is event
-        time and the input names none."""
+        """Return the log time of each row. The rows follow those of earlier calls. Raises PermanentError if log time is event
+        time and the input has no log times."""
         found = np.zeros(len(texts), np.int64)
         is_known = np.zeros(len(texts), np.bool_)
         if given_ms is None or None in given_ms:
             if self._field is None:
                 raise PermanentError(
-                    "the pipeline takes log time as event time, and the input doesn't say when its records came; "
-                    + ("name the field that does with --log-time FIELD" if self._has_timestamps else _NO_TIMESTAMP)
+                    "the event time of the pipeline is log time, but the input has no arrival times; "
+                    + ("name the field with them: --log-time FIELD" if self._has_timestamps else _NO_TIMESTAMP)
                 )
             micros, is_known = self._times(self._field, [self._value(text) for text in texts])
             found = -(-micros // 1_000)

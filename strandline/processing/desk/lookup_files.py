@@ -1,4 +1,4 @@
-"""A file of a lookup's rows: CSV with a head, JSON (objects one a line, or an array of them), or Parquet."""
+"""A file with the rows of a lookup: CSV with a header, JSON (one object a line, or an array of objects), or Parquet."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ KINDS = (".csv", ".tsv", ".ndjson", ".jsonl", ".json", ".parquet", ".pq")
 
 
 def read_lookup_file(spec: LookupSpec, path: Path) -> bytes:
-    """The rows as JSON objects, one a line. Raises InvalidDocument with the places of what is wrong; PermanentError for a file
-    that can't be read, or holds more than a lookup may."""
+    """Return the rows as JSON objects, one a line. Raises InvalidDocument with the positions of errors. Raises PermanentError
+    if the file can't be read, or has more rows than a lookup can have."""
     if not {suffix.lower() for suffix in path.suffixes}.intersection(KINDS):
-        raise PermanentError(f"{path}: rows come as {', '.join(KINDS)}")
+        raise PermanentError(f"{path}: a file of rows must have one of the suffixes {', '.join(KINDS)}")
     rows: list[bytes] = []
     size = 0
     for piece in read_records(path, RecordFormat("json", record_fields(spec), {})):
         rows += (
             b" ".join(row.splitlines()) for row in piece
-        )  # a line of JSON may hold a carriage return between two values
+        )  # a line of JSON can contain a carriage return between two values
         size += sum(map(len, piece))
         if len(rows) > ROWS_MAX or size > TEXT_BYTES_MAX:
             raise PermanentError(
-                f"{path} holds more than {ROWS_MAX:,} rows, or {TEXT_BYTES_MAX:,} bytes of them as JSON"
+                f"{path} contains more than {ROWS_MAX:,} rows, or {TEXT_BYTES_MAX:,} bytes of rows as JSON"
             )
     found = read_rows(spec, rows)
     if isinstance(found, pa.RecordBatch):
@@ -49,7 +49,7 @@ def _row(row: int) -> str:
 
 
 def _lines_of_rows(path: Path) -> list[int] | None:
-    """The line at which each row begins; None where rows don't come one a line."""
+    """Return the line at which each row begins. None if the file doesn't have one row a line."""
     suffixes = {suffix.lower() for suffix in path.suffixes}
     if suffixes.intersection((".parquet", ".pq")):
         return None

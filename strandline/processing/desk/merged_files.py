@@ -1,4 +1,4 @@
-"""The records of a pipeline's streams as one log: each file in its order, several merged by log time."""
+"""The records of a pipeline's streams as one log: each file in its order, and several files merged by log time."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
 
 _Timed = tuple[int, int, bytes | None, int]
-"""Log time, place of the stream, the record, its partition."""
+"""Log time, index of the stream, record, partition."""
 
 
 def merged_files(
     pipeline: CheckedPipeline, files: Mapping[str, Path], partitions: int, log_time: str | None = None
 ) -> Iterator[DeskRecords]:
-    """The records of these files (stream -> file). `partitions`: of each stream. `log_time`: the field that says when a record
-    came; None: its event time does.
+    """Yield the records of these files (stream -> file).
 
-    Records of one file stay in their order: one whose time is before that of the record before it comes with that. Of several
-    files, those of the stream that stands first in the document come first where times are equal. Raises what `read_records` and
-    `LogTimes` raise.
+    Records of one file keep their order: if the time of a record is before that of its predecessor, it gets the predecessor's
+    time. If records of several files have equal times, the stream that is listed first in the document comes first. Raises the
+    errors of `read_records` and `LogTimes`.
+
+    Args:
+        partitions: Number of partitions of each stream.
+        log_time: Field with the log time of a record. None if its event time is its log time.
     """
     inputs = [one for one in pipeline.inputs if one.name in files]
     if len(inputs) == 1:
@@ -51,7 +54,7 @@ def _records(read: CheckedInput, held: list[_Timed]) -> DeskRecords:
 
 
 def _timed(place: int, read: CheckedInput, file: Path, partitions: int, log_time: str | None) -> Iterator[_Timed]:
-    """The records of one file with their log times, which never fall."""
+    """Yield the records of one file with their log times, which never decrease."""
     form = record_format(read.stream)
     reader = RowReader(form, asked_schemas(form))
     times = LogTimes(form.fields, read.event_time_source, log_time)

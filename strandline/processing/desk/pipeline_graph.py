@@ -1,4 +1,4 @@
-"""What a pipeline does and costs, before it runs: stages, what each keeps, how far back it reaches, when results come. Pure."""
+"""The work and the cost of a pipeline, before it runs: stages, their state, their reach, and when results arrive. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Answer = dict[str, Any]
 
 
 def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
-    """The pipeline as plain data."""
+    """Return the pipeline as plain data."""
     cascade = Cascade(pipeline.stages, 2, pipeline.record_stages)
     retention_ms = pipeline.retention_ms
     told: list[RecordStage | Stage] = []
@@ -88,27 +88,28 @@ def _event_time(read: CheckedInput) -> Answer:
 
 
 def _streams_of(pipeline: CheckedPipeline, stage: RecordStage | Stage) -> str:
-    """Whose records come to it."""
+    """Return the names of the streams whose records reach the stage."""
     return ", ".join(dict.fromkeys(pipeline.inputs[path.stream].name for path in _paths(stage)))
 
 
 def _delay_ms(pipeline: CheckedPipeline) -> int:
-    """The longest: windows wait for the stream that is furthest behind."""
+    """Return the longest delay: windows wait for the stream that lags furthest behind."""
     return max(one.event_time_rule.delay_ms for one in pipeline.inputs)
 
 
 def _kept_ms(retention_ms: int) -> int | None:
-    """None: all is kept."""
+    """Return the retention. None if all records are kept."""
     return None if retention_ms == FOREVER_MS else retention_ms
 
 
 def _needed_ms(pipeline: CheckedPipeline) -> int:
-    """How far back a rewind may read: not at all where nothing is kept."""
+    """Return how far back a rewind can read, in ms. 0 if no stage has state."""
     return _delay_ms(pipeline) + pipeline.reach_ms if pipeline.kept else 0
 
 
 def _dedupe(pipeline: CheckedPipeline, cascade: Cascade) -> Answer | None:
-    """What leaves repeats out, and how often it remembers the same: for each branch behind it, and for emissions of records."""
+    """Describe the step that leaves out duplicates, and its copies of the same state: one for each branch after it, and one for
+    emissions of records."""
     if cascade.repeats is None:
         return None
     dedupe = cascade.repeats.dedupe
@@ -123,8 +124,10 @@ def _dedupe(pipeline: CheckedPipeline, cascade: Cascade) -> Answer | None:
 
 
 def _behind(stage: RecordStage | Stage, told: Sequence[RecordStage | Stage]) -> tuple[str | None, Sequence[RowStep]]:
-    """The last emission of records before it on its way from the streams, and its steps behind that (on the first of several
-    ways, or to the left side of a join); None: there is none."""
+    """Return the last emission of records before a stage on its path from the streams, and the steps after that emission.
+
+    If there are several paths, the first one counts. For a join, the path to its left side counts. None if there is no emission.
+    """
     steps_of = {path.stream: path.steps for path in _paths(stage)}
     on_the_way = [
         one
@@ -138,12 +141,12 @@ def _behind(stage: RecordStage | Stage, told: Sequence[RecordStage | Stage]) -> 
 
 
 def _paths(stage: RecordStage | Stage) -> tuple[RecordPath, ...]:
-    """The paths of records to a stage. To a join, those to its left side."""
+    """Return the paths of records to a stage. For a join, those to its left side."""
     return stage.paths if isinstance(stage, RecordStage) else stage.inputs[LEFT].paths
 
 
 def _branch(pipeline: CheckedPipeline, branch: Branch, cascade: Cascade) -> Answer:
-    """Windows that are computed in one bucket together."""
+    """Describe windows that are computed in one bucket together."""
     split = [at for at in branch.split if at in cascade.split_stages]
     return {
         "stages": [pipeline.stages[at].name for at in branch.stages],
@@ -155,7 +158,7 @@ def _branch(pipeline: CheckedPipeline, branch: Branch, cascade: Cascade) -> Answ
 
 
 def _record_stage(stage: RecordStage, source: str, steps: Sequence[RowStep]) -> Answer:
-    """`steps`: those behind `source`."""
+    """`steps`: the steps after `source`."""
     return {
         "name": stage.name,
         "from": source,
@@ -166,52 +169,52 @@ def _record_stage(stage: RecordStage, source: str, steps: Sequence[RowStep]) -> 
 
 
 def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answer]) -> Iterator[str]:
-    """What costs, and what may surprise."""
+    """Yield hints on costs and on surprising behaviour."""
     for branch in branches:
         if branch["buckets"] == "one":
             which = "all stages" if len(branches) == 1 else f"all of {', '.join(branch['stages'])}"
             work = "all of the work" if len(branches) == 1 else "all of their work"
-            yield f"no field groups {which}, so one bucket does {work}; group by a field that they share"
+            yield f"{which} have no common key field, so one bucket does {work}; group by a common field"
         for name in branch["regroups"]:
-            yield f"'{name}' regroups by other fields: its partial results cross the exchange a second time"
+            yield f"'{name}' regroups by other fields, so its partial results cross the exchange a second time"
         for name in branch["again"]:
             yield (
-                f"'{name}' is computed once more for {', '.join(branch['stages'][1:])}, because no field groups these and the "
-                f"other windows behind '{name}'"
+                f"'{name}' is computed again for {', '.join(branch['stages'][1:])}, because these have no common key field with "
+                f"the other windows after '{name}'"
             )
     for stage, told in zip(pipeline.stages, stages, strict=True):
         yield from words_of(stage).hints(stage, told, _delay_ms(pipeline))
     if pipeline.dedupe is not None and pipeline.dedupe.compares_all:
         yield (
-            "the distinct remembers every record of the range, each slice writes what it remembers anew, and a start reads the "
-            "range again: the stream has to keep it until the batch has completed"
+            "the distinct keeps every record of the range in its state, and each slice writes this state again. A start reads "
+            "the range again, so the stream must keep it until the batch has completed"
         )
     elif pipeline.dedupe is not None and pipeline.dedupe.within_ms > _LONG_DEDUPE_MS:
         yield (
-            f"the dedupe remembers every record of {format_duration(pipeline.dedupe.within_ms)}, and each slice writes what it "
-            "remembers anew: a shorter 'within', if senders repeat sooner, costs less"
+            f"the dedupe keeps every record of {format_duration(pipeline.dedupe.within_ms)} in its state, and each slice writes "
+            "this state again; a shorter 'within' costs less, if senders repeat sooner"
         )
     for read in pipeline.inputs:
         of_which = f" of {read.name}" if pipeline.has_several_inputs else ""
         timeout_ms, partitions = read.event_time_rule.idle_timeout_ms, read.stream.partitions
         if read.event_time_rule.watermark == "emissions":
-            yield f"records wait for what another job emits to {read.name}, as long as that takes"
+            yield f"records wait for the results that another job emits to {read.name}, however long this takes"
         elif pipeline.stages and timeout_ms is None and (partitions > 1 or pipeline.has_several_inputs):
             yield f"idle_timeout{of_which} is null: one silent partition holds all windows open"
     windows = [stage for stage in pipeline.stages if stage.has_aggregates]
     if windows and _delay_ms(pipeline) > min(stage.size_ms for stage in windows):
         delay = format_duration(_delay_ms(pipeline))
-        yield f"the delay, {delay}, is longer than the shortest window: results come that much later"
+        yield f"the delay, {delay}, is longer than the shortest window, so results are late by this time"
     for read in pipeline.inputs:
         of_which = f" of {read.name}" if pipeline.has_several_inputs else ""
         unread = [name for name in read.stream.fields if name not in read.columns_needed]
         if unread:
-            yield f"not read{of_which}: {', '.join(unread)}; these fields are checked all the same"
+            yield f"not read{of_which}: {', '.join(unread)}; these fields are checked anyway"
     needed_ms = _needed_ms(pipeline)
     for stream in pipeline.streams.values():
         if stream.retention_ms != FOREVER_MS and stream.retention_ms < 2 * needed_ms:
             which = f"stream {stream.stream}" if pipeline.has_several_inputs else "the stream"
             yield (
-                f"{which} keeps records for {format_retention(stream.retention_ms)}, and a rewind may need "
-                f"{format_duration(needed_ms)} of them: an outage of longer than the difference can't be made up for"
+                f"{which} keeps records for {format_retention(stream.retention_ms)}, and a rewind can need "
+                f"{format_duration(needed_ms)} of them; results are lost if an outage is longer than the difference"
             )

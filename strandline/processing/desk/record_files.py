@@ -1,5 +1,5 @@
-"""Files of records: lines as they are or in base64, rows of CSV and Parquet as JSON objects, and files that a format has as
-a whole. Read in pieces of bounded size."""
+"""Files of records: plain or base64 lines, rows of CSV and Parquet as JSON objects, and files that belong to a format. They are
+read in parts of bounded size."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ _PACKED = (".gz", ".zst", ".bz2", ".lz4")
 
 
 def read_records(path: Path, config: RecordFormat) -> Iterator[list[bytes]]:
-    """The records of a file, in its order, in pieces. `-` is stdin: lines. Raises PermanentError for what can't be read."""
+    """Yield the records of a file in its order, in parts. `-` is stdin, as lines. Raises PermanentError if the file can't be
+    read."""
     form = config.form
     kind = _file_format(path, form, has_value_rows=config.value_rows is not None)
     try:
@@ -80,19 +81,19 @@ def _file_format(path: Path, form: Format, *, has_value_rows: bool) -> FileForma
     if suffix and suffix == form.file_suffix:
         return "own"
     if (other := next((one for one in _formats() if suffix and suffix == one.file_suffix), None)) is not None:
-        raise PermanentError(f"{path} is {other.file_name}, and the stream's format is {form.name}")
+        raise PermanentError(f"{path} is {other.file_name}, but the stream's format is {form.name}")
     kind = _SUFFIXES.get(suffix, "lines")
     if kind == "csv" and has_value_rows:
-        kind = "lines"  # a row is a record as it is
+        kind = "lines"  # a row is a record
     if kind == "lines" and not (form.is_line or form.has_line_files):
         own = f", or {form.file_name} ({form.file_suffix})" if form.file_suffix else ""
         raise PermanentError(
-            f"{path}: a record of format {form.name} is no line of text; give a file with each record in base64 on a line of "
-            f"its own (.b64){own}"
+            f"{path}: a record of format {form.name} is not a line of text; pass a file with each record in base64 on its "
+            f"own line (.b64){own}"
         )
     if kind in ("csv", "parquet") and not form.is_json:
         raise PermanentError(
-            f"{path}: rows become JSON objects, and the stream's format is {form.name}; give the records as lines"
+            f"{path}: rows become JSON objects, but the stream's format is {form.name}; pass the records as lines"
         )
     return kind
 
@@ -108,14 +109,14 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _lines(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """Each line that is not blank, without its end."""
+    """Yield each line that isn't blank, without its end."""
     rows = rows_of_lines(_all_lines(file), LINE_BYTES_MAX)
     return _kept((row for row, _ in rows), LINE_BYTES_MAX, name)
 
 
 def _of_json(file: BinaryIO, name: str, *, is_of_positions: bool = False) -> Iterator[bytes]:
-    """Each line; of a file that is one array its elements, and of one that is a single object that: as the HTTP gateway and
-    `stream infer` do. `is_of_positions`: an array of values is one record."""
+    """Yield the records of a JSON file: its lines, the elements if it is one array, or the object if it is one object. The HTTP
+    gateway and `stream infer` do the same. `is_of_positions`: an array of values is one record."""
     records, lines = json_of_one_value(file, name)
     if is_of_positions and records is not None and not all(one[:1] == b"[" for one in records):
         records = None
@@ -123,8 +124,8 @@ def _of_json(file: BinaryIO, name: str, *, is_of_positions: bool = False) -> Ite
 
 
 def json_of_one_value(file: BinaryIO, name: str) -> tuple[list[bytes] | None, Iterator[bytes]]:
-    """The records of a file that is one JSON array, or one object on several lines, else None; and the file's lines. Raises
-    PermanentError for an array that is too large."""
+    """Return the records of a file that is one JSON array, or one object over several lines; None for another file. Also return
+    the file's lines. Raises PermanentError for an array that is too large."""
     lines = _lines(file, name)
     held = list(islice(lines, 1))
     first = held[0].strip() if held else b""
@@ -140,7 +141,7 @@ def json_of_one_value(file: BinaryIO, name: str) -> tuple[list[bytes] | None, It
         size += len(line)
         if size > LINE_BYTES_MAX and first[:1] == b"[":
             raise PermanentError(
-                f"{name} seems to be one JSON array, of more than {LINE_BYTES_MAX:,} bytes; give one object a line: "
+                f"{name} seems to be one JSON array of more than {LINE_BYTES_MAX:,} bytes; pass one object per line: "
                 "jq -c '.[]' FILE"
             )
         if size > LINE_BYTES_MAX:
@@ -155,12 +156,14 @@ def _all_lines(file: BinaryIO) -> Iterator[Row]:
 def _kept(rows: Iterable[Row], bytes_max: int, name: str) -> Iterator[bytes]:
     for row in rows:
         if isinstance(row, TooLong):
-            raise PermanentError(f"{name} has a record of more than {bytes_max:,} bytes; is it one record a line?")
+            raise PermanentError(
+                f"{name} has a record of more than {bytes_max:,} bytes; check that it has one record per line"
+            )
         yield row
 
 
 def _pieces(records: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Pieces of bounded size."""
+    """Yield parts of bounded size."""
     held: list[bytes] = []
     size = 0
     for record in records:
@@ -174,15 +177,15 @@ def _pieces(records: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def _rows_of_values(file: BinaryIO, of_values: ValueRows, name: str) -> Iterator[bytes]:
-    """Rows of values as they are, without a first one that names the columns: the same as `strandline ingest` takes."""
-    from strandline.core.settings import Settings  # takes a while, and only these rows have a bound that is a setting
+    """Yield rows of values unchanged, without a header row. `strandline ingest` accepts the same rows."""
+    from strandline.core.settings import Settings  # slow to import, and only these rows have a limit that is a setting
 
     delimiter, row_bytes_max = of_values.delimiter.encode(), Settings.read().record_bytes_max
     rows = rows_of_csv(_all_lines(file), delimiter, row_bytes_max)
     for row, _ in without_column_names(rows, of_values.columns, delimiter, name):
         if isinstance(row, TooLong):
             raise PermanentError(
-                f"{name} has a row of more than {row_bytes_max:,} bytes, which no gateway takes either; leave it out, or set "
+                f"{name} has a row of more than {row_bytes_max:,} bytes, which no gateway accepts; remove it, or set "
                 "STRANDLINE_RECORD_BYTES_MAX as for the gateways"
             )
         yield row
@@ -193,25 +196,25 @@ def _of_base64(lines: Iterator[bytes], name: str) -> Iterator[bytes]:
         try:
             yield b64decode(line.strip(), validate=True)
         except ValueError as error:
-            raise PermanentError(f"{name}: line {number} is no base64: {error}") from error
+            raise PermanentError(f"{name}: line {number} is not base64: {error}") from error
 
 
 def _of_csv(file: BinaryIO, config: RecordFormat, path: Path) -> Iterator[bytes]:
-    """A JSON object of each row behind the head. A column is the member of its name, or a field's path (`device.id`). What is
-    declared as a number or a boolean is no text here; an empty cell is a missing value."""
+    """Yield a JSON object for each row after the header. A column is the member with its name, or the path of a field
+    (`device.id`). Fields declared as numbers or booleans aren't strings. An empty cell is a missing value."""
     rows = csv_cells(file, path)
     columns = [_column(title, config.fields) for _, titles in islice(rows, 1) for title in titles]
     for line, row in rows:
         if len(row) != len(columns):
             raise PermanentError(
-                f"{path}: the row at line {line} has {len(row)} values, and the head has {len(columns)} names"
+                f"{path}: the row at line {line} has {len(row)} values, but the header has {len(columns)} names"
             )
         yield _object(columns, row)
 
 
 def csv_cells(file: BinaryIO, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Each row of a file of CSV that is not blank, and the number of its first line. A quoted value may run over lines. Raises
-    PermanentError."""
+    """Yield each row of a CSV file that isn't blank, with the number of its first line. A quoted value can contain line breaks.
+    Raises PermanentError."""
     texts = (line.decode() + "\n" for line in _kept(_all_lines(file), LINE_BYTES_MAX, str(path)))
     rows = csv.reader(texts, delimiter="\t" if ".tsv" in path.suffixes else ",", strict=True)
     line = 1
@@ -225,7 +228,7 @@ def csv_cells(file: BinaryIO, path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _column(title: str, fields: Sequence[RecordField]) -> tuple[JsonPath, str]:
-    """Where a column's values stand in the object, and their type."""
+    """Return the path of a column's values in the object, and their type."""
     title = title.strip()
     for field in fields:
         path = field.path or (field.name,)

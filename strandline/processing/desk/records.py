@@ -1,4 +1,4 @@
-"""Records as they come to the desk, and the partition that each would come to."""
+"""The records of a local run, and the choice of a partition for each."""
 
 from __future__ import annotations
 
@@ -17,41 +17,42 @@ RECORDS_AT_ONCE = 8_192
 
 @dataclass(frozen=True)
 class DeskRecords:
-    """Some records, in the order of the log."""
+    """Records in log order."""
 
     values: Sequence[bytes | None]
-    """The senders' bytes; None is a tombstone."""
+    """Content of each record. None is a tombstone."""
     partitions: Sequence[int]
-    """Of each record."""
+    """Partition of each record."""
     log_times_ms: Sequence[int | None] | None = None
-    """Of each record; None: not said."""
+    """Log time of each record. None if the input has none."""
     sources: Sequence[bytes | None] = ()
-    """Of each record the header that fields are taken from (a query, an MQTT topic); empty: none has one."""
+    """Header of each record from which fields are read (a query, an MQTT topic). Empty if no record has one."""
     offsets: Sequence[int] | None = None
-    """Of each record in its partition; None: they are numbered as they come."""
+    """Offset of each record in its partition. None if records are numbered as they arrive."""
     stream: str | None = None
-    """That they come to; None: the first that the pipeline reads."""
+    """Stream of the records. None for the first stream that the pipeline reads."""
 
     def __len__(self) -> int:
         return len(self.values)
 
 
 def source_of_topic(stream: StreamSpec, topic: str) -> bytes:
-    """The header of a record that came to the stream from this MQTT topic. Raises PermanentError where the gateway has none of
-    its records for the stream."""
-    from strandline.ingest.mqtt.topics import TopicRoutes  # only where topics are said
+    """Return the header of a record of the stream that was sent to this MQTT topic. Raises PermanentError if the stream doesn't
+    subscribe to the topic."""
+    from strandline.ingest.mqtt.topics import TopicRoutes  # only needed for records with topics
 
     if TopicRoutes([stream]).find(topic.encode()) is None:
         filters = stream.mqtt.topics if stream.mqtt else []
-        way = "mend the topic, or mqtt.topics" if filters else f"say in its document which: mqtt: {{topics: [{topic}]}}"
+        way = "correct the topic or mqtt.topics" if filters else f"set its topics: mqtt: {{topics: [{topic}]}}"
         raise PermanentError(
-            f"no record of topic '{topic}' comes to stream {stream.stream}, which takes {', '.join(filters) or 'none'}; {way}"
+            f"stream {stream.stream} gets no record of topic '{topic}', because it subscribes to "
+            f"{', '.join(filters) or 'no topic'}; {way}"
         )
     return SOURCE_MQTT + topic.encode()
 
 
 class Placement:
-    """Chooses partitions as a gateway does: equal keys come to one, and records without a key go round."""
+    """Chooses partitions like a gateway: equal keys have one partition, and records without a key alternate."""
 
     def __init__(self, stream: StreamSpec, partitions: int) -> None:
         self._partitions = partitions
@@ -64,13 +65,13 @@ class Placement:
     def of_each(
         self, values: Sequence[bytes | None], topic: str | None = None, headers: Mapping[str, str] | None = None
     ) -> Sequence[int]:
-        """The partition of each record. `topic`, `headers`: the MQTT topic that all came from, the headers of their request."""
+        """Return the partition of each record. `topic`, `headers`: MQTT topic, and headers of the request, of all records."""
         if self._partitions == 1:
             return [0] * len(values)
         return [self._of(value, topic, headers or {}) for value in values]
 
     def _of(self, value: bytes | None, topic: str | None, headers: Mapping[str, str]) -> int:
-        """The key is a level of the topic, if the document says so; else a field of the record, or else a header."""
+        """The key is a level of the topic if the document says so, else a field of the record, or else a header."""
         mqtt, http, field = self._stream.mqtt, self._stream.http, self._stream.key or ""
         if topic is not None and mqtt is not None and field in mqtt.fields:
             levels = dict(enumerate(topic.split("/")))
@@ -89,7 +90,8 @@ class Placement:
 
 @lru_cache(maxsize=100_000)
 def partition_of_key(key: bytes, partitions: int) -> int:
-    """Where Kafka's clients put a key: its Murmur2 hash (seed 0x9747b28c), without the sign, modulo the partitions."""
+    """Return the partition that Kafka's clients choose for a key: its Murmur2 hash (seed 0x9747b28c), without the sign, modulo
+    the number of partitions."""
     mask, factor = 0xFFFFFFFF, 0x5BD1E995
     mixed = 0x9747B28C ^ len(key)
     whole = len(key) // 4 * 4
@@ -111,7 +113,7 @@ class Offsets:
         self._next: dict[int, int] = defaultdict(int)
 
     def of_each(self, partitions: Sequence[int]) -> list[int]:
-        """The offset of each record, which comes behind those of the calls before."""
+        """Return the offset of each record. The records follow those of earlier calls."""
         return list(self._numbered(partitions))
 
     def _numbered(self, partitions: Sequence[int]) -> Iterator[int]:

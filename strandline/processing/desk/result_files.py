@@ -1,4 +1,4 @@
-"""Files of results: documents as lines, or as the rows of a Parquet file."""
+"""Files of results, with documents as lines or as the rows of a Parquet file."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ _OF_RECORDS = {
     "strandline_offset": pa.int64(),
     "strandline_element": pa.int32(),
 }
-"""Columns with the names that the sink `files` uses."""
+"""Internal columns, with the names that the sink `files` uses."""
 AnyStage = Stage | RecordStage
 
 
 class ResultFile(Protocol):
-    """Takes results, one after the other."""
+    """Writes results, one after another."""
 
     def write(self, result: DeskResult) -> None:
-        """Take one more."""
+        """Write one result."""
         ...
 
     def close(self) -> None:
-        """Write what is held."""
+        """Write buffered results."""
         ...
 
 
 @contextmanager
 def result_file(path: Path, stages: Sequence[AnyStage]) -> Iterator[ResultFile]:
-    """A file for the results of these stages, of the kind that its name says. It is whole when the body ends.
+    """Open a file for the results of these stages. Its suffix selects the kind. It is complete when the body ends.
 
-    Raises PermanentError when it can't be written, InvalidDocument when the stages don't fit into one table.
+    Raises PermanentError if it can't be written, InvalidDocument if the stages don't fit into one table.
     """
     kinds: dict[str, Callable[[Path, Sequence[AnyStage]], ResultFile]] = {
         ".ndjson": _Lines,
@@ -61,7 +61,9 @@ def result_file(path: Path, stages: Sequence[AnyStage]) -> Iterator[ResultFile]:
     }
     kind = kinds.get(path.suffix)
     if kind is None:
-        raise InvalidDocument([Problem(f"{path}: no kind of file has this name; expected .ndjson, .jsonl or .parquet")])
+        raise InvalidDocument(
+            [Problem(f"{path}: unknown kind of file; expected a name with .ndjson, .jsonl or .parquet")]
+        )
     try:
         file = kind(path, stages)
         try:
@@ -73,7 +75,7 @@ def result_file(path: Path, stages: Sequence[AnyStage]) -> Iterator[ResultFile]:
 
 
 class _Lines:
-    """One document a line."""
+    """One document per line."""
 
     def __init__(self, path: Path, _stages: Sequence[AnyStage]) -> None:
         self._file = path.open("wb")
@@ -86,8 +88,8 @@ class _Lines:
 
 
 class _Rows:
-    """A row for each result: id, index, stage and time, of windows their times, of records their places, and the fields of all
-    stages."""
+    """One row for each result: id, index, stage, and time; the times of windows; the log positions of records; and the fields
+    of all stages."""
 
     def __init__(self, path: Path, stages: Sequence[AnyStage]) -> None:
         import pyarrow.parquet as pq
@@ -106,7 +108,8 @@ class _Rows:
             own |= _OF_RECORDS
         if taken := own.keys() & types.keys():
             message = (
-                f"{min(taken)} is a field of the results, and the file's own column; write .ndjson, or rename the field"
+                f"{min(taken)} is a field of the results, but also an internal column of the file; write .ndjson, or rename "
+                "the field"
             )
             raise InvalidDocument([Problem(message, source=str(path))])
         self._schema = pa.schema([*own.items(), *((name, arrow_type(kind)) for name, kind in types.items())])
@@ -138,7 +141,7 @@ class _Rows:
 
 
 def typed_value(value: Any, kind: str) -> Any:
-    """A value of a document as its column holds it."""
+    """Return a value of a document in the type of its column."""
     if value is None:
         return None
     if (element := element_of(kind)) is not None:

@@ -1,4 +1,4 @@
-"""Results in an order that was asked for. Only at the desk: an index, a table and a stream have no order of their own."""
+"""Sorted results. Only in a local run: an index, a table, and a stream have no order of their own."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _DESCENDING = "desc"
 
 @dataclass(frozen=True)
 class ResultOrder:
-    """By which fields results are sorted, the most important first, and how."""
+    """The fields that results are sorted by, the most important first."""
 
     by: tuple[tuple[str, str, bool], ...]
-    """(field, type, whether the greatest comes first)."""
+    """(field, type, True for descending order)."""
 
     @staticmethod
     def of(texts: Sequence[str], stages: Sequence[AnyStage]) -> ResultOrder:
-        """Each text is a field that all of these stages have in one type, with `desc` behind it for the other order; or
-        `@timestamp`. Raises InvalidDocument."""
+        """Parse the order. Each string is a field that all of these stages have with one type, or `@timestamp`. `desc` after it
+        means descending order. Raises InvalidDocument."""
         by = []
         for text in texts:
             name, _, way = text.strip().partition(" ")
@@ -38,18 +38,19 @@ class ResultOrder:
             found = {stage.field_types.get(name) for stage in stages} if name != _TIME else {"timestamp"}
             kind = kinds.get(name, "")
             if way.strip().lower() not in ("", "asc", _DESCENDING):
-                raise _wrong(f"{text!r} is no order; write a field, or a field and desc")
+                raise _wrong(f"{text!r} is not an order; write a field, or a field and desc")
             if name not in kinds:
-                raise _wrong(f"'{name}' is no field of the results{did_you_mean(name, kinds)}")
+                raise _wrong(f"'{name}' is not a field of the results{did_you_mean(name, kinds)}")
             if found != {kind}:
-                raise _wrong(f"'{name}' is not in all stages, or not of one type; choose a stage with --stage")
+                raise _wrong(f"'{name}' is not in all stages, or has several types; choose a stage with --stage")
             if is_nested(kind):
                 raise _wrong(f"'{name}' is a {kind}, which has no order")
             by.append((name, kind, way.strip().lower() == _DESCENDING))
         return ResultOrder(tuple(by))
 
     def sorted(self, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-        """The dead letters as they come; then the results in order, nulls last, equal ones as they came. All are held at once."""
+        """Yield the dead letters in their order, then the sorted results. Nulls are last, and equal results keep their order.
+        All results are kept in memory."""
         held: list[tuple[DeskResult, dict[str, Any]]] = []
         for one in outcomes:
             if not isinstance(one, DeskResult):

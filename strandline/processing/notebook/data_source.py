@@ -4,7 +4,7 @@
     register(spark)
     spark.read.format("strandline").option("data_dir", DIR).option("stream", "turbines").load()
 
-Spark asks for the schema in one process and for the partitions in another, and reads in its workers: each opens what it needs.
+Spark gets the schema in one process and the partitions in another, and reads in its workers. Each process opens what it needs.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from pyspark.sql.types import StructType
 
 from strandline.core.errors import Conflict
 
-if TYPE_CHECKING:  # what plans takes half a second to import, and the workers do without
+if TYPE_CHECKING:  # modules for planning take half a second to import, and the workers don't need them
     from strandline.processing.notebook.tables import Part, Table
 
 NAME = "strandline"
 
 
 def register(spark: SparkSession) -> None:
-    """Let `spark.read.format("strandline")` of this session read Strandline's streams, dead letters and results."""
+    """Register the format "strandline" in this session, for streams, dead letters, and results."""
     spark.dataSource.register(StrandlineSource)
 
 
 class StrandlineSource(DataSource):
-    """What the options ask for; docs/notebook.md has them."""
+    """The data source for one set of options. docs/notebook.md has the options."""
 
     @classmethod
     def name(cls) -> str:
@@ -47,7 +47,7 @@ class StrandlineSource(DataSource):
 
 
 class StrandlinePartition(InputPartition):
-    """What one task reads."""
+    """The input of one task."""
 
     def __init__(self, part: Part) -> None:
         super().__init__(None)
@@ -55,7 +55,7 @@ class StrandlinePartition(InputPartition):
 
 
 class StrandlineReader(DataSourceReader):
-    """Reads what there was when it was planned."""
+    """Reads the data that existed when it was planned."""
 
     def __init__(self, options: dict[str, Any], schema: StructType) -> None:
         self._options = options
@@ -65,13 +65,13 @@ class StrandlineReader(DataSourceReader):
         table = _planned(self._options)
         if from_arrow_schema(table.schema) != self._schema:
             raise Conflict(
-                "the columns are others than when the DataFrame was made: the stream or the pipeline has a new version, or a "
-                "schema of your own was given, which can't be; load it again"
+                "the columns have changed since the DataFrame was created. The stream or the pipeline has a new version, or you "
+                "passed your own schema, which isn't supported; load the DataFrame again"
             )
         return [StrandlinePartition(part) for part in table.parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, StrandlinePartition):  # Spark makes one of its own where there is none
+        if isinstance(partition, StrandlinePartition):  # Spark creates another kind if there is no partition
             yield from partition.part.read(to_arrow_schema(self._schema, timezone="UTC"))
 
 

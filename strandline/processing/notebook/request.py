@@ -1,5 +1,5 @@
-"""What the options of a `spark.read.format("strandline")` ask for, and where. Options show up in Spark's plans and logs, so
-secrets come from the settings of each process (`STRANDLINE_*`) alone.
+"""The options of a `spark.read.format("strandline")`. Options appear in Spark's plans and logs, so secrets are only read from the
+settings of each process (`STRANDLINE_*`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _OF_WHAT: dict[What, tuple[str, ...]] = {
 _SLICES = re.compile(r"(\d*)(-?)(\d*)")
 _HOLDS_SECRET = re.compile(r"://[^/]*:[^/]*@|password=")
 _STACK_FILE = "stack.json"
-"""In the data directory of an embedded stack: its addresses."""
+"""File with the addresses of an embedded stack, in its data directory."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where everything is; without secrets, because it travels through Spark."""
+    """Addresses of the services. Without secrets, because Spark sends it to other processes."""
 
     ledger_url: str
     kafka_bootstrap: str
@@ -46,7 +46,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Bound:
-    """Where a range begins or ends: at a log time, or at offsets (partition -> offset)."""
+    """The beginning or the end of a range: a log time, or offsets (partition -> offset)."""
 
     time_ms: int | None = None
     offsets: Mapping[int, int] | None = None
@@ -57,14 +57,14 @@ NO_BOUND = Bound()
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be read."""
+    """The data to read."""
 
     places: Places
     what: What
     stream: str | None
     job: str | None
     slices: tuple[int | None, int | None] | None
-    """The first and the last; None at either place: as far as there are any. None: not by slices."""
+    """First and last slice. None in it if there is no bound. None instead of it if slices aren't requested."""
     stage: str | None
     store: Store | None
     since: Bound
@@ -73,7 +73,7 @@ class Request:
 
 
 def request_of(options: Mapping[str, str]) -> Request:
-    """Read the options, with what they leave out from this process's settings. Raises InvalidSettings."""
+    """Read the options. Missing options come from the settings of this process. Raises InvalidSettings."""
     given = {name.lower(): value for name, value in options.items()}
     what: What = _one_of("what", given.get("what", "records"), get_args(What))
     known = (*_WHERE, "what", *_OF_WHAT[what])
@@ -85,11 +85,11 @@ def request_of(options: Mapping[str, str]) -> Request:
     if what in ("dead_letters", "results") and "job" not in given:
         raise InvalidSettings(f"what={what} needs the option 'job'")
     if what in ("records", "raw") and not ("stream" in given or "job" in given):
-        raise InvalidSettings("say either 'stream', with 'from' and 'to', or 'job', with 'slices'")
+        raise InvalidSettings("set either 'stream', with 'from' and 'to', or 'job', with 'slices'")
     if "job" in given and what in ("records", "raw") and ("from" in given or "to" in given):
-        raise InvalidSettings("the slices of a job have their bounds: say 'slices', or 'stream' with 'from' and 'to'")
+        raise InvalidSettings("a job is read by slices: set 'slices', or 'stream' with 'from' and 'to'")
     if "slices" in given and "job" not in given:
-        raise InvalidSettings("slices are those of a job: say 'job' instead of 'stream'")
+        raise InvalidSettings("slices belong to a job: set 'job' instead of 'stream'")
     return Request(
         places=_places(given),
         what=what,
@@ -105,14 +105,14 @@ def request_of(options: Mapping[str, str]) -> Request:
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> Any:
-    """The value, which is one of those known."""
+    """Return the value if it is a known one. Raises InvalidSettings otherwise."""
     if value not in known:
         raise InvalidSettings(f"option {name!r} is {value!r}; expected one of: {', '.join(known)}")
     return value
 
 
 def _slices(text: str) -> tuple[int | None, int | None]:
-    """`7`, `3-9`, `3-`, `-9`, or nothing for all."""
+    """Parse `7`, `3-9`, `3-`, `-9`, or an empty string for all."""
     match = _SLICES.fullmatch(text.replace(" ", ""))
     if match is None or match[0] == "-":
         raise InvalidSettings(
@@ -141,7 +141,7 @@ def _bound(name: str, text: str | None, *, takes_offsets: bool) -> Bound:
     except (ValueError, TypeError, AttributeError, OverflowError):
         offsets_form = ", or offsets by partition, as '{\"0\": 1200}'" if takes_offsets else ""
         raise InvalidSettings(
-            f"option {name!r} is {text!r}; expected a time, as '2026-11-24T10:00:00Z' (UTC unless it says) or milliseconds since "
+            f"option {name!r} is {text!r}; expected a time, as '2026-11-24T10:00:00Z' (UTC by default), or milliseconds since "
             f"1970{offsets_form}"
         ) from None
 
@@ -160,8 +160,8 @@ def _places(given: Mapping[str, str]) -> Places:
             found = {name: str(stack[name]) for name in found}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidSettings(
-                f"option 'data_dir': {path} does not hold a stack's addresses ({error}); start one there with: strandline up "
-                f"--data-dir {given['data_dir']}"
+                f"option 'data_dir': {path} does not contain the addresses of a stack ({error}); start a stack there: "
+                f"strandline up --data-dir {given['data_dir']}"
             ) from error
         if stack.get("passwords") is True:
             _require_logins(settings, stack.get("outside") or [], path.parent)
@@ -178,23 +178,23 @@ def _places(given: Mapping[str, str]) -> Places:
     )
     if any(_HOLDS_SECRET.search(given.get(option, "")) for option in _WHERE):
         raise InvalidSettings(
-            "a password in an option would show up in Spark's plans: give the address without it, and set "
+            "a password in an option would appear in Spark's plans: pass the address without it, and set "
             "STRANDLINE_LEDGER_PASSWORD, STRANDLINE_ELASTICSEARCH_PASSWORD or _API_KEY for Spark's processes"
         )
     return places
 
 
 def _require_logins(settings: Settings, outside: list[str], data_dir: Path) -> None:
-    """Raise InvalidSettings when this process has no login at the stack's own servers, which ask for one."""
+    """Raise InvalidSettings if this process has no passwords for the stack's own servers, which require them."""
     passwords = {"kafka": settings.kafka_password, "elasticsearch": settings.elasticsearch_password}
     if any(password is None for server, password in passwords.items() if server not in outside):
         raise InvalidSettings(
-            "option 'data_dir': the servers of that stack ask for passwords, which Spark's processes read from their settings; "
+            "option 'data_dir': the servers of that stack require passwords, which Spark's processes read from their settings; "
             f"before Spark starts: set -a; . '{data_dir}/passwords/strandline.env'; set +a"
         )
 
 
 def own_elasticsearch_url(url: str) -> str:
-    """The address with the credentials of this process's settings, where these name the same server."""
+    """Return the address with the credentials of this process's settings, if these are for the same server."""
     own = Settings.read().elasticsearch_url
     return own if without_credentials(own) == url else url

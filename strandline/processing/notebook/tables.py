@@ -1,7 +1,7 @@
-"""What each `what` of a request gives: its columns, how the log is cut among Spark's tasks, and what a task reads.
+"""The table for each `what` of a request: its columns, its division into Spark tasks, and the input of a task.
 
-A table is planned where Spark plans, with the ledger and Kafka at hand, and bounded then: what comes later is not in it. Its
-pieces travel to the tasks, which need Kafka alone (and the ledger where records name schemas of a registry).
+A table is planned where Spark plans, with access to the ledger and Kafka. It is bounded then: later records are not in it. Its
+parts are sent to the tasks, which need only Kafka, and the ledger if records name schemas of a registry.
 """
 
 from __future__ import annotations
@@ -61,26 +61,27 @@ _LETTER_HEADERS = {
     "document": pa.string(),
     HEADER_PAYLOAD_BYTES: pa.int64(),
 }
-"""The headers of a dead letter, with their types."""
+"""Headers of a dead letter, with their types."""
 
 
 class Part(Protocol):
-    """What one task of Spark reads. Travels pickled; holds no secret."""
+    """The input of one Spark task. Pickled; contains no secret."""
 
     def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Its rows."""
+        """Yield its rows."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """What was asked for, as it stands when it is planned."""
+    """The requested table, as it is when it is planned."""
 
     schema: pa.Schema
     parts: Sequence[Part]
 
 
 def plan_table(asked: Request, ledger: LedgerReader, index: LogIndex, *, schema_only: bool = False) -> Table:
-    """Look at what there is now. `schema_only`: without parts. Raises NotFound, InvalidSettings, LogTruncated, LogUnavailable."""
+    """Plan the table over the existing data. `schema_only`: without parts. Raises NotFound, InvalidSettings, LogTruncated,
+    LogUnavailable."""
     if asked.what == "dead_letters":
         return _dead_letters(asked, ledger, index)
     if asked.what == "results":
@@ -110,7 +111,7 @@ def _schema_of_records(stream: StreamSpec, mode: Mode, *, of_slices: bool) -> pa
     fields = {name: arrow_type("string" if kind == "json" else kind) for name, kind in stream.types.items()}
     if clash := sorted(own.keys() & fields.keys()):
         raise InvalidSettings(
-            f"stream {stream.stream} has a field {clash[0]}, and a column of the platform's own has that name: read its bytes "
+            f"stream {stream.stream} has a field {clash[0]}, but an internal column has that name; read its bytes "
             "with what=raw"
         )
     places = _places(of_slices=of_slices)
@@ -130,10 +131,10 @@ def _of_stream(asked: Request, name: str, ledger: LedgerReader, index: LogIndex,
     own_format = record_format(stream)
     if own_format.keeps_sessions:
         raise InvalidSettings(
-            f"what a record of stream {name} says depends on those before it (format {own_format.name}): read the slices of a "
-            "job that reads it, with 'job', or its bytes with what=raw"
+            f"stream {name} has the format {own_format.name}, in which a record depends on earlier ones; read the slices "
+            "of a job with 'job', or the bytes with what=raw"
         )
-    # The event time is for the job to find: here a record without one is a record like any other.
+    # The event time is for the job to find: here, a record without event time is valid.
     decoding = _decoding(asked, StreamDecoding(name, own_format, tuple(stream.types), EventTimeSource(None)))
     return Table(schema, [RecordsPart(decoding, (Piece(one, None, None),), asked.mode) for one in ranges])
 
@@ -147,14 +148,14 @@ def _raw_schema(*, of_slices: bool) -> pa.Schema:
 
 
 def _ranges(asked: Request, topic: str, index: LogIndex) -> list[OffsetRange]:
-    """Each partition from where it is asked for to where it ends now, in pieces."""
+    """Return each partition from the requested start to its current end, in ranges of bounded size."""
     starts, ends = index.starts(topic), index.ends(topic)
     first = _offsets(asked.since, topic, index, starts, ends)
     last = _offsets(asked.until, topic, index, ends, ends)
     for partition, offset in first.items():
         if offset < starts[partition]:
             raise LogTruncated(
-                f"stream {topic} no longer holds offset {offset} of partition {partition}: its first is {starts[partition]}"
+                f"stream {topic} no longer contains offset {offset} of partition {partition}: its first is {starts[partition]}"
             )
     return [
         OffsetRange(topic, partition, begin, min(begin + TASK_ROWS, last[partition]))
@@ -176,8 +177,8 @@ def _offsets(
 
 
 def _of_slices(asked: Request, ledger: LedgerReader, *, schema_only: bool) -> Table:
-    """The committed slices that are asked for, each decoded and judged as the job did: by the version of the stream's document,
-    and with the event time, that were in force."""
+    """Return the requested committed slices. Each is decoded and classified as by the job: with the version of the stream's
+    document, and the event time, that were effective."""
     assert asked.job is not None and asked.slices is not None
     job = ledger.job(asked.job)
     name = _chosen_stream(asked, inputs_of(ledger, asked.job, job.version))
@@ -211,27 +212,27 @@ def _of_slices(asked: Request, ledger: LedgerReader, *, schema_only: bool) -> Ta
 
 
 def _chosen_stream(asked: Request, streams: Sequence[str]) -> str:
-    """Of the streams that the job reads, the one that is asked for. Raises InvalidSettings."""
+    """Return the requested one of the streams that the job reads. Raises InvalidSettings."""
     if asked.stream in streams or (asked.stream is None and len(streams) == 1):
         return asked.stream or streams[0]
     if asked.stream is None:
-        raise InvalidSettings(f"job {asked.job} reads several streams; say which with 'stream': {', '.join(streams)}")
+        raise InvalidSettings(f"job {asked.job} reads several streams; set 'stream' to one of: {', '.join(streams)}")
     raise InvalidSettings(f"job {asked.job} does not read stream {asked.stream}; it reads {', '.join(streams)}")
 
 
 def _slice_rows(ledger: LedgerReader, job: str, first: int | None, last: int | None) -> Iterator[SliceRow]:
-    """The rows, which are all there and committed. Raises NotFound."""
+    """Yield the rows of the slices, which must exist and be committed. Raises NotFound."""
     checkpoint, floor = ledger.last_checkpoint(job), ledger.floor(job)
     committed = checkpoint.slice if checkpoint else 0
     begin, end = floor + 1 if first is None else first, committed if last is None else last
     if (first is not None or last is not None) and (begin <= floor or end > committed):
-        raise NotFound(f"job {job} has slices {floor + 1} to {committed} to read, and {begin} to {end} were asked for")
+        raise NotFound(f"job {job} has readable slices {floor + 1} to {committed}, but {begin} to {end} were requested")
     yield from recorded_rows(ledger, job, begin, end)
 
 
 @dataclass(frozen=True)
 class SliceNumbers:
-    """Which slice holds an offset, of one partition."""
+    """Finds the slice that contains an offset, for one partition."""
 
     ends: tuple[int, ...]
     numbers: tuple[int, ...]
@@ -246,7 +247,7 @@ class SliceNumbers:
 
 @dataclass(frozen=True)
 class RawPart:
-    """The bytes of a range of one partition."""
+    """The bytes of records in a range of one partition."""
 
     bootstrap: str
     offsets: OffsetRange
@@ -267,7 +268,7 @@ class RawPart:
 
 @dataclass(frozen=True)
 class RecordsPart:
-    """Some pieces of one partition, decoded."""
+    """Decoded records of ranges of one partition."""
 
     decoding: DecodingConfig
     pieces: tuple[Piece, ...]
@@ -282,8 +283,8 @@ class RecordsPart:
 def batch_of_chunk(
     chunk: DecodedChunk, mode: Mode, schema: pa.Schema, slices: SliceNumbers | None = None
 ) -> pa.RecordBatch:
-    """The rows of a chunk. A rejected one stands in its place with null fields, or is left out, or raises BadRecord, by the
-    mode."""
+    """Return the rows of a chunk. The mode determines the treatment of a rejected row: it has null fields, is left out, or raises
+    BadRecord."""
     rejects, count = chunk.decoded.rejects, len(chunk.offsets)
     if rejects and mode == "FAILFAST":
         first = rejects[0]
@@ -291,7 +292,7 @@ def batch_of_chunk(
     is_taken = np.ones(count, np.bool_)
     is_taken[[reject.index for reject in rejects]] = False
     rows = np.flatnonzero(is_taken) if mode == "DROPMALFORMED" else np.arange(count)
-    # For each row its place among the accepted ones; none for a rejected one.
+    # For each row, its index among the accepted rows; null for a rejected row.
     places = pa.array((np.cumsum(is_taken) - 1)[rows], mask=~is_taken[rows])
     offsets = np.asarray(chunk.offsets, np.int64)[rows]
     elements = [None] * count if chunk.elements is None else chunk.elements
@@ -320,7 +321,7 @@ def batch_of_chunk(
 
 
 def _dead_letters(asked: Request, ledger: LedgerReader, index: LogIndex) -> Table:
-    """Those of the job's present life."""
+    """Return the dead letters of the current incarnation of the job."""
     assert asked.job is not None
     job = ledger.job(asked.job)
     columns = {"number": pa.int64(), "log_time": _MOMENT, **_LETTER_HEADERS, "value": pa.binary()}
@@ -338,7 +339,7 @@ def _dead_letters(asked: Request, ledger: LedgerReader, index: LogIndex) -> Tabl
 
 @dataclass(frozen=True)
 class LettersPart:
-    """Dead letters of a range."""
+    """Dead letters in a range of offsets."""
 
     bootstrap: str
     offsets: OffsetRange
@@ -386,9 +387,9 @@ def _stage(asked: Request, pipeline: CheckedPipeline) -> Stage | RecordStage:
     names = ", ".join(stage.name for stage in emitting) or "none"
     if asked.stage is None:
         raise InvalidSettings(
-            f"job {asked.job} has several stages that emit ({names}): say which with the option 'stage'"
+            f"job {asked.job} has several stages that emit; set the option 'stage' to one of: {names}"
         )
-    raise NotFound(f"job {asked.job} has no stage {asked.stage} that emits; those that do: {names}")
+    raise NotFound(f"job {asked.job} has no stage {asked.stage} that emits; stages that emit: {names}")
 
 
 def _of_index(
@@ -405,7 +406,7 @@ def _of_index(
     schema = pa.schema([*own.items(), *((field.name, arrow_type(field.type)) for field in fields)])
     if schema_only:
         return Table(schema, [])
-    # What a running emission has written so far is left out: a result counts once its slice is committed.
+    # The documents of a running emission are left out: a result counts after its slice is committed.
     checkpoint = ledger.last_checkpoint(pipeline_job := str(asked.job))
     url = asked.places.elasticsearch_url
     since_ms, until_ms = asked.since.time_ms, asked.until.time_ms
@@ -424,7 +425,8 @@ def _of_index(
 
 
 def _indices(url: str, alias: str) -> dict[str, dict[str, Any] | None]:
-    """Index -> the query for what the alias shows of it: after a backfill not all. None: all of it."""
+    """Return index -> the query for the documents that the alias shows, which is a part of the index after a backfill. None for
+    all."""
     try:
         held = request(own_elasticsearch_url(url), "GET", f"/_alias/{alias}", timeout_s=_TIMEOUT_S)
     except RequestRefused as error:
@@ -436,17 +438,17 @@ def _indices(url: str, alias: str) -> dict[str, dict[str, Any] | None]:
 
 @dataclass(frozen=True)
 class IndexPart:
-    """A job's results of the month of one index, of committed slices."""
+    """Results of a job in one index, for committed slices."""
 
     url: str
     index: str
     shown: dict[str, Any] | None
-    """The query for what the alias shows of the index; None: all of it."""
+    """Query for the documents that the alias shows. None if it shows all documents of the index."""
     job: str
     ends: EndRange
     slice_last: int
     emitted_ms: int | None
-    """The windows that end at or before it were emitted by then; what late records revise later has a later emission."""
+    """End of the last windows that were emitted by then. A later revision by late records has a later emission."""
     decoding: StreamDecoding
 
     def read(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -465,7 +467,7 @@ class IndexPart:
 
     def _counts(self, one: StoredDocument) -> bool:
         if one.job not in (self.job, None):
-            return False  # another job may have emitted to the alias before, or may do so now
+            return False  # another job can have emitted to the alias, or can do so now
         if one.emission is None or one.emission <= self.slice_last:
             return True
         return self.emitted_ms is not None and one.end_ms is not None and one.end_ms <= self.emitted_ms
@@ -477,7 +479,7 @@ def _decoded_documents(rows: RowReader, decoder: Decoder, bodies: list[bytes], i
     if decoded.rejects:
         first = decoded.rejects[0]
         raise BadRecord(
-            REASON_RESULT, f"a document of index {index} is no result of the stage: {first.message}", "read"
+            REASON_RESULT, f"a document of index {index} is not a result of the stage: {first.message}", "read"
         )
     return list(decoded.arrays.values())
 

@@ -1,1 +1,1 @@
-"""What an audit decides of records before they come to windows."""
+"""The decisions of an audit about records before they reach windows."""

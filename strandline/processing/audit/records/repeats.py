@@ -1,5 +1,5 @@
-"""Which records are repeats, by one query of DuckDB over all of a span's records: a second opinion on `dedupe`, which shares no
-code with the operator, no hash and no state."""
+"""Duplicate records, found by one DuckDB query over all records of a span. It recomputes `dedupe` without its code, hash, or
+state."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ _ELEMENTS_MAX = 2**31
 
 @dataclass(frozen=True)
 class RepeatsQuery:
-    """The `dedupe` of a span's pipeline. Travels pickled."""
+    """The `dedupe` of a span's pipeline. Pickled."""
 
     dedupe: DuplicateFilter
     stream: str
-    """Whose repeats it leaves out."""
+    """Stream whose duplicates it leaves out."""
     steps: tuple[RowStep, ...]
-    """Those before it, from the stream on."""
+    """Steps before it, from the stream."""
     types: Mapping[str, str]
-    """The stream's fields."""
+    """Fields of the stream."""
     records: Table
-    """What comes to it."""
+    """Records that reach the `dedupe`."""
     found: Table
-    """The repeats, once `compute` is done."""
+    """Duplicates. Filled by `compute`."""
     events_from_ms: int
-    """Records from before can decide nothing."""
+    """Time before which records have no effect."""
 
     @staticmethod
     def of(pipeline: CheckedPipeline, directory: Path, events_from_ms: int) -> RepeatsQuery | None:
-        """None where there is no `dedupe`. Makes its tables."""
+        """Return the query of a pipeline, and create its tables. None if the pipeline has no `dedupe`."""
         dedupe = pipeline.dedupe
         if dedupe is None:
             return None
@@ -64,13 +64,14 @@ class RepeatsQuery:
 
     @contextmanager
     def writer(self, name: str) -> Iterator[RecordsWriter]:
-        """Add what comes, in a file of this name."""
+        """Add the records that are appended in the body, in a file with this name."""
         with self.records.writer(name) as writer:
             yield RecordsWriter(self, RowSteps(self.steps, self.types), writer)
 
     @property
     def sql(self) -> str:
-        """A record is a repeat when it isn't the first in the log of all that have its values and are close to it in time."""
+        """Query of the duplicates. A record is one if it isn't the first in the log among those with its values that are close
+        in time."""
         keys = [f"key_{at}" for at in range(len(self.dedupe.by))]
         apart_us = self.dedupe.within_ms * 1000 - 1
         close = f"RANGE BETWEEN {apart_us} PRECEDING AND {apart_us} FOLLOWING"
@@ -81,7 +82,7 @@ class RepeatsQuery:
         return f"SELECT {', '.join([*PLACE, _COUNTED])} FROM ({judged}) WHERE first < in_log"
 
     def compute(self, database: Database) -> int:
-        """Find the repeats. Returns how many of the span's own records are left out as such."""
+        """Find the duplicates. Return the number of the span's own records that are left out."""
         count = 0
         with self.found.writer("found") as writer:
             for batch in database.query(self.sql):
@@ -90,21 +91,26 @@ class RepeatsQuery:
         return count
 
     def without_repeats(self, table: Table, same_place: Callable[[str, str], str]) -> str:
-        """The query of those rows of a table that are no repeats. `same_place`: see `StageQuery`."""
+        """Return the query of the rows of a table that aren't duplicates. `same_place`: see `StageQuery`."""
         return f"SELECT * FROM {table.sql} AS given ANTI JOIN {self.found.sql} AS repeats ON {same_place('given', 'repeats')}"
 
 
 @dataclass(frozen=True)
 class RecordsWriter:
-    """Writes what comes to a `dedupe`."""
+    """Writes the records that reach a `dedupe`."""
 
     query: RepeatsQuery
     steps: RowSteps
     writer: TableWriter
 
     def append(self, chunk: DecodedChunk, accepted: np.ndarray, rejected: Mapping[int, str], *, own: bool) -> None:
-        """`accepted`: the places of accepted rows in the chunk; `rejected`: those of rows that are dead letters. `own`: whether
-        the chunk counts in the span's totals."""
+        """Add the rows of a chunk.
+
+        Args:
+            accepted: Indices of the accepted rows in the chunk.
+            rejected: Index -> reason of rows that are dead letters.
+            own: True if the chunk counts in the span's totals.
+        """
         stepped = self.steps.apply(chunk.decoded.arrays, len(accepted), chunk.tables)
         event_us = chunk.decoded.event_time.cast(pa.int64()).to_numpy(zero_copy_only=False)[stepped.rows]
         columns = [stepped.columns[name] for name in self.query.dedupe.by]
@@ -125,7 +131,8 @@ class RecordsWriter:
 
 
 def places_of(chunk: DecodedChunk, rows: np.ndarray, whole: int | None = 0) -> list[pa.Array]:
-    """Where these rows of a chunk stand; see `PLACE_IN_LOG`. `whole`: the element where the whole record is the row."""
+    """Return the log positions of these rows of a chunk; see `PLACE_IN_LOG`. `whole`: element of a row that is a complete
+    record."""
     elements: list[int | None] = [whole] * len(rows)
     if chunk.elements is not None:
         elements = [whole if (one := chunk.elements[at]) is None else one for at in rows]

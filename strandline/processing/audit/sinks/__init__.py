@@ -1,1 +1,1 @@
-"""What an audit compares of files and tables: rows that are read in parts of a bounded size, for each place of its own."""
+"""The comparison of results in sinks other than indices and streams. Rows are read in parts of bounded size, for each sink."""

@@ -1,4 +1,4 @@
-"""Which files and tables an audit compares, and what of them. Decided from the plan, before anything of them is read."""
+"""The files and tables that an audit compares. Computed from the plan, before any of them is read."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Place:
     name: str
     """Name of the emission in the sink, for example a path."""
     stages: tuple[str, ...]
-    """Whose results are there: of several versions they may be several."""
+    """Stages whose results it contains. Several versions can have several stages."""
     types: Mapping[str, str]
-    """Its columns with their types as a stream's schema names them, those of all versions."""
+    """Columns with their types in a stream's schema, for all versions."""
     fields: tuple[str, ...]
-    """Those of them that are fields of the results."""
+    """Columns that are fields of the results."""
     asked: EndRange
-    """Only rows with such a time are compared."""
+    """Range of the times of the rows to compare."""
     after_ms: int | None
-    """Those of windows that end at or before it need not be read."""
+    """Rows of windows that end at or before this time needn't be read."""
     emission_first: int
-    """Manifests of earlier slices need not be read. A row of a table may stay as an earlier life of the name has left it."""
+    """Manifests of earlier slices needn't be read. A table can contain rows of an earlier incarnation of the job."""
 
 
 def places_of(plan: AuditPlan) -> list[Place]:
@@ -69,7 +69,7 @@ def places_of(plan: AuditPlan) -> list[Place]:
 
 
 def _both(one: Place, other: Place) -> Place:
-    """The same place, as two versions emit to it."""
+    """Return a sink to which two versions emit."""
     afters = [place.after_ms for place in (one, other) if place.after_ms is not None]
     return replace(
         other,
@@ -82,11 +82,14 @@ def _both(one: Place, other: Place) -> Place:
 
 
 def removed_before(standing: Mapping[tuple[str, int], int], absent: Iterable[str]) -> dict[str, int]:
-    """Store -> the time before which its owner has removed everything. `standing`: of each store and day (since 1970) that a
-    manifest names, how many of its files are still there; `absent`: stores that hold nothing.
+    """Return store -> the time before which its owner has removed everything.
 
-    Who removes what is old removes the oldest. So a day without any file is removed where no earlier day has one; else its files
-    are lost.
+    A process that removes old files removes the oldest first. So the files of a day without any file were removed if no earlier
+    day has a file. Otherwise they are lost.
+
+    Args:
+        standing: (store, day since 1970) that a manifest names -> number of files that still exist.
+        absent: Stores that contain nothing.
     """
     found = dict.fromkeys(absent, EVER_MS)
     kept: set[str] = set()

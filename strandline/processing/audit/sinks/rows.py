@@ -1,8 +1,8 @@
-"""A result as it must stand in its store, and as it stands in a file or a table: two rows to compare, made in two ways. Pure.
+"""A computed result as its store must contain it, and a row of a file or a table. Both are rows to compare, made independently.
+Pure.
 
-What must be there is the document of the result. A row of a file or a table becomes such a document again from its values, also
-from the platform's own columns. A column that is null says no more than one that isn't there: a table has the columns of
-all versions.
+A store must contain the document of the result. A row of a file or a table is converted to such a document, also from its
+internal columns. A null column and a missing column mean the same, because a table has the columns of all versions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _ORIGIN = ("job", "stage", "stream", "partition", "offset", "element")
 
 
 def computed_row(store: str, sink: Sink, one: Document | Refused, time_ms: int, *, is_good: bool) -> Row:
-    """Return what the store must contain of one result. `sink`: that of the store. `is_good`: True if it can have a document."""
+    """Return the required content of the store for one result. `sink`: sink of the store. `is_good`: True if it can have a
+    document."""
     if not is_good:
         return Row(store, one.id, Side.UNUSABLE, "", time_ms, None, None)
     if not isinstance(one, Document):
@@ -41,7 +42,7 @@ def computed_row(store: str, sink: Sink, one: Document | Refused, time_ms: int, 
 
 
 def stored_row(store: str, place: str, row: Mapping[str, Any], fields: Collection[str]) -> Row:
-    """A row of a file or a table. `row`: its values by column, as Python has them; those of `fields` are the result."""
+    """Return a row of a file or a table. `row`: Python values by column. `fields`: names of the columns that form the result."""
     own = {name.removeprefix(OWN_PREFIX): value for name, value in row.items() if name.startswith(OWN_PREFIX)}
     document = {
         "@timestamp": _plain(row.get(TIME)),
@@ -60,13 +61,13 @@ def _without_nulls(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as a document has it."""
+    """Return a value as a document contains it."""
     match value:
         case datetime():
             return format_timestamp(_microseconds(value))
         case Decimal():
             return format(value, "f")
-        case float() if not math.isfinite(value):  # no writer writes it
+        case float() if not math.isfinite(value):  # no writer writes such a value
             return str(value)
         case list():
             return [_plain(one) for one in value]
@@ -76,5 +77,5 @@ def _plain(value: Any) -> Any:
 
 
 def _microseconds(time: datetime) -> int:
-    """SQLite gives times without their zone."""
+    """SQLite returns times without a zone."""
     return ((time if time.tzinfo is not None else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
