@@ -186,7 +186,7 @@ MQTT = f"{STREAM}mqtt: {{topics: [farm/+/+], fields: {{turbine: 1}}}}\n"
 
 def test_a_field_that_comes_from_the_mqtt_topic_keeps_coming_from_there_while_a_job_reads_it(api: Api) -> None:
     api.apply(f"{MQTT}---\n{PIPELINE}")
-    assert "mqtt.fields.turbine is gone" in problem_of(api.apply(STREAM), 409, "conflict")["detail"]
+    assert "mqtt.fields.turbine was removed" in problem_of(api.apply(STREAM), 409, "conflict")["detail"]
     keyed = f"{MQTT}key: turbine\n"
     assert "key from None to turbine" in problem_of(api.apply(keyed), 409, "conflict")["detail"]
     assert api.outcomes(MQTT.replace("farm/+/+", "park/+/+")) == ["changed"], "topics tell where records come from only"

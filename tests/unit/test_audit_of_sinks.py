@@ -311,7 +311,7 @@ def test_a_place_that_is_not_there_is_said(lab: Lab) -> None:
         "minutes does not exist, or the control service can't access it, so 21 results were not compared"
         in report.incomplete
     )
-    assert "table:all is not there" in report.incomplete
+    assert "table:all does not exist" in report.incomplete
 
 
 def test_a_table_without_the_platforms_columns_is_refused(lab: Lab) -> None:

@@ -247,7 +247,7 @@ def test_what_the_aliases_show_follows_from_the_complete_ones(ledger: Ledger) ->
         ledger.begin_backfill("power", row.generation)
         if end is BackfillState.COMPLETE:
             ledger.move_backfill("power", row.generation, BackfillState.SWAPPING)
-            with pytest.raises(Conflict, match="ask again"):
+            with pytest.raises(Conflict, match="try again"):
                 complete_backfills(ledger, "power", load)
             assert complete_backfills(ledger, "power", load, row.generation) == []
         if end is not None:

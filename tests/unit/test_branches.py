@@ -151,8 +151,7 @@ def test_what_a_window_gives_may_be_taken_before_and_behind_the_steps_of_its_emi
         (
             [LOADED, PER_TURBINE + "    from: per_site\n", PER_SITE.replace("loaded", "per_turbine")],
             [
-                "steps[1].from: 'per_site' stands below; a step takes from one above it, so that none can wait for "
-                "itself. Move 'per_site' up"
+                "steps[1].from: 'per_site' is below this step, but a step can only read steps above it. Move 'per_site' up"
             ],
         ),
         (
@@ -206,7 +205,7 @@ def test_what_a_window_gives_may_be_taken_before_and_behind_the_steps_of_its_emi
         ),
         (
             [LOADED, PER_TURBINE, PER_SITE, HOUR.replace("1h", "2h")],
-            ["the windows and the delay reach back 2h1m10s, and stream 'turbines' keeps records for 2h only"],
+            ["the windows and the delay reach back 2h1m10s, but stream 'turbines' keeps records for only 2h"],
         ),
         (
             [

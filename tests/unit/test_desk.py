@@ -302,7 +302,7 @@ def test_what_is_no_record_is_said(tmp_path: Path) -> None:
         with pytest.raises(PermanentError, match=said):
             list(read_records(tmp_path / name, record_format(tanks().inputs[0].stream)))
     packed = tanks(stream=STREAM.replace("key: tank", "format: cbor"))
-    with pytest.raises(PermanentError, match="format cbor is no line"):
+    with pytest.raises(PermanentError, match="format cbor is not a line"):
         list(read_records(tmp_path / "a.lines", record_format(packed.inputs[0].stream)))
 
 

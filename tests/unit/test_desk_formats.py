@@ -127,7 +127,7 @@ def test_a_binary_record_is_no_line_and_the_sentence_says_what_to_give(tmp_path:
         ):
             list(read_records(tmp_path / "records.bin", config))
     (tmp_path / "a.b64").write_bytes(b"aGk=\nno base64\n")
-    with pytest.raises(PermanentError, match=r"a\.b64: line 2 is no base64"):
+    with pytest.raises(PermanentError, match=r"a\.b64: line 2 is not base64"):
         list(read_records(tmp_path / "a.b64", config))
     raw = record_format(StreamSpec.from_document({"stream": "a", "format": "raw", "schema": {"x": "string"}}))
     with pytest.raises(PermanentError, match=r"is a file of Avro, but the stream's format is raw"):
@@ -225,7 +225,7 @@ def test_a_case_sends_headers_tombstones_and_bytes(tmp_path: Path) -> None:
     assert report(headers, [step], results=[{"id": "a", "ts": "1970-01-01T00:01:40Z"}]).passed
     tombstones = {"records": [None, {"op": "c", "after": {"id": "a", "ts": 100}}, None]}
     assert report("debezium", [tombstones], results=[{"id": "a", "strandline.offset": 1}]).passed
-    with pytest.raises(InvalidDocument, match=r"steps\[0\]\.base64: a text of this step is no base64"):
+    with pytest.raises(InvalidDocument, match=r"steps\[0\]\.base64: a string of this step is not base64"):
         report("json", [{"record": "?", "base64": True}])
 
 

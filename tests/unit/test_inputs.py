@@ -107,7 +107,7 @@ def test_a_window_over_the_second_stream_alone_reads_nothing_of_the_first() -> N
         ),
         (
             "[{from: a, window: {name: d, tumbling: 2h, by: [k], aggregate: {n: count(*)}}, emit: [{elasticsearch: d}]}]",
-            "stream 'b' keeps records for 1h only",
+            "stream 'b' keeps records for only 1h",
         ),
     ],
 )
@@ -123,7 +123,7 @@ def test_what_can_not_be_united_is_refused(steps: str, told: str) -> None:
         (f"{INPUTS}input: {{stream: a}}\n", "input: is set for each stream in 'inputs'"),
         ("\ninputs: []\n", "inputs: expected at least one entry"),
         ("\ninputs: [{stream: a}]\n", "inputs[0].event_time: is missing"),
-        (INPUTS.replace("stream: b", "stream: a"), "inputs[1].stream: 'a' is read already"),
+        (INPUTS.replace("stream: b", "stream: a"), "inputs[1].stream: 'a' is already listed"),
         (INPUTS.replace("field: at", "field: v"), "inputs[1].event_time.field: 'v' is a long"),
         (
             f"{INPUTS}  - {{stream: x, event_time: {{field: at, delay: 2s}}}}\n",

@@ -354,10 +354,10 @@ MISTAKES: list[tuple[list[dict[str, Any]], str]] = [
     ([{"select": ["device", "device"]}, STEPS[3]], "'device' is listed twice"),
     ([{"drop": ["device", "ts", "power", "note"]}, STEPS[3]], "leaves no field"),
     ([STEPS[3], {"where": "power > 1"}], "is after the last emit, where it changes nothing"),
-    ([STEPS[3], {"emit": [{"elasticsearch": "farm-raw"}]}], "'farm-raw' is emitted to already"),
+    ([STEPS[3], {"emit": [{"elasticsearch": "farm-raw"}]}], "'farm-raw' is already emitted to"),
     (
         [{**STEPS[3], "name": "x"}, {"emit": [{"stream": "y"}], "name": "X"}],
-        "there is a stage 'x' already; say another with",
+        "a stage is already called 'x'; set another with",
     ),
     ([{"emit": [{"stream": "farm"}]}], "'farm' is what this pipeline reads"),
     (
@@ -370,7 +370,7 @@ WINDOW = {"window": {"name": "all", "tumbling": "1m", "by": ["device"], "aggrega
 MISTAKES += [
     ([WINDOW, {"drop": ["device"]}, STEPS[3]], "leaves out device, but window 'all' groups by it"),
     ([WINDOW, {**STEPS[3], "name": "x"}], "results after a window belong to stage 'all'; remove the name"),
-    ([{**WINDOW, "emit": [{"stream": "y"}]}, STEPS[3]], "window 'all' emits already"),
+    ([{**WINDOW, "emit": [{"stream": "y"}]}, STEPS[3]], "window 'all' already emits"),
     ([{**WINDOW, "name": "x"}, STEPS[3]], "the name of a window belongs inside 'window'"),
     ([WINDOW, STEPS[3], {"where": "n > 1"}], "is after the last emit"),
 ]

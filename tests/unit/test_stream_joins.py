@@ -100,7 +100,7 @@ def test_a_side_may_be_a_union_and_a_stream_on_both_sides() -> None:
             "- {from: parcels, select: [parcel, at, carrier]}\n  - {derive: {id: parcel}, name: named}\n  - {join",
             "join.on[0]: 'id' is a string on the left and a long on the right",
         ),
-        ("{after: 10s}", "{after: 90m}", "reach back 3h2s1ms, and stream 'parcels' keeps records for 3h only"),
+        ("{after: 10s}", "{after: 90m}", "reach back 3h2s1ms, but stream 'parcels' keeps records for only 3h"),
     ],
 )
 def test_what_does_not_fit_is_told_with_its_side(old: str, new: str, told: str) -> None:

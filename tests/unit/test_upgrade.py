@@ -189,7 +189,7 @@ def test_what_the_readers_of_a_stream_of_results_rely_on_stays():
     assert changed("tumbling: 1m", slides)["longer windows in stream minute, from 1m to 1m30s"] is Effect.FORBIDDEN
     for moving in ("session: {gap: 10s, max: 30s}", "count: {size: 3, max: 1m}"):
         found = changed("tumbling: 1m", moving)
-        (what,) = (one for one in found if one.startswith("windows in stream minute that end where records stand"))
+        (what,) = (one for one in found if one.startswith("windows in stream minute that end where records end"))
         assert found[what] is Effect.FORBIDDEN
     sessions = text.replace("tumbling: 1m", "session: {gap: 10s, max: 1m}")
     of_sessions = changes_between(checked(sessions), checked(sessions.replace("gap: 10s", "gap: 5s")))
