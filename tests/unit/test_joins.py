@@ -220,7 +220,7 @@ def test_what_is_wrong_in_a_join_is_told(change: dict[str, Any], message: str) -
 def test_a_join_needs_an_emission_and_says_what_it_takes() -> None:
     with pytest.raises(InvalidDocument, match=r"no window reads 'met', so it must emit.* next to 'join'"):
         pipeline(JOIN, [])
-    with pytest.raises(InvalidDocument, match="a join says by 'left' and 'right' what it takes"):
+    with pytest.raises(InvalidDocument, match="a join names its inputs by 'left' and 'right'"):
         pipeline(JOIN, [{"join": {**JOIN, "name": "again"}, "from": "lefts", "emit": [{"elasticsearch": "b"}]}])
 
 
