@@ -280,7 +280,7 @@ def first_event(windows: Sequence[WindowShape], after_ms: int) -> int:
 def earliest_event(windows: Sequence[WindowShape], emitted_ms: Sequence[int], latest_event_ms: int | None) -> int:
     """Return the earliest event time that a window can contain that isn't emitted, or can still be revised.
 
-    If none of these events can count any more, the result is later than all of them, even if windows reach back further. For
+    If none of these events can count any more, the result is later than all of them, even if windows reach back to them. For
     example, a session that has ended doesn't affect later sessions.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 Identity = dict[str, Any]
 """JSON object."""
 WHOLE_RANGE_MS = 36_525 * 86_400_000
-"""A hundred years. Two records are never further apart: no event time is before 1970 or far after its arrival."""
+"""A hundred years. Two records are never more than this apart: no event time is before 1970 or far after its arrival."""
 
 
 class Column(NamedTuple):

@@ -63,7 +63,7 @@ class EventTimeSpec(DocumentModel):
     """A partition that is silent for this time no longer holds the others back. If all partitions are silent, event time advances
     automatically. Null for never."""
     max_ahead: Duration | None = Field(default=300_000, json_schema_extra={"default": "5m"})
-    """A record whose event time is further ahead of its arrival is a dead letter. Null for no limit."""
+    """A record whose event time is more than this ahead of its arrival is a dead letter. Null for no limit."""
 
     @property
     def source(self) -> EventTimeSource:
