@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -71,6 +72,47 @@ def lines(name: str) -> bytes:
 TELEMETRY = {"schema": {"metric": "string?", "name": "string?", "value": "double?"}}
 CASES: dict[str, Callable[[], FormatUnderTest]] = {
     "json": lambda: of_way("json, paths", b"{", b"[1]", b'{"at":1}', sample=lines("json"), topic=of_way("json").good),
+    "json, embedded": lambda: FormatUnderTest(
+        {"schema": {"dev": "string", "t": {"type": "double", "from": "$.data.t"}}, "embedded": [{"at": "$.data"}]},
+        [json.dumps({"dev": f"d{at}", "data": json.dumps({"t": at / 4, "note": "x"})}).encode() for at in range(9)],
+        [b"{", b'{"dev":"a","data":"{"}', b'{"dev":"a","data":"x"}', b'{"dev":"a"}'],
+    ),
+    "json, base64": lambda: FormatUnderTest(
+        {
+            "schema": {"dev": "string", "t": {"type": "double", "from": "$.data"}},
+            "embedded": [{"at": "$.data", "encoding": "base64"}],
+            "explode": {"elements": "$.data"},
+        },
+        [json.dumps({"dev": "a", "data": b64encode(b"[%d, 2.5]" % at).decode()}).encode() for at in range(9)],
+        [b"{", b'{"dev":"a","data":"{"}', b'{"dev":"a"}'],
+        has_columns=False,
+    ),
+    "json, utf-16": lambda: FormatUnderTest(
+        {"schema": {"dev": "string", "t": "double"}, "charset": "utf-16"},
+        [json.dumps({"dev": f"\u00e4{at}", "t": at / 4}, ensure_ascii=False).encode("utf-16") for at in range(9)],
+        [b"{", b'{"dev":"a","t":1}', b"\xff\xfe{"],
+        has_columns=False,
+    ),
+    "json, latin-1": lambda: FormatUnderTest(
+        {"schema": {"dev": "string", "t": {"type": "double", "from": "$.x.t"}}, "charset": "latin-1"},
+        [
+            json.dumps({"dev": f"\u00e4{at}", "x": {"t": at / 4}}, ensure_ascii=False).encode("latin-1")
+            for at in range(9)
+        ],
+        [b"{"],
+    ),
+    "json, first time and step": lambda: FormatUnderTest(
+        {
+            "schema": {
+                "dev": "string",
+                "at": {"type": "timestamp", "unit": "s"},
+                "g": {"type": "double", "from": "$.g"},
+            },
+            "explode": {"elements": "$.g", "time": "at", "step": "100ms"},
+        },
+        [json.dumps({"dev": "a", "at": 1_764_000_000 + at, "g": [1, at / 4, 3]}).encode() for at in range(9)],
+        [b"{", b'{"dev":"a","at":true,"g":[1,2]}', b'{"dev":"a","at":1764000000,"g":[1,"x"]}', b'{"dev":"a","g":[1]}'],
+    ),
     "value": lambda: of_way("value", b"x", b"", sample=b"1.5\n2.5\n3\n"),
     "raw": lambda: of_way("raw", b"\xff"),
     "csv": lambda: of_way("csv", b"a,b", b'"', b"\xff" * 3, sample=lines("csv")),

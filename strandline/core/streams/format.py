@@ -67,6 +67,8 @@ class Framing(NamedTuple):
     """See `StreamFormat.takes_bare_json`."""
     is_of_arrays: bool = False
     """True if a record is an array of values."""
+    charset: str = ""
+    """Charset of bodies whose lines and elements can't be found in their bytes. Empty for all others."""
 
 
 PLAIN = Framing()

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from strandline.core.document_model import MAPPING, WORD, DocumentModel, word_or_mapping
-from strandline.core.document_values import FieldName, PathText, PathTexts
+from strandline.core.document_values import Duration, FieldName, PathText, PathTexts
 from strandline.core.documents import Path
 from strandline.core.json_paths import JsonPath, parse_json_path
 
@@ -38,6 +38,10 @@ class ShapeSpec(DocumentModel):
     """Array of arrays of values, as `$.values`, each in the order of `columns`."""
     index: FieldName | None = None
     """Field that the index of the row in its record fills, from 0."""
+    time: FieldName | None = None
+    """Timestamp field whose value, from the record, is the time of the first row. The time of each row is one `step` later."""
+    step: Duration | None = None
+    """Time from one row to the next, as `100ms`."""
 
     @property
     def kind(self) -> ShapeKind:
@@ -78,6 +82,10 @@ class ShapeSpec(DocumentModel):
                 yield (name,), f"'{name}' is for members of an object; remove it, or write 'members'"
         if self.shorter != "reject" and self.arrays is None:
             yield ("shorter",), "'shorter' is for arrays that are read in parallel; remove it"
+        if (self.time is None) != (self.step is None):
+            yield (), "'time' is the field of the first time, and 'step' the time between two rows; write both"
+        elif self.step == 0:
+            yield ("step",), "all rows would have the same time; expected at least 1ms"
         if self.match is not None:
             try:
                 re.compile(self.match)

@@ -16,12 +16,14 @@ from pydantic import (
     field_validator,
 )
 
+from strandline.core.charsets import Charset
 from strandline.core.document_model import DocumentModel, is_stored, shown
 from strandline.core.document_values import FIELD_NAMES_SCHEMA, FieldName, Name, Retention, names_alike
 from strandline.core.documents import COLUMNS_MAX, Path, YamlDocument, did_you_mean
 from strandline.core.errors import InvalidDocument
 from strandline.core.field_types import ANY_TYPE, JSON_TYPE, is_nested
 from strandline.core.json_paths import parse_json_path
+from strandline.core.streams.embedded import EMBEDDED_MAX, EmbeddedSpec
 from strandline.core.streams.entrances import HttpSpec, MqttSpec, PollSpec, TcpSpec, UdpSpec
 from strandline.core.streams.fields import MISSING_MAX, FieldSpec, Marker
 from strandline.core.streams.format import Framing, StreamFormat
@@ -119,6 +121,10 @@ class StreamSpec(_FormatOptions):
         alias="schema", min_length=1, max_length=COLUMNS_MAX, json_schema_extra=FIELD_NAMES_SCHEMA
     )
     """Field name -> type, or {type, required, min, max, unit}."""
+    charset: Charset = "utf-8"
+    """Charset of records that are text. `utf-16` without a byte order mark is little-endian."""
+    embedded: list[EmbeddedSpec] = Field(default_factory=list, max_length=EMBEDDED_MAX)
+    """Strings within a record that contain JSON, as `[{at: $.payload}]`. Their members can be read as members of the record."""
     metadata: dict[str, MetadataName] = Field(default_factory=dict, max_length=50)
     """Fields that metadata of a record fill if the record lacks them: name -> metadata, as `key`, `timestamp`, `sender`,
     `file`, `topic[-1]`, `header.site`."""
@@ -176,7 +182,7 @@ class StreamSpec(_FormatOptions):
     def explode_path(self) -> str | None:
         """Path of the array whose elements are rows. None if there is no array, or if the shape is another one."""
         if isinstance(self.explode, ShapeSpec):
-            is_path = self.explode.kind == "elements" and self.explode.index is None
+            is_path = self.explode.kind == "elements" and self.explode.index is None and self.explode.time is None
             return self.explode.elements if is_path else None
         return self.explode
 
@@ -200,7 +206,10 @@ class StreamSpec(_FormatOptions):
     def framing(self) -> Framing:
         """Rules by which gateways find the records in a body. Raises StrandlineError if the format can't be used."""
         framing = self.form.framing()
-        return framing._replace(is_of_arrays=framing.is_of_arrays or self.is_of_positions)
+        return framing._replace(
+            is_of_arrays=framing.is_of_arrays or self.is_of_positions,
+            charset=self.charset if self.charset == "utf-16" else "",
+        )
 
     @property
     def types(self) -> dict[str, str]:
@@ -211,7 +220,7 @@ class StreamSpec(_FormatOptions):
     def decoding_changes(self, other: StreamSpec) -> list[str]:
         """Return the settings of `other` that decode records into rows and differ from this document. Empty if none differs."""
         own_levels, other_levels = (dict(one.mqtt.fields) if one.mqtt else {} for one in (self, other))
-        parts = ("format", *_OPTIONS, "format_options", "explode", "missing", "metadata")
+        parts = ("format", *_OPTIONS, "format_options", "explode", "missing", "charset", "embedded", "metadata")
         changes = [name for name in parts if getattr(self, name) != getattr(other, name)]
         changes += [f"schema.{name}" for name in _differing(self.fields, other.fields)]
         changes += [f"mqtt.fields.{name}" for name in _differing(own_levels, other_levels)]
@@ -344,6 +353,17 @@ class StreamSpec(_FormatOptions):
                 ("explode",),
                 f"a shape other than 'elements' is for 'format: json', but this is {self.format}; remove it",
             )
+        if shape.time is not None and self.types.get(shape.time) != "timestamp":
+            times = [name for name, kind in self.types.items() if kind == "timestamp"]
+            yield (
+                ("explode", "time"),
+                f"'{shape.time}' is not a timestamp of the schema{did_you_mean(shape.time, times)}",
+            )
+        elif shape.time is not None and (self.fields[shape.time].pattern or self.fields[shape.time].text):
+            yield (
+                ("schema", shape.time),
+                "a time to which 'step' is added is a number or an ISO 8601 string; remove 'pattern' and 'text'",
+            )
         for name, setting in shape.filled.items():
             if name not in self.fields:
                 yield ("explode", setting), f"'{name}' is not a field of the schema{did_you_mean(name, self.fields)}"
@@ -368,11 +388,30 @@ class StreamSpec(_FormatOptions):
         if form.requires_options and getattr(self, own) is None:
             yield (own,), f"is missing; expected: {form.options_description}"
 
+    def _contradictions_of_charset(self, form: StreamFormat) -> Iterator[tuple[Path, str]]:
+        if not form.is_line:
+            yield (
+                ("charset",),
+                f"is for records that are text, and records of format {self.format} are bytes; remove it",
+            )
+        if self.charset == "utf-16" and (
+            self.tcp is not None or (self.udp is not None and self.udp.framing == "lines")
+        ):
+            entrance = "tcp" if self.tcp is not None else "udp"
+            yield (
+                (entrance,),
+                "a line in UTF-16 can't be found by its end; send datagrams, MQTT messages, or HTTP requests",
+            )
+
     def _contradictions_of_format(self, form: StreamFormat) -> Iterator[tuple[Path, str]]:
         found = list(self._contradictions_of_options(form))
         yield from found
         if not found:
             yield from form.problems(self)
+        if self.embedded and not form.is_json:
+            yield ("embedded",), f"is of 'format: json', and this is {self.format}; remove it"
+        if self.charset != "utf-8":
+            yield from self._contradictions_of_charset(form)
         if self.explode is not None and not form.explodes:
             able = " | ".join(names_with(all_forms(), "explodes"))
             yield ("explode",), f"is for 'format: {able}', but this is {self.format}; remove it"

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from strandline.core.charsets import from_utf8, to_utf8
 from strandline.core.errors import PermanentError
 from strandline.core.files.text_rows import BYTE_ORDER_MARK
 from strandline.core.streams.format import PLAIN, Framing
@@ -131,7 +132,7 @@ def frame(body: bytes, form: Form, key_field: str | None, record_bytes_max: int,
     """
     if form is not Form.WHOLE:
         body = body.removeprefix(BYTE_ORDER_MARK)
-    values = _split(body, form, framing)
+    values = _split_charset(body, form, framing) if framing.charset else _split(body, form, framing)
     refused: list[RefusedRecord] = []
     if len(body) > record_bytes_max:
         refused = [
@@ -152,6 +153,17 @@ def frame(body: bytes, form: Form, key_field: str | None, record_bytes_max: int,
         return Framed([(value, None) for value in values], refused, is_batch, identities)
     find_key = key_finder(key_field)
     return Framed([(value, find_key(value)) for value in values], refused, is_batch, identities)
+
+
+def _split_charset(body: bytes, form: Form, framing: Framing) -> list[bytes]:
+    """Return the records of a body in another charset, each in this charset."""
+    if form is Form.WHOLE:
+        return _split(body, form, framing)
+    text = to_utf8(body, framing.charset)
+    if text is None:
+        raise Unframable(f"the body isn't text in {framing.charset}, the charset of the stream")
+    values = _split(text, form, framing)
+    return [body] if values == [text] else [from_utf8(value, framing.charset) for value in values]
 
 
 def _split(body: bytes, form: Form, framing: Framing) -> list[bytes]:

@@ -327,6 +327,15 @@ def _resolved(value: bytes, paths: Sequence[JsonPath]) -> list[_Value]:
     return [UNSET if one is None else Raw(one) for one in found]
 
 
+def with_value(value: bytes, path: JsonPath, text: bytes) -> bytes:
+    """Return the JSON text with another value at the path."""
+    if not path:
+        return text
+    members: Any = _object_of(value) if isinstance(path[0], str) else _array_of(value)
+    members[path[0]] = Raw(with_value(bytes(members[path[0]]), path[1:], text))
+    return _encode(members)
+
+
 def _joined_text(parts: Sequence[_Value]) -> _Value:
     """Return the texts of some strings and numbers with a space between them. UNSET if one is missing."""
     texts = []

@@ -19,6 +19,7 @@ from strandline.processing.formats.columns.read_columns import ROWS_MIN, QuickRe
 from strandline.processing.formats.columns.source_columns import numbered, source_columns
 from strandline.processing.formats.format import ArrayReader, Format, ReaderRequest, SessionState, format_of
 from strandline.processing.formats.json_rows import EXPLODED_BYTES_MAX, ExplodedRows, JsonRows, Rows
+from strandline.processing.formats.payload_text import PayloadText
 from strandline.processing.formats.record_fields import JsonText, RecordField, record_fields
 from strandline.processing.formats.record_metadata import RecordMetadata
 from strandline.processing.formats.shapes.shape import ShapeConfig
@@ -59,6 +60,8 @@ class RecordFormat:
     """Fields that metadata of the record fill: name and what, as the stream's document has it."""
     event_time_parameter: str | None = None
     """The field that the query's parameter `event_time` fills."""
+    payload: PayloadText | None = None
+    """How the text of a record is found. None if the record is the text, in UTF-8."""
     package: str = ""
     """Package that adds the format, with its release. Empty for a format of Strandline."""
 
@@ -98,6 +101,7 @@ def record_format(stream: StreamSpec) -> RecordFormat:
         header_fields=tuple(stream.http.record_headers.items()) if stream.http else (),
         metadata=tuple(stream.metadata.items()),
         event_time_parameter=stream.event_time_parameter,
+        payload=_payload(stream),
         package=package_of(stream.format),
     )
 
@@ -110,6 +114,13 @@ def _array_of_rows(stream: StreamSpec, form: Format) -> JsonPath | None:
     return None if path in (None, "$") else parse_json_path(path)
 
 
+def _payload(stream: StreamSpec) -> PayloadText | None:
+    """Return how the text of a record is found. None if the record is the text."""
+    charset = "" if stream.charset == "utf-8" else stream.charset
+    embedded = tuple((parse_json_path(one.at), one.encoding) for one in stream.embedded)
+    return PayloadText(charset, embedded) if charset or embedded else None
+
+
 def _shape(stream: StreamSpec) -> ShapeConfig | None:
     """The shape of the stream's records, if they are several rows and no array within an object."""
     if stream.explode_path == "$":
@@ -118,7 +129,15 @@ def _shape(stream: StreamSpec) -> ShapeConfig | None:
     if spec is None:
         return None
     return ShapeConfig(
-        spec.kind, tuple(spec.containers), spec.name, spec.match, spec.shorter == "null", spec.index, tuple(spec.filled)
+        spec.kind,
+        tuple(spec.containers),
+        spec.name,
+        spec.match,
+        spec.shorter == "null",
+        spec.index,
+        spec.time,
+        spec.step or 0,
+        tuple(spec.filled),
     )
 
 
@@ -131,7 +150,8 @@ def json_objects(config: RecordFormat, values: Sequence[bytes]) -> Iterator[Json
         if form.keeps_sessions:
             yield None  # a message says what it is only among those before it
         else:
-            yield from [value] if reader is None else reader.objects([value], [None])
+            text = value if config.payload is None else config.payload.opened(value)
+            yield from [text] if reader is None else reader.objects([text], [None])
 
 
 class RowReader:
@@ -174,6 +194,7 @@ class RowReader:
             else None
         )
         self._quick = self._quick_reader(form, request)
+        self._payload = config.payload
         self._letters: tuple[bytes, Callable[[int], bytes]] | None = None
         """The record that had a dead letter last, and what returns those of its rows."""
         self.headers = (HEADER_QUERY, *((HEADER_SOURCE,) if config.topic_levels else ()))
@@ -211,6 +232,9 @@ class RowReader:
         `sources`: the first of `headers` of each record, packed with those of `headers_beside` that it has; empty when no record
         has one.
         """
+        yield from self._parts(values if self._payload is None else self._payload.all_opened(values), sources)
+
+    def _parts(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> Iterator[Rows]:
         if self._skips_tombstones and None in values:
             yield from self._parts_without_tombstones(values, sources)
             return
@@ -288,8 +312,9 @@ class RowReader:
         ):
             return self._session_reader.letter_of_row(whole)
         if self._letters is None or self._letters[0] != value:
-            self._letters = value, self._letters_of(value)
-        return self._letters[1](element)
+            self._letters = value, self._letters_of(value if self._payload is None else self._payload.opened(value))
+        letter = self._letters[1](element)
+        return letter if self._payload is None else self._payload.closed(letter)
 
     def _letters_of(self, value: bytes) -> Callable[[int], bytes]:
         """What returns the dead letter of one of the record's rows, by its element's place."""
@@ -338,7 +363,7 @@ class RowReader:
         self, values: Sequence[bytes | None], sources: Sequence[bytes | None]
     ) -> Iterator[Rows]:
         kept = [place for place, value in enumerate(values) if value is not None]
-        for rows in self.parts([values[place] for place in kept], [sources[place] for place in kept if sources]):
+        for rows in self._parts([values[place] for place in kept], [sources[place] for place in kept if sources]):
             yield rows._replace(places=rows.of_each(kept))
 
     def _filled_in(self, texts: Sequence[JsonText], sources: Sequence[bytes | None]) -> Sequence[JsonText]:

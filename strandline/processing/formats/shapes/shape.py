@@ -36,6 +36,10 @@ class ShapeConfig:
     """True if a shorter array means that rows lack its value."""
     index: str | None = None
     """The field that the number of a row fills."""
+    time: str | None = None
+    """The timestamp field that contains the time of the first row."""
+    step_ms: int = 0
+    """Time from one row to the next."""
     filled: tuple[str, ...] = ()
     """All fields that the shape fills, and that aren't read from members of a record."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import UNSET, Raw
 
-from strandline.core.json_paths import JsonPath, path_text
+from strandline.core.json_paths import path_text
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.formats.columns.exploded_columns import ElementColumns
 from strandline.processing.formats.columns.read_columns import Column
@@ -23,6 +24,7 @@ from strandline.processing.formats.json_rows import (
     resolve,
     rows_in_parts,
     too_large,
+    with_value,
 )
 from strandline.processing.formats.record_fields import (
     NESTING_MAX,
@@ -34,10 +36,10 @@ from strandline.processing.formats.record_fields import (
 from strandline.processing.formats.shapes.shape import Shape, ShapeConfig
 from strandline.processing.formats.shapes.table import SHAPES
 from strandline.processing.formats.shapes.typed_elements import can_be_typed, typed
-from strandline.processing.formats.timestamps import parse_timestamp_column
+from strandline.processing.formats.timestamps import format_timestamp, parse_timestamp_column
 
 _object_of = msgspec.json.Decoder(dict[str, Raw]).decode
-_array_of = msgspec.json.Decoder(list[Raw]).decode
+_value_of = msgspec.json.decode
 _encode = msgspec.json.encode
 
 
@@ -48,6 +50,7 @@ class ShapedRows:
         self._fields = _paths_of(fields, config)
         self.shape: Shape = SHAPES[config.kind](config, fields, self._fields.paths)
         self._name = path_text(config.containers[-1])
+        self._clock = _clock_of(fields, config)
 
     def parts(self, values: Iterable[JsonText]) -> Iterator[Rows]:
         """Yield the rows of the records, in parts of whole records."""
@@ -66,10 +69,17 @@ class ShapedRows:
             whole = value
             for path, text in zip(self.shape.containers, cut, strict=True):
                 if path in given:
-                    whole = _with(whole, path, text)
-            return whole
+                    whole = with_value(whole, path, text)
+            return whole if self._clock is None else self._with_time(whole, row)
 
         return letter
+
+    def _with_time(self, value: bytes, row: int) -> bytes:
+        """Return a record of one row with the time of this row as the first time."""
+        assert self._clock is not None, "called if rows have no times of their own"
+        path = self._fields.paths[self._clock.at]
+        first = resolve(value, path)
+        return value if first is None else with_value(value, path, self._clock.times(first, range(row, row + 1))[0])
 
     def _rows(self, value: JsonText) -> list[bytes] | JsonText:
         if not isinstance(value, bytes):
@@ -87,24 +97,50 @@ class ShapedRows:
         size = max(len(value) - sum(len(text or b"") for text in containers), size)
         if len(found) * size > EXPLODED_BYTES_MAX:
             return too_large(self.shape.containers[-1])
-        return [
-            self._fields.written([own if own is not UNSET else one for own, one in zip(row, beside, strict=True)])
-            for row in found
-        ]
+        rows = [[own if own is not UNSET else one for own, one in zip(row, beside, strict=True)] for row in found]
+        if self._clock is not None:
+            self._clock.advance(rows)
+        return [self._fields.written(row) for row in rows]
+
+
+@dataclass(frozen=True)
+class _RowClock:
+    """The times of rows that have none of their own. Each is one step after the time of the row before."""
+
+    at: int
+    """Position of the timestamp field, which has the time of the first row."""
+    field: RecordField
+    step_us: int
+
+    def advance(self, rows: Sequence[list[Any]]) -> None:
+        """Set the times. If the first time can't be read, the others are null."""
+        if not rows or rows[0][self.at] is UNSET:
+            return
+        for row, time in zip(rows, self.times(bytes(rows[0][self.at]), range(len(rows))), strict=True):
+            row[self.at] = Raw(time)
+
+    def times(self, first: bytes, numbers: range) -> list[bytes]:
+        """Return the times of rows with these numbers in JSON. `first`: the first time in JSON."""
+        value = _value_of(first)
+        is_number = isinstance(value, int | float)
+        if value is None or (is_number and not self.field.is_in_time(value)):
+            return [first if number == 0 else b"null" for number in numbers]
+        micros, valid = parse_timestamp_column([value], self.field.time_unit, {type(value)}, self.field.tz)
+        if not valid[0]:
+            return [first if number == 0 else b"null" for number in numbers]
+        return [b'"%b"' % format_timestamp(int(micros[0]) + number * self.step_us).encode() for number in numbers]
+
+
+def _clock_of(fields: Sequence[RecordField], config: ShapeConfig) -> _RowClock | None:
+    if config.time is None:
+        return None
+    at = next(at for at, field in enumerate(fields) if field.name == config.time)
+    return _RowClock(at, fields[at], 1000 * config.step_ms)
 
 
 def _paths_of(fields: Sequence[RecordField], config: ShapeConfig) -> FieldPaths:
     starts = b"{[" if () in config.containers else b"{"
     return FieldPaths(fields, config.containers, starts, config.filled)
-
-
-def _with(value: bytes, path: JsonPath, text: bytes) -> bytes:
-    """Return the JSON text with another value at the path."""
-    if not path:
-        return text
-    members: Any = _object_of(value) if isinstance(path[0], str) else _array_of(value)
-    members[path[0]] = Raw(_with(bytes(members[path[0]]), path[1:], text))
-    return _encode(members)
 
 
 class ShapedColumns:
@@ -113,6 +149,7 @@ class ShapedColumns:
     def __init__(self, fields: Sequence[RecordField], config: ShapeConfig, bytes_max: int) -> None:
         """`bytes_max`: records whose rows may have more bytes together are read one at a time."""
         self._all = list(fields)
+        self._clock = _clock_of(fields, config)
         self._bytes_max = bytes_max
         self._fields = _paths_of(fields, config)
         self._shape = SHAPES[config.kind](config, fields, self._fields.paths)
@@ -173,6 +210,12 @@ class ShapedColumns:
             if column is not None and any(value is not UNSET for value in column):
                 made[field.name], are_good = _column(field, column)
                 good &= are_good
+                if self._clock is not None and self._clock.at == at:
+                    starts = np.cumsum(counts[fits]) - counts[fits]
+                    number = np.arange(rows) - starts[record_of]
+                    made[field.name] = replace(
+                        made[field.name], values=made[field.name].values + number * self._clock.step_us
+                    )
         if not good.all():
             return self._without(fits, counts, record_of[~good], made, record_of)
         return ElementColumns(made, fits, np.where(fits, counts, 0))
