@@ -24,9 +24,10 @@ from strandline.processing.kinds.dedupe.step import Dedupe
 from strandline.processing.operators.cascade import Chunk
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.dedupe import remembered
-from strandline.processing.operators.dedupe.remembered import SPANS, MemorySegments, Remembered, Seen
+from strandline.processing.operators.dedupe.remembered import SPANS, Remembered, Seen
 from strandline.processing.operators.dedupe.repeats import RepeatsOperator
 from strandline.processing.operators.record_rows import unpack_record_rows, without_repeats
+from strandline.processing.operators.segments import MemorySegments
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import earliest_event

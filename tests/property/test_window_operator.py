@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from itertools import accumulate
 from random import Random
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ from strandline.processing.operators.cascade import Cascade, Chunk
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.record_chain import RecordChain
 from strandline.processing.operators.row_steps import RowSteps
+from strandline.processing.operators.segments import MemorySegments
 from strandline.processing.operators.windows import Places, WindowOperator
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
@@ -161,11 +163,12 @@ def run(
     chunk_rows: int,
     before: int | None = None,
     replayed: int = 0,
+    stores: SegmentsOfBuckets | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """Every stage's results over slices, each with the watermark after it, and under `STAGE failed` those that the next stage
     can't use. Rows of a slice are cut into chunks. `before`: the watermark before the first of the slices. Each result must come
     in the slice that closes its window. `replayed`: so many slices emit nothing, and leave the same state
-    as if they did."""
+    as if they did. `stores`: of segments of the state; a bucket takes each slice twice there, as when Spark repeats a task."""
     cascade = Cascade(checked.stages, buckets)
     chain = RecordChain((), checked.stages, checked.inputs[0].stream.types)
     states: dict[int, bytes | None] = dict.fromkeys(range(buckets))
@@ -187,7 +190,10 @@ def run(
                         chunks[bucket].append(chunk)
         parts: dict[tuple[int, int], list[bytes]] = defaultdict(list)
         for bucket in range(buckets):
-            given = states[bucket], list(reversed(chunks[bucket])), closing
+            store = None if stores is None else partial(stores, bucket)
+            given = states[bucket], list(reversed(chunks[bucket])), closing, store
+            if stores is not None:
+                cascade.step(*given, emits=emits)
             stepped = cascade.step(*given, emits=emits)
             assert emits or stepped.state == cascade.step(*given).state
             states[bucket] = stepped.state
@@ -201,6 +207,16 @@ def run(
             found[merged.stage] += in_order(merged.rows, keys[merged.stage], closing)
         before = watermark_ms
     return {stage: by_time(rows_of_stage) for stage, rows_of_stage in found.items()}
+
+
+class SegmentsOfBuckets:
+    """Stores of the segments of all buckets."""
+
+    def __init__(self) -> None:
+        self.stores: defaultdict[tuple[int, int], MemorySegments] = defaultdict(MemorySegments)
+
+    def __call__(self, bucket: int, number: int) -> MemorySegments:
+        return self.stores[bucket, number]
 
 
 def by_time(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

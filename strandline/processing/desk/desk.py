@@ -31,9 +31,9 @@ from strandline.processing.operators.blobs import unpack
 from strandline.processing.operators.cascade import Chunk, StageResults, Stepped
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.dedupe.candidates import RepeatedRecords
-from strandline.processing.operators.dedupe.remembered import MemorySegments
 from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.operators.record_rows import unpack_record_rows, without_repeats
+from strandline.processing.operators.segments import MemorySegments
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import earliest_event, open_until
 from strandline.processing.pipelines.stages import RecordStage, Stage
@@ -251,7 +251,8 @@ class Desk:
             self._operated(None)
         for at, emission in enumerate(self._emissions):
             if emission.open_shape is not None and self._state is not None:
-                rows = self._cascade.open_results(at, self._state, self._closed_ms, OPEN_WINDOWS_MAX)
+                stage = self._cascade.open_stage(at, self._state, self._segments.__getitem__)
+                rows = self._cascade.open_results(stage, self._closed_ms, OPEN_WINDOWS_MAX)
                 yield from emission.open_windows(rows, self.counts.slices)
 
     def restart(self) -> None:

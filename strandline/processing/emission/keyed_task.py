@@ -25,7 +25,7 @@ from strandline.processing.emission.segment_files import SegmentFiles
 from strandline.processing.emission.stage_emission import RecordEmission, StageEmission
 from strandline.processing.emission.transactional_ids import id_of_rejected_records
 from strandline.processing.operators.blobs import unpack
-from strandline.processing.operators.cascade import Cascade, Chunk, StageResults, cascade_of
+from strandline.processing.operators.cascade import Cascade, Chunk, SegmentStores, StageResults, cascade_of
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.record_rows import unpack_record_rows, without_repeats
 from strandline.processing.pipelines.stages import RecordStage, Stage
@@ -239,7 +239,13 @@ class KeyedTask:
                 open_windows().leave(self.letters.job, bucket, emission, self.letters.epoch, work.number, rows)
 
     def _show_open(
-        self, bucket: int, state: bytes, work: SliceWork, closes_ms: int | None, outcome: BucketOutcome
+        self,
+        bucket: int,
+        state: bytes,
+        stores: SegmentStores | None,
+        work: SliceWork,
+        closes_ms: int | None,
+        outcome: BucketOutcome,
     ) -> list[tuple[int, int, bytes]]:
         """Leave what is in open windows now to be shown, and tell what came of it before. Return the parts of stages that are
         split: in each bucket that merges some, one of every bucket that has any."""
@@ -248,13 +254,15 @@ class KeyedTask:
         if not emissions or work.restores:  # windows that were open then are closed
             return parts
         for at in dict.fromkeys(at for at, _ in emissions if at in cascade.split_stages):
-            own = cascade.open_parts(at, state, closes_ms, OPEN_WINDOWS_MAX)
+            own = cascade.open_parts(cascade.open_stage(at, state, stores), closes_ms, OPEN_WINDOWS_MAX)
             too_many = sum(len(part) for _, part in own) > _OPEN_PARTS_BYTES
             own = [(target, b"") for target in range(len(self.bucket_keys))] if too_many else own
             parts += [(target, at, part) for target, part in own]
         for at, emission in emissions:
             if at not in cascade.split_stages:
-                rows = partial(cascade.open_results, at, state, closes_ms, OPEN_WINDOWS_MAX)
+                # Segments are read now: the thread that shows the rows may run when a later state has let go of some.
+                stage = cascade.open_stage(at, state, stores)
+                rows = partial(cascade.open_results, stage, closes_ms, OPEN_WINDOWS_MAX)
                 open_windows().leave(self.letters.job, bucket, emission, self.letters.epoch, work.number, rows)
         counts = open_windows().taken_counts()
         outcome.updates, outcome.updates_dropped, outcome.why_dropped = counts.written, counts.dropped, counts.why
@@ -311,7 +319,7 @@ class KeyedTask:
         for emission in self.emissions:
             if (results := results_of.get(emission.stage)) is not None:
                 self._emit(emission, results, work, bucket, outcome)
-        open_parts = self._show_open(bucket, stepped.state, work, closes_ms, outcome)
+        open_parts = self._show_open(bucket, stepped.state, stores, work, closes_ms, outcome)
         return BucketDone(stepped.state, outcome, stepped.parts, work, open_parts)
 
     def _emit(

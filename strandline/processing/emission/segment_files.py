@@ -13,7 +13,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from strandline.core.errors import StrandlineError
-from strandline.processing.operators.dedupe.remembered import SegmentStore, name_of
+from strandline.processing.operators.segments import SegmentStore, name_of
 
 _SEGMENTS = "segments"
 _opened: dict[Path, dict[str, memoryview]] = {}
@@ -21,14 +21,14 @@ _opened: dict[Path, dict[str, memoryview]] = {}
 
 
 class SegmentFiles(SegmentStore):
-    """The segments of one `dedupe` in one bucket."""
+    """The segments of one `dedupe` or one window stage in one bucket."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     @staticmethod
     def of(checkpoint: Path, bucket: int, number: int) -> SegmentFiles:
-        """Of the `dedupe` of this number in this bucket."""
+        """Of the `dedupe` or the stage of this number in this bucket, as in `Cascade.step`."""
         return SegmentFiles(checkpoint / _SEGMENTS / str(bucket) / str(number))
 
     def add(self, segment: bytes) -> str:
@@ -40,7 +40,7 @@ class SegmentFiles(SegmentStore):
             new.replace(self._directory / name)
         except OSError as error:
             raise StrandlineError(
-                f"What a dedupe remembers could not be written to {self._directory}: {error}. Free disk space there."
+                f"A part of the state could not be written to {self._directory}: {error}. Free disk space there."
             ) from error
         return name
 
@@ -60,11 +60,11 @@ class SegmentFiles(SegmentStore):
                 found = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except (OSError, ValueError) as error:
             raise StrandlineError(
-                f"What a dedupe remembers can't be read from {self._directory}: {error}. The job rewinds."
+                f"A part of the state can't be read from {self._directory}: {error}. The job rewinds."
             ) from error
         if name_of(found) != name:
             raise StrandlineError(
-                f"What a dedupe remembers is not as it was written: {self._directory / name}. The job rewinds."
+                f"A part of the state is not as it was written: {self._directory / name}. The job rewinds."
             )
         return found
 

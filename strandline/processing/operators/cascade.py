@@ -34,12 +34,14 @@ from strandline.processing.columns.codes import Codes
 from strandline.processing.operators.blobs import pack, unpack
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.dedupe.candidates import Candidates, RepeatedRecords, flags_in
-from strandline.processing.operators.dedupe.remembered import Flags, Remembered, Seen, SegmentStore
+from strandline.processing.operators.dedupe.remembered import Flags, Remembered, Seen
 from strandline.processing.operators.dedupe.repeats import RepeatsOperator
 from strandline.processing.operators.keys import encode_keys, virtual_buckets_of, without_times
+from strandline.processing.operators.open_groups import OpenGroups, OpenGroupsOperator, Segment
 from strandline.processing.operators.row_operator import RowProblem
 from strandline.processing.operators.row_steps import RowSteps
-from strandline.processing.operators.windows import ClosedWindows, Rows, WindowOperator, WindowState
+from strandline.processing.operators.segments import SegmentStore
+from strandline.processing.operators.windows import ClosedWindows, Rows, WindowOperator
 from strandline.processing.pipelines.graph.branches import Branch, entries_of, plan_branches
 from strandline.processing.pipelines.kind_registry import part_of
 from strandline.processing.pipelines.stages import LEFT, RecordStage, Stage, first_dedupe
@@ -48,7 +50,7 @@ from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 _ARGUMENT = "argument_{}"
 
 SegmentStores = Callable[[int], SegmentStore]
-"""Where large segments of a bucket's state lie: of each `dedupe`, by its number."""
+"""Return the store of large segments of a bucket's state by a number: of each `dedupe`, then of each window of each branch."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,16 @@ class Stepped:
     """How many of the rows a `dedupe` has left out, each counted in one bucket once."""
     repeated_records: RepeatedRecords | None = None
     """Those of them that no emission of records behind it may have; None: there is no such emission."""
+
+
+@dataclass(frozen=True)
+class OpenStage:
+    """What one stage has open in a bucket, with its segments read."""
+
+    at: int
+    """Index of the stage."""
+    groups: OpenGroups
+    segments: list[Segment]
 
 
 @dataclass(frozen=True)
@@ -113,6 +125,7 @@ class Cascade:
         for stage in stages:
             self.operators.append(_operator_of(stage, dict(stage.inputs[LEFT].columns)))
             self._post_steps.append(RowSteps(stage.post_steps, stage.window_types) if stage.post_steps else None)
+        self._open = [OpenGroupsOperator(one) for one in self.operators]
         self._takers = [[one for one in takers if one.taken == at] for at in range(len(stages))]
         self.split_stages = [at for branch in self.branches for at in branch.split] if buckets > 1 else []
         """The places of those whose results come from `merge`, not from `step`."""
@@ -204,7 +217,7 @@ class Cascade:
         ordered = sorted(chunks, key=lambda one: (one.partition, one.sequence))
         results: dict[int, StageResults] = {}
         parts: list[tuple[int, int, bytes]] = []
-        after: list[WindowState] = []
+        after: list[OpenGroups] = []
         remembered_after: list[Remembered] = []
 
         def repeats_among(batches: Sequence[pa.RecordBatch]) -> list[Flags]:
@@ -230,7 +243,8 @@ class Cascade:
             for at in branch.stages:
                 is_taken = any(one.at in branch.stages for one in self._takers[at])
                 wanted = replace(closing, gives_results=emits or is_taken)
-                kept, windows = self.operators[at].step_in_part(states[len(after)], rows.pop(at), wanted)
+                store = stores and stores(self._remembered + len(after))
+                kept, windows = self._open[at].step(states[len(after)], rows.pop(at), wanted, store)
                 after.append(kept)
                 if at in self.split_stages:
                     parts += [(bucket, at, part) for one in windows for bucket, part in self._cut_windows(one)]
@@ -253,7 +267,7 @@ class Cascade:
             counts.insert(0, _counted(batches, repeats))
             places = zip([chunk.partition for chunk in of_records], batches, repeats, strict=True)
             repeated = RepeatedRecords.of(list(places))
-        windows = [part for one in after for part in (one.keys, one.groups)]
+        windows = [part for one in after for part in one.packed()]
         packed = pack([*windows, *(part for one in remembered_after for part in one.packed())])
         in_order = [results[at] for at in sorted(results)]
         return Stepped(packed, in_order, parts, counts[0] if counts else 0, repeated)
@@ -286,22 +300,29 @@ class Cascade:
         closed = self._behind_steps(stage, operator.finish_parts([ClosedWindows(*unpack(part)) for part in parts]))
         return StageResults(operator.stage.name, closed, closed.slice(0, 0))
 
-    def open_results(self, at: int, state: bytes, closed_ms: int | None, rows_max: int) -> pa.RecordBatch:
-        """What the windows of the stage at this place hold so far that end after `closed_ms`, behind its steps: as results,
-        about so many at most. Of a stage that is not split."""
-        windows = self._open_windows(at, state, closed_ms, rows_max)
-        return self._behind_steps(at, self.operators[at].finish(windows))
+    def open_stage(self, at: int, state: bytes, stores: SegmentStores | None = None) -> OpenStage:
+        """Return what the stage at this index has open, for `open_results` and `open_parts`. `stores`: as of `step`.
 
-    def open_parts(self, at: int, state: bytes, closed_ms: int | None, rows_max: int) -> list[tuple[int, bytes]]:
-        """The same of a stage that is split: (bucket that merges, part for `merge`)."""
-        windows = self._open_windows(at, state, closed_ms, rows_max)
-        return [part for one in windows for part in self._cut_windows(one)]
-
-    def _open_windows(self, at: int, state: bytes, closed_ms: int | None, rows_max: int) -> list[ClosedWindows]:
+        Raises StrandlineError if a segment isn't in its store.
+        """
         held = [(branch, one) for branch in self.branches for one in branch.stages]
         states, _ = self._unpack_state(state)
         number = next(place for place, (branch, one) in enumerate(held) if one == at and at in branch.emits)
-        return self.operators[at].open_windows(states[number], closed_ms, rows_max)
+        groups = states[number]
+        return OpenStage(at, groups, self._open[at].read(groups, stores and stores(self._remembered + number)))
+
+    def open_results(self, stage: OpenStage, closed_ms: int | None, rows_max: int) -> pa.RecordBatch:
+        """Return what the windows of the stage contain so far that end after `closed_ms`, behind its steps, as results.
+
+        There are about `rows_max` at most. The stage must not be split.
+        """
+        windows = self._open[stage.at].open_windows(stage.groups, stage.segments, closed_ms, rows_max)
+        return self._behind_steps(stage.at, self.operators[stage.at].finish(windows))
+
+    def open_parts(self, stage: OpenStage, closed_ms: int | None, rows_max: int) -> list[tuple[int, bytes]]:
+        """Return the same of a stage that is split: (bucket that merges, part for `merge`)."""
+        windows = self._open[stage.at].open_windows(stage.groups, stage.segments, closed_ms, rows_max)
+        return [part for one in windows for part in self._cut_windows(one)]
 
     def _behind_steps(self, at: int, closed: pa.RecordBatch) -> pa.RecordBatch:
         """One stage's results behind the steps that stand before its emission. One that fails there stays, with the problem; so
@@ -347,17 +368,20 @@ class Cascade:
             taker.side, before, lambda: labels_of_results(branch, taker.at, columns), last_us, columns
         )
 
-    def _unpack_state(self, state: bytes | None) -> tuple[list[WindowState], list[Remembered]]:
+    @property
+    def _remembered(self) -> int:
+        """Number of `dedupe` states of a bucket."""
+        return len(self._deduped) + self.has_deduped_records
+
+    def _unpack_state(self, state: bytes | None) -> tuple[list[OpenGroups], list[Remembered]]:
         """Of each window of each branch, and of each `dedupe` before a branch; that of emissions of records is the last."""
+        stages = [at for branch in self.branches for at in branch.stages]
         if state is None:
-            empty = [self.operators[at].empty_state() for branch in self.branches for at in branch.stages]
-            return empty, [Remembered()] * (len(self._deduped) + self.has_deduped_records)
-        parts = unpack(state)
-        count = 2 * sum(len(branch.stages) for branch in self.branches)
-        return (
-            [WindowState(parts[at], parts[at + 1]) for at in range(0, count, 2)],
-            [Remembered.unpacked(*parts[at : at + 2]) for at in range(count, len(parts), 2)],
-        )
+            empty = [OpenGroups(self.operators[at].empty_state()) for at in stages]
+            return empty, [Remembered()] * self._remembered
+        parts = iter(unpack(state))
+        groups = [OpenGroups.unpacked(parts) for _ in stages]
+        return groups, [Remembered.unpacked(next(parts), next(parts)) for _ in range(self._remembered)]
 
     @staticmethod
     def _pack(rows: Rows, chosen: np.ndarray, candidates: Candidates | None = None) -> bytes:

@@ -198,16 +198,20 @@ class WindowOperator:
         """
         numbers, keys = merge_keys([state.keys, *[one.key_table for one in rows]], self.key_schema)
         groups = self._fold(state.groups, numbers, rows, keys.num_rows)
-        closed = list(self._closed_windows(groups, keys, closing)) if closing.gives_results else []
+        closed = list(self.closed_windows(WindowState(keys, groups), closing)) if closing.gives_results else []
         if self.stage.revise_ms and closing.emitted_ms is not None and closing.gives_results:
             closed += self._revised_windows(groups, keys, numbers[1:], rows, closing.emitted_ms)
-        kept = groups
+        kept = WindowState(keys, groups)
         if closing.up_to_ms is not None:
-            # Groups stand in the order of their panes, so those that nothing needs any more are the first.
-            oldest = self._oldest_pane_needed(closing.up_to_ms - self.stage.revise_ms)
-            unneeded = int(np.searchsorted(_column(groups, 0), oldest))
-            kept = groups.slice(unneeded)
-        return self._without_unused_keys(keys, kept), closed
+            oldest = self.oldest_pane_needed(closing.up_to_ms - self.stage.revise_ms)
+            return self.without_panes_before(kept, oldest), closed
+        return self._without_unused_keys(keys, groups), closed
+
+    def without_panes_before(self, state: WindowState, oldest: int) -> WindowState:
+        """Return the state from this pane on, with the keys that have groups there."""
+        # Groups stand in the order of their panes, so those that nothing needs any more are the first.
+        unneeded = int(np.searchsorted(_column(state.groups, 0), oldest))
+        return self._without_unused_keys(state.keys, state.groups.slice(unneeded))
 
     def open_windows(self, state: WindowState, closed_ms: int | None, rows_max: int) -> list[ClosedWindows]:
         """The windows that end after `closed_ms`, each as far as it is filled: those that end first, and no more than hold about
@@ -215,17 +219,34 @@ class WindowOperator:
         found: list[ClosedWindows] = []
         rows = 0
         if state.groups.num_rows:
-            closing = Closing(closed_ms, self._open_until_ms(state.groups))
-            for one in self._closed_windows(state.groups, state.keys, closing):
+            closing = Closing(closed_ms, self.open_until_ms(int(_column(state.groups, 0)[-1])))
+            for one in self.closed_windows(state, closing):
                 found.append(one)
                 rows += one.groups.num_rows
                 if rows >= rows_max:
                     break
         return found
 
-    def _open_until_ms(self, groups: pa.RecordBatch) -> int:
-        """When the last window ends that holds something of these."""
-        return self.stage.shape.last_end_holding(int(self._panes.starts_ms(_column(groups, 0)[-1:])[0]))
+    def open_until_ms(self, pane: int) -> int:
+        """Return when the last window ends that contains this pane."""
+        return self.stage.shape.last_end_holding(int(self._panes.starts_ms(np.array([pane]))[0]))
+
+    def pane_at(self, at_ms: int) -> int:
+        """Return the pane that contains this instant."""
+        return self._panes.at(at_ms)
+
+    def panes_closing(self, closing: Closing) -> tuple[int | None, int]:
+        """Return the first pane of the windows that close (None: all older ones belong to them), and the one behind their last.
+
+        If no window closes, the first isn't before the other. `closing.up_to_ms` must not be None.
+        """
+        assert closing.up_to_ms is not None, "asked where windows close"
+        last = self._last_window_closed(closing.up_to_ms)
+        first = None if closing.after_ms is None else self._last_window_closed(closing.after_ms) + 1
+        if first is not None and first > last:
+            return 0, 0
+        firsts, ends = self._borders(np.array([last if first is None else first, last]))
+        return None if first is None else int(firsts[0]), int(ends[1])
 
     def finish(self, closed: Sequence[ClosedWindows]) -> pa.RecordBatch:
         """The results of windows that lie wholly in this bucket. Each item of `closed` gives its results by window, then
@@ -251,8 +272,8 @@ class WindowOperator:
         )
         return self._finish(ClosedWindows(keys, groups.take(pa.array(places.order()))))
 
-    def _oldest_pane_needed(self, closed_ms: int) -> int:
-        """The first pane of the first window that ends after `closed_ms`."""
+    def oldest_pane_needed(self, closed_ms: int) -> int:
+        """Return the first pane of the first window that ends after `closed_ms`."""
         return int(self._borders(np.array([self._last_window_closed(closed_ms) + 1]))[0][0])
 
     def _last_window_closed(self, closed_ms: int) -> int:
@@ -305,10 +326,12 @@ class WindowOperator:
             known = with_rows
         return places, partials
 
-    def _closed_windows(
-        self, groups: pa.RecordBatch, keys: pa.RecordBatch, closing: Closing
-    ) -> Iterator[ClosedWindows]:
-        """The windows that become final, in pieces of bounded size, by window and key."""
+    def closed_windows(self, state: WindowState, closing: Closing) -> Iterator[ClosedWindows]:
+        """Yield the windows that become final, in pieces of bounded size, by window and key.
+
+        `state`: all groups of these windows, in the order of their panes.
+        """
+        keys, groups = state.keys, state.groups
         if closing.up_to_ms is None or not groups.num_rows:
             return
         panes = _column(groups, 0)

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +20,7 @@ import pyarrow as pa
 
 from strandline.processing.columns.codes import Codes, ranges
 from strandline.processing.operators.blobs import batch_of, pack, unpack
+from strandline.processing.operators.segments import SegmentStore, Unused, unused_after
 
 Flags = npt.NDArray[np.bool_]
 SPANS = 8
@@ -30,8 +29,6 @@ _SPANS_APART = 2 * SPANS
 """Segments of older spans hold little, of records that came far ahead of their time; they count as one span."""
 INLINE_ROWS_MAX = 2_048
 """Larger segments lie beside the state. All smaller ones are written with each slice: 24 bytes a row."""
-_KEPT_STEPS = 4
-"""So long a segment stays where it lies after the state has let go of it. Spark may take the state before the last one again."""
 _INDEX = pa.schema(
     [
         ("count", pa.int64()),
@@ -41,47 +38,6 @@ _INDEX = pa.schema(
         ("steps_unused", pa.int64()),
     ]
 )
-
-
-class SegmentStore(Protocol):
-    """Where the large segments of one state lie."""
-
-    def add(self, segment: bytes) -> str:
-        """Keep a segment; return its name, which follows from its bytes: so doing it again changes nothing."""
-
-    def read(self, names: Sequence[str]) -> list[memoryview]:
-        """The segments of these names, which are all that the state has. Raises StrandlineError where one isn't there as it was
-        added."""
-
-    def remove(self, name: str) -> None:
-        """Nobody asks for it any more. It may be gone."""
-
-
-class MemorySegments:
-    """Segments in memory, for one process that keeps state there."""
-
-    def __init__(self) -> None:
-        self._segments: dict[str, bytes] = {}
-
-    @property
-    def bytes_kept(self) -> int:
-        return sum(map(len, self._segments.values()))
-
-    def add(self, segment: bytes) -> str:
-        name = name_of(segment)
-        self._segments[name] = segment
-        return name
-
-    def read(self, names: Sequence[str]) -> list[memoryview]:
-        return [memoryview(self._segments[name]) for name in names]
-
-    def remove(self, name: str) -> None:
-        self._segments.pop(name, None)
-
-
-def name_of(segment: bytes | memoryview) -> str:
-    """The name of a segment of these bytes: a cryptographic sum of them."""
-    return sha256(segment).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -169,7 +125,7 @@ class Remembered:
 
     segments: tuple[Segment, ...] = ()
     """In the order in which they came."""
-    unused: tuple[tuple[str, int], ...] = ()
+    unused: Unused = ()
 
     def packed(self) -> list[pa.RecordBatch]:
         """As the two batches of a state: an index, and the rows that lie in it."""
@@ -233,14 +189,9 @@ class Remembered:
             else one
             for one in self.segments
         ]
-        used = {one.name for one in segments}
-        unused = [(name, steps + 1) for name, steps in before.unused if name not in used]
-        for name, steps in unused:
-            if steps >= _KEPT_STEPS:
-                store.remove(name)
-        unused = [(name, steps) for name, steps in unused if steps < _KEPT_STEPS]
-        unused += [(one.name, 0) for one in before.segments if one.name is not None and one.name not in used]
-        return Remembered(tuple(segments), tuple(unused))
+        used = {one.name for one in segments if one.name is not None}
+        names = [one.name for one in before.segments if one.name is not None]
+        return Remembered(tuple(segments), unused_after(before.unused, names, used, store))
 
 
 def _are_merged(older: Segment, newer: Segment, span: int) -> bool:

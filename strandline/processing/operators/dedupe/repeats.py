@@ -26,7 +26,8 @@ import pyarrow as pa
 from strandline.processing.columns.codes import Codes
 from strandline.processing.columns.values import hashes
 from strandline.processing.operators.closing import Closing
-from strandline.processing.operators.dedupe.remembered import SPANS, Flags, Remembered, Seen, SegmentStore
+from strandline.processing.operators.dedupe.remembered import SPANS, Flags, Remembered, Seen
+from strandline.processing.operators.segments import SegmentStore
 from strandline.processing.pipelines.row_step import DuplicateFilter
 
 _SEEDS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)

@@ -1,0 +1,470 @@
+"""The open groups of one window stage: recent ones in the state, and the others in segments next to it. Pure.
+
+A group is a partial result of one place: (pane, key, partition). The window operator works on a state that it reads and returns
+as a whole, so a step would cost as much as all open groups together. Here a large state is kept in two parts:
+
+- *Recent* groups, a small state of the operator. A step first takes the groups that its rows change from the segments into this
+  part. From then on the copy in a segment is out of date.
+- *Segments*, which never change. Each contains groups in the order of their panes, and within a pane in the order of a hash of
+  their place. When there are many recent groups, they become a new segment. `FANOUT` segments of about the same size become one.
+
+So a step costs what its rows and the windows that it closes need. A group is written again when the segment that contains it
+becomes `FANOUT` times larger (the size-tiered compaction of log-structured merge trees).
+
+The results are the same bits as those of the operator on one state: it folds the same rows into the same partial results, in the
+same order. It also merges the same groups of a window.
+
+Some stages keep their state in one part: sessions, windows that count, joins, and stages that revise results. What they need of
+the state doesn't follow from the panes of new rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from strandline.processing.columns.codes import Codes
+from strandline.processing.columns.values import hashes
+from strandline.processing.operators.blobs import pack, unpack
+from strandline.processing.operators.closing import Closing
+from strandline.processing.operators.keys import merge_keys
+from strandline.processing.operators.segments import SegmentStore, Unused, unused_after
+from strandline.processing.operators.windows import ClosedWindows, Rows, WindowOperator, WindowState
+
+RECENT_ROWS_MAX = 4_096
+"""More recent groups become a segment. They cross Spark's state store with every slice."""
+FANOUT = 4
+"""Number of segments of about the same size that become one."""
+_SEGMENT_BYTES_MAX = 1 << 30
+"""Segments aren't merged into larger ones. Arrow's arrays of strings have no room for 2 GiB."""
+_LARGE_STEP = 4
+"""Segments don't pay where one step brings more than a quarter of all open groups: then the state stays in one part."""
+
+_KNOWN_MAX = 64
+"""Number of segments of a stage that a process keeps open. The space of a removed file is free when the file is closed."""
+
+_SEEDS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
+"""Seeds of two hashes of 63 bits. Among a thousand million places, two would have the same with a probability of 1 : 10**20."""
+_FACTOR = np.uint64(0x9FB21C651E98DF25)
+_POSITIVE = np.uint64((1 << 63) - 1)
+_PANE, _HIGH, _LOW, _PARTITION, _FIRST_KEY = range(5)
+"""Columns of a segment."""
+_METADATA = b"segments"
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Distinct places, as the hashes of pane, key and partition, in the order of the first hash."""
+
+    high: Codes
+    low: Codes
+
+    def with_new(self, high: Codes, low: Codes) -> Places:
+        """Return these places and new ones, which ascend."""
+        at = np.searchsorted(self.high, high)
+        return Places(np.insert(self.high, at, high), np.insert(self.low, at, low))
+
+    def holds(self, high: Codes, low: Codes) -> Flags:
+        """For each of these places, return whether it is among them."""
+        return _found(self.high, self.low, high, low) >= 0
+
+
+_NO_PLACES = Places(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+class SegmentHeading(msgspec.Struct, frozen=True, array_like=True):
+    """Heading of one segment in a state."""
+
+    name: str
+    rows: int
+    first_pane: int
+    last_pane: int
+
+
+class _Heading(msgspec.Struct, frozen=True, array_like=True):
+    segments: tuple[SegmentHeading, ...]
+    unused: Unused
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A segment that was read."""
+
+    heading: SegmentHeading
+    batch: pa.RecordBatch
+
+    @cached_property
+    def panes(self) -> Codes:
+        return _numbers(self.batch, _PANE)
+
+    @cached_property
+    def high(self) -> Codes:
+        return _numbers(self.batch, _HIGH)
+
+    @cached_property
+    def low(self) -> Codes:
+        return _numbers(self.batch, _LOW)
+
+    def in_panes(self, first: int | None, end: int) -> slice:
+        """Return where the groups of these panes are."""
+        begins = 0 if first is None else int(np.searchsorted(self.panes, first))
+        return slice(begins, int(np.searchsorted(self.panes, end)))
+
+    def rows_at(self, panes: Codes, high: Codes, low: Codes) -> Codes:
+        """For each of these places, return the row of its group, or -1 if the segment has none."""
+        first, last = self.heading.first_pane, self.heading.last_pane
+        if first == last and (panes == first).all():
+            return _found(self.high, self.low, high, low)
+        rows = np.full(len(high), -1, np.int64)
+        for pane in np.unique(panes).tolist():
+            here = self.in_panes(pane, pane + 1)
+            asked = np.flatnonzero(panes == pane)
+            found = _found(self.high[here], self.low[here], high[asked], low[asked])
+            rows[asked] = np.where(found < 0, -1, found + here.start)
+        return rows
+
+
+@dataclass(frozen=True)
+class OpenGroups:
+    """All open groups of one stage in one bucket."""
+
+    recent: WindowState
+    headings: tuple[SegmentHeading, ...] = ()
+    """Headings of the segments, oldest first."""
+    places: Places = _NO_PLACES
+    """Places whose groups are among the recent ones, or would be if they had any. What a segment has of them is out of date."""
+    unused: Unused = ()
+
+    def packed(self) -> list[pa.RecordBatch]:
+        """Return the batches of a state: as many as `unpacked` takes."""
+        batches = [self.recent.keys, self.recent.groups]
+        if self.headings or self.unused:
+            heading = msgspec.msgpack.encode(_Heading(self.headings, self.unused))
+            batches[1] = self.recent.groups.replace_schema_metadata({_METADATA: heading})
+            batches.append(
+                pa.RecordBatch.from_arrays([pa.array(self.places.high), pa.array(self.places.low)], ["high", "low"])
+            )
+        return batches
+
+    @staticmethod
+    def unpacked(batches: Iterator[pa.RecordBatch]) -> OpenGroups:
+        """Return what was packed, from the next batches of a state."""
+        keys, groups = next(batches), next(batches)
+        metadata = (groups.schema.metadata or {}).get(_METADATA)
+        if metadata is None:
+            return OpenGroups(WindowState(keys, groups))
+        places, heading = next(batches), _HEADINGS.decode(metadata)
+        recent = WindowState(keys, groups.replace_schema_metadata(None))
+        return OpenGroups(recent, heading.segments, Places(_numbers(places, 0), _numbers(places, 1)), heading.unused)
+
+
+_HEADINGS = msgspec.msgpack.Decoder(_Heading)
+
+
+class OpenGroupsOperator:
+    """The steps of one window stage on its open groups. Contains only what is fixed."""
+
+    def __init__(self, operator: WindowOperator) -> None:
+        self.operator = operator
+        self._is_segmented = (
+            type(operator).step_in_part is WindowOperator.step_in_part
+            and bool(operator.stage.by)
+            and not operator.stage.revise_ms
+        )
+        self._known: dict[str, Segment] = {}
+        """Segments that were read last, by their names; the last one read is the last here."""
+        self._key_end = _FIRST_KEY + len(operator.key_schema)
+        partials = list(operator.state_schema)[len(operator.places) :]
+        self._schema = pa.schema(
+            [
+                *((name, pa.int64()) for name in ("pane", "high", "low")),
+                ("partition", pa.int32()),
+                *(pa.field(f"key_{at}", one.type) for at, one in enumerate(operator.key_schema)),
+                *partials,
+            ]
+        )
+
+    def read(self, groups: OpenGroups, store: SegmentStore | None) -> list[Segment]:
+        """Return the segments, oldest first. Raises StrandlineError if one isn't in the store as it was added."""
+        headings, known = groups.headings, self._known
+        if all(one.name in known for one in headings):
+            segments = [known[one.name] for one in headings]
+        else:
+            assert store is not None, "a state with segments has a store"
+            blobs = store.read([one.name for one in headings])
+            segments = [
+                known.get(one.name) or Segment(one, unpack(blob)[0]) for one, blob in zip(headings, blobs, strict=True)
+            ]
+        for one in segments:
+            known.pop(one.heading.name, None)
+            known[one.heading.name] = one
+        while len(known) > max(_KNOWN_MAX, len(segments)):
+            del known[next(iter(known))]
+        return segments
+
+    def step(
+        self, groups: OpenGroups, rows: Sequence[Rows], closing: Closing, store: SegmentStore | None
+    ) -> tuple[OpenGroups, list[ClosedWindows]]:
+        """Fold new rows in, and return the windows that become final. See `WindowOperator.step_in_part`.
+
+        `store`: store of the segments. None: all groups stay in the state.
+
+        1. Take the groups that the rows change from the segments, and fold the rows into them.
+        2. Collect the groups of the windows that close, and close these windows.
+        3. Leave out the panes that no window needs any more.
+        4. Make a segment of the recent groups if there are many, and merge segments.
+
+        Raises StrandlineError if a segment isn't in its store.
+        """
+        if store is None or not self._is_segmented:
+            recent, closed = self.operator.step_in_part(groups.recent, rows, closing)
+            return OpenGroups(recent), closed
+        segments = self.read(groups, store)
+        if segments:
+            after, closed = self._step(groups, segments, rows, closing)
+            rows_max = RECENT_ROWS_MAX
+        else:
+            recent, closed = self.operator.step_in_part(groups.recent, rows, closing)
+            after = OpenGroups(recent)
+            rows_max = max(RECENT_ROWS_MAX, _LARGE_STEP * sum(len(one.panes) for one in rows))
+        if after.recent.groups.num_rows > rows_max:
+            needed = {one.name for one in after.headings}
+            after = self._compacted(after, [one for one in segments if one.heading.name in needed], store)
+        used = {one.name for one in after.headings}
+        unused = unused_after(groups.unused, [one.name for one in groups.headings], used, store)
+        return replace(after, unused=unused), closed
+
+    def open_windows(
+        self, groups: OpenGroups, segments: Sequence[Segment], closed_ms: int | None, rows_max: int
+    ) -> list[ClosedWindows]:
+        """Return the windows that are open. See `WindowOperator.open_windows`. `segments`: result of `read`."""
+        operator = self.operator
+        if not segments:
+            return operator.open_windows(groups.recent, closed_ms, rows_max)
+        first = None if closed_ms is None else operator.oldest_pane_needed(closed_ms)
+        recent_panes = _numbers(groups.recent.groups, 0)
+        last = _last_pane([recent_panes, *(one.panes for one in segments)], first, rows_max)
+        if last is None:
+            return []
+        until_ms = operator.open_until_ms(last)
+        held = self._in_panes(groups, segments, first, operator.pane_at(until_ms))
+        found: list[ClosedWindows] = []
+        for one in operator.closed_windows(held, Closing(closed_ms, until_ms)):
+            found.append(one)
+            if sum(each.groups.num_rows for each in found) >= rows_max:
+                break
+        return found
+
+    def _step(
+        self, groups: OpenGroups, segments: Sequence[Segment], rows: Sequence[Rows], closing: Closing
+    ) -> tuple[OpenGroups, list[ClosedWindows]]:
+        operator = self.operator
+        panes, high, low = self._new_places(groups.places, rows)
+        recent = self._with_groups(groups.recent, _newest(segments, panes, high, low))
+        recent, _ = operator.step_in_part(recent, rows, Closing(None, None))
+        places = groups.places.with_new(high, low)
+        after = replace(groups, recent=recent, places=places)
+        if closing.up_to_ms is None:
+            return after, []
+        closed: list[ClosedWindows] = []
+        if closing.gives_results:
+            held = self._in_panes(after, segments, *operator.panes_closing(closing))
+            closed = list(operator.closed_windows(held, closing))
+        oldest = operator.oldest_pane_needed(closing.up_to_ms)
+        headings = tuple(one for one in groups.headings if one.last_pane >= oldest)
+        recent = operator.without_panes_before(recent, oldest)
+        return OpenGroups(recent, headings, places if headings else _NO_PLACES), closed
+
+    def _new_places(self, known: Places, rows: Sequence[Rows]) -> tuple[Codes, Codes, Codes]:
+        """Return the distinct places of the rows that aren't known: their panes, and both hashes."""
+        parts = []
+        for one in rows:
+            partitions = np.broadcast_to(np.asarray(one.partition, np.int64), len(one.panes))
+            parts.append((one.panes, *self._hashed(one.key_table, one.keys, one.panes, partitions)))
+        nothing = np.zeros(0, np.int64)
+        panes, high, low = (np.concatenate(column) for column in zip((nothing,) * 3, *parts, strict=True))
+        order, is_last = _in_order(high, low)
+        firsts = order[is_last]
+        firsts = firsts[~known.holds(high[firsts], low[firsts])]
+        return panes[firsts], high[firsts], low[firsts]
+
+    def _hashed(self, keys: pa.RecordBatch, numbers: Codes, panes: Codes, partitions: Codes) -> tuple[Codes, Codes]:
+        """Return both hashes of each place. `numbers`: of its key in `keys`."""
+        found = []
+        for seed in _SEEDS:
+            mixed = np.full(keys.num_rows, seed, np.uint64)
+            for column in keys.columns:
+                one = hashes(column, seed)
+                mixed = _mixed(mixed, (one.fill_null(-1) if one.null_count else one).to_numpy())
+            mixed = _mixed(_mixed(mixed[numbers], panes), partitions)
+            found.append((mixed & _POSITIVE).view(np.int64))
+        return found[0], found[1]
+
+    def _with_groups(self, state: WindowState, added: pa.RecordBatch | None) -> WindowState:
+        """Return the state with groups from segments whose places it doesn't have."""
+        if added is None:
+            return state
+        keys = pa.RecordBatch.from_arrays(added.columns[_FIRST_KEY : self._key_end], schema=self.operator.key_schema)
+        numbers = state.keys.num_rows + np.arange(added.num_rows)
+        columns = [added.column(_PANE), pa.array(numbers), added.column(_PARTITION), *added.columns[self._key_end :]]
+        groups = pa.RecordBatch.from_arrays(columns, schema=self.operator.state_schema)
+        return WindowState(pa.concat_batches([state.keys, keys]), pa.concat_batches([state.groups, groups]))
+
+    def _in_panes(self, groups: OpenGroups, segments: Sequence[Segment], first: int | None, end: int) -> WindowState:
+        """Return the groups of these panes as one state, in the order of the panes."""
+        panes = _numbers(groups.recent.groups, 0)
+        begins = 0 if first is None else int(np.searchsorted(panes, first))
+        rows = groups.recent.groups.slice(begins, max(0, int(np.searchsorted(panes, end)) - begins))
+        of_segments = [one.batch[one.in_panes(first, end)] for one in segments if first is None or first < end]
+        merged = _merged([one for one in of_segments if one.num_rows])
+        if merged is None:
+            return WindowState(groups.recent.keys, rows)
+        is_current = ~groups.places.holds(_numbers(merged, _HIGH), _numbers(merged, _LOW))
+        state = self._with_groups(WindowState(groups.recent.keys, rows), merged.filter(pa.array(is_current)))
+        (numbers,), keys = merge_keys([state.keys], self.operator.key_schema)
+        key_of_group = pa.array(numbers[_numbers(state.groups, 1)])
+        renumbered = state.groups.set_column(1, state.groups.schema.field(1), key_of_group)
+        order = np.argsort(_numbers(renumbered, 0), kind="stable")
+        return WindowState(keys, renumbered.take(pa.array(order)))
+
+    def _compacted(self, groups: OpenGroups, segments: list[Segment], store: SegmentStore) -> OpenGroups:
+        """Return the groups with the recent ones as a new segment, and with segments of about the same size merged."""
+        segments = [*segments, self._stored(self._as_segment(groups.recent), store)]
+        while (count := _merged_at_once(segments)) > 1:
+            merged = _merged([one.batch for one in segments[-count:]])
+            assert merged is not None, "no segment is empty"
+            segments[-count:] = [self._stored(merged, store)]
+        return OpenGroups(self.operator.empty_state(), tuple(one.heading for one in segments))
+
+    def _as_segment(self, state: WindowState) -> pa.RecordBatch:
+        groups = state.groups
+        panes, numbers, partitions = (_numbers(groups, at) for at in range(3))
+        high, low = self._hashed(state.keys, numbers, panes, partitions.astype(np.int64))
+        keys = state.keys.take(groups.column(1))
+        columns = [
+            groups.column(0),
+            pa.array(high),
+            pa.array(low),
+            groups.column(2),
+            *keys.columns,
+            *groups.columns[len(self.operator.places) :],
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return batch.take(pa.array(np.lexsort((high, panes))))
+
+    def _stored(self, batch: pa.RecordBatch, store: SegmentStore) -> Segment:
+        panes = _numbers(batch, _PANE)
+        name = store.add(pack([batch]))
+        return Segment(SegmentHeading(name, batch.num_rows, int(panes[0]), int(panes[-1])), batch)
+
+
+def _merged_at_once(segments: Sequence[Segment]) -> int:
+    """Return how many of the last segments become one now. 1: none."""
+    tier = _tier(segments[-1])
+    count, size = 0, 0
+    for one in reversed(segments):
+        size += one.batch.nbytes
+        if _tier(one) > tier or size > _SEGMENT_BYTES_MAX:
+            break
+        count += 1
+    return count if count >= FANOUT else 1
+
+
+def _tier(segment: Segment) -> int:
+    return max(0, int(math.log(segment.heading.rows / RECENT_ROWS_MAX, FANOUT)))
+
+
+def _merged(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
+    """Return the newest group of each place, in the order of a segment. `batches`: oldest segment first."""
+    if not batches:
+        return None
+    if len(batches) == 1:
+        return batches[0]
+    both = pa.concat_batches(batches)
+    panes, high, low = (_numbers(both, at) for at in (_PANE, _HIGH, _LOW))
+    order, is_newest = _in_order(high, low, None if (panes == panes[0]).all() else panes)
+    return both.take(pa.array(order[is_newest]))
+
+
+def _in_order(high: Codes, low: Codes, panes: Codes | None = None) -> tuple[Codes, Flags]:
+    """Return the rows in the order of a segment, and for each whether it is the last of its place.
+
+    Rows of one place keep their order. `panes`: of the rows. None: all rows are of one pane.
+    """
+    order = np.argsort(high, kind="stable") if panes is None else np.lexsort((high, panes))
+    is_last = _differs_from_next(high[order])
+    is_last_low = _differs_from_next(low[order])
+    if (is_last_low & ~is_last).any():  # the first hashes of two places are equal: next to never
+        order = np.lexsort((low, high) if panes is None else (low, high, panes))
+        is_last, is_last_low = _differs_from_next(high[order]), _differs_from_next(low[order])
+    return order, is_last | is_last_low
+
+
+def _differs_from_next(values: Codes) -> Flags:
+    return np.append(values[1:] != values[:-1], np.ones(min(1, len(values)), np.bool_))
+
+
+def _newest(segments: Sequence[Segment], panes: Codes, high: Codes, low: Codes) -> pa.RecordBatch | None:
+    """Return of each place the group in the newest segment that has it. None: no segment has one."""
+    found = []
+    for segment in reversed(segments):
+        if not len(high):
+            break
+        rows = segment.rows_at(panes, high, low)
+        is_here = rows >= 0
+        if is_here.any():
+            found.append(segment.batch.take(pa.array(rows[is_here])))
+            panes, high, low = panes[~is_here], high[~is_here], low[~is_here]
+    return pa.concat_batches(found) if found else None
+
+
+def _found(sorted_high: Codes, known_low: Codes, high: Codes, low: Codes) -> Codes:
+    """For each pair of hashes, return its place among the known ones, or -1. `sorted_high` ascends."""
+    if not len(sorted_high):
+        return np.full(len(high), -1, np.int64)
+    at = np.searchsorted(sorted_high, high)
+    nearest = np.minimum(at, len(sorted_high) - 1)
+    is_here = sorted_high[nearest] == high
+    found = np.where(is_here & (known_low[nearest] == low), nearest, -1)
+    pending = np.flatnonzero(is_here & (found < 0))  # the first hashes of two places are equal: next to never
+    while len(pending):
+        pending = pending[at[pending] < len(sorted_high)]
+        pending = pending[sorted_high[at[pending]] == high[pending]]
+        is_it = known_low[at[pending]] == low[pending]
+        found[pending[is_it]] = at[pending[is_it]]
+        pending = pending[~is_it]
+        at[pending] += 1
+    return found
+
+
+def _last_pane(panes_of_sources: Sequence[Codes], first: int | None, rows_max: int) -> int | None:
+    """Return the pane up to which the sources have about this many groups, from `first` on. None: they have none."""
+    at = [0 if first is None else int(np.searchsorted(panes, first)) for panes in panes_of_sources]
+    rows, last = 0, None
+    while rows < rows_max:
+        heads = [int(panes[place]) for panes, place in zip(panes_of_sources, at, strict=True) if place < len(panes)]
+        if not heads:
+            break
+        last = min(heads)
+        ends = [int(np.searchsorted(panes, last, "right")) for panes in panes_of_sources]
+        rows += sum(max(0, end - place) for end, place in zip(ends, at, strict=True))
+        at = [max(end, place) for end, place in zip(ends, at, strict=True)]
+    return last
+
+
+def _mixed(state: npt.NDArray[np.uint64], values: Codes) -> npt.NDArray[np.uint64]:
+    mixed = (state ^ values.astype(np.int64).view(np.uint64)) * _FACTOR
+    return mixed ^ (mixed >> np.uint64(29))
+
+
+def _numbers(batch: pa.RecordBatch, at: int) -> Codes:
+    numbers: Codes = batch.column(at).to_numpy(zero_copy_only=False)
+    return numbers
