@@ -287,7 +287,7 @@ def test_json_of_any_stream_makes_no_key() -> None:
 
 def test_the_example_of_results_beside_a_stream_is_the_one_of_the_reference_and_right() -> None:
     text = (ROOT / "examples" / "results-beside.yaml").read_text()
-    page = (ROOT / "docs" / "several-streams.md").read_text().partition("## Results of another job beside streams")[2]
+    page = (ROOT / "docs" / "several-streams.md").read_text().partition("## Results of another job with streams")[2]
     assert page.partition("```yaml\n")[2].startswith(text.split("---\n", 1)[1] + "```")
     folder = ROOT / "examples" / "tests"
     (report,) = [run_case(case, folder) for case in read_cases(folder / "results-beside.yaml")]
