@@ -241,6 +241,10 @@ class Settings(BaseSettings):
     """Maximum memory of the database of an audit in MB. The rest is stored in the scratch directory."""
     slice_rows_max: int = Field(default=1_000_000, ge=1)
     """Approximate maximum number of records in a slice."""
+    slice_tasks: Literal["spread", "one"] = "spread"
+    """Tasks that compute a slice. `spread`: tasks on all cores read the records and exchange them by key; for jobs with many
+    records. `one`: one task reads and computes the whole slice, for a third of the CPU time of a small slice. Jobs with
+    `recovery: snapshot` always use `spread`."""
     slice_interval_ms: int = Field(default=200, ge=0)
     """Minimum time in milliseconds between the plans of two new slices of a job, for pipelines without `checkpoint.every`. A
     larger value makes fewer and larger slices."""

@@ -47,6 +47,9 @@ RECORDS_A_CHUNK = 10_000
 """Records are handed on in chunks of about so many: a chunk ends with the batch that reaches the number."""
 _FETCH_BYTES_MAX = 1_048_576
 _FETCH_BYTES_MIN = 16_384
+_FETCH_BYTES_EXPECTED_MIN = 1_024
+"""Minimum size of a range in the estimate of the size of a response. Smaller than _FETCH_BYTES_MIN, so that a request has room
+for hundreds of small ranges. If a range gets no room in the response, it is requested again."""
 _RECORD_BYTES_GUESS = 1_024
 _REQUEST_TIMEOUT_MAX_S = 10.0
 _REQUESTS_A_TIMEOUT = 3
@@ -200,9 +203,9 @@ class RangeReader:
             wanted = (rest.offset_range.offset_next - rest.position) * self._record_bytes.get(
                 rest.place[0], _RECORD_BYTES_GUESS
             )
-            wanted = min(max(int(wanted), _FETCH_BYTES_MIN), _FETCH_BYTES_MAX)
-            asked[rest.place] = Asked(rest.place, rest.position, wanted)
-            room -= wanted
+            allowed = min(max(int(wanted), _FETCH_BYTES_MIN), _FETCH_BYTES_MAX)
+            asked[rest.place] = Asked(rest.place, rest.position, allowed)
+            room -= min(max(int(wanted), _FETCH_BYTES_EXPECTED_MIN), _FETCH_BYTES_MAX)
         asking = self._loop.create_task(self._brokers.fetch(list(asked.values()), _FETCH_BYTES_MAX))
         self._run(asyncio.sleep(0))  # lets it begin: on an open connection the request is sent now
         return asking
@@ -214,6 +217,8 @@ class RangeReader:
         arrived: list[FetchedBatches] = []
         for rest, answer in zip(left, answers, strict=False):
             if answer.error is OffsetOutOfRangeError:
+                if arrived:
+                    break  # the error is raised when the range is the first
                 raise LogTruncated(
                     f"{rest.name} no longer holds an offset that the job needs ({rest.position}): either retention removed it, "
                     "then raise the retention, or the log was cut off before it, then the job's next start says so"
@@ -225,6 +230,8 @@ class RangeReader:
                     break  # it is asked for again, as the first: what came of those before it stands
                 raise
             for (offset, recorded), checksum in zip(rest.recorded, found.checksums, strict=False):
+                if checksum != recorded and arrived:
+                    return arrived  # the error is raised when the range is the first
                 if checksum != recorded:
                     raise LogChanged(
                         f"{rest.name} holds another record at offset {offset} than when the slice that ends there was cut: the "
@@ -237,7 +244,7 @@ class RangeReader:
             # A little more than last time, so that a range is seldom a few records short.
             self._record_bytes[rest.place[0]] = 1.25 * len(answer.records) / (found.offset_next - rest.position)
             rest.position = found.offset_next
-            arrived.append(FetchedBatches(rest.offset_range, found.batches))
+            arrived.append(FetchedBatches(rest.offset_range, found.batches, is_last=rest.is_complete))
             if not rest.is_complete:
                 break
         return arrived
@@ -319,6 +326,8 @@ class FetchedBatches:
 
     offset_range: OffsetRange
     batches: list[RecordBatch]
+    is_last: bool = False
+    """True if the range is complete with these batches."""
 
     def records(self) -> Iterator[Any]:
         """Yield the records inside the range, as `RecordBatch.records` has them. Raises LogUnavailable if one can't be read."""

@@ -24,6 +24,7 @@ _VERSIONED, _VERSIONED_END = b'{"index":{"version_type":"external","version":', 
 _BEFORE_ID = b'","_id":"'
 _WRITE_BEFORE_ID = write_alias("").encode() + _BEFORE_ID
 _CREATED = b',"status":201}},'
+_ANSWER_START, _ANSWER_END = b'{"items":[', b"]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,17 @@ class Bulk:
             b'%b%b%b%b"%b' % (_ACTION, one.index.encode(), _BEFORE_ID, one.id.encode(), _CREATED) for one in documents
         ]
         return Bulk(len(documents), b"".join(lines), _answer(b"".join(items)), lambda: list(documents))
+
+
+def join_bulks(bulks: Sequence[Bulk]) -> Bulk:
+    """Return one bulk with the documents of all bulks, in their order. None of them may have documents with versions."""
+    items = b",".join(one.created.removeprefix(_ANSWER_START).removesuffix(_ANSWER_END) for one in bulks)
+    return Bulk(
+        sum(one.count for one in bulks),
+        b"".join(one.body for one in bulks),
+        _ANSWER_START + items + _ANSWER_END,
+        lambda: [document for one in bulks for document in one.read()],
+    )
 
 
 def cut_bulks(columns: DocumentColumns, documents_max: int, bytes_max: int) -> Iterator[Bulk]:
@@ -84,4 +96,4 @@ def _read(columns: DocumentColumns, rows: Sequence[int]) -> list[Document]:
 
 
 def _answer(items: bytes) -> bytes:
-    return b'{"items":[' + items.removesuffix(b",") + b"]}"
+    return _ANSWER_START + items.removesuffix(b",") + _ANSWER_END

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,12 +35,13 @@ from strandline.results.elasticsearch_client import (
 from strandline.results.index_settings import INDEX_SETTINGS_DEFAULT, IndexSettings
 from strandline.results.month_indices import MadeIndices, MonthIndices
 from strandline.results.remedies import stopped_by_item, stopped_by_request
+from strandline.results.shared_bulk import ANSWER_FIELDS, PreparedWrite
 from strandline.results.writer import Refused, WriteReport
 
-_ANSWER_FIELDS = "items.*.status,items.*._id,items.*._index,items.*.error"
 _DIFFERENCES_SHOWN_MAX = 3
-_SURE: set[tuple[str, bytes, int]] = set()
-"""(URL, index, epoch): what this process has made sure of in that run."""
+_SURE_MAX = 10_000
+_SURE: OrderedDict[tuple[str, bytes, str, int], None] = OrderedDict()
+"""Indices that exist, as this process made sure: (URL, index, job, epoch of the run). The last one was used last."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,46 @@ class ElasticsearchWriter:
             self._make_sure(documents, epoch)
             refused_before = len(report.refused)
             self.write(cut_bulks(documents, self.documents_max, self.bytes_max), report)
-            rows = np.bincount(documents.index_codes, minlength=len(documents.index_names)).tolist()
-            for name, count in zip(documents.index_names, rows, strict=True):
-                report.add_stored(
-                    f"index {name}", count - sum(one.index == name for one in report.refused[refused_before:])
-                )
+            self._add_stored(documents, report, refused_before)
         return report
+
+    def prepared(
+        self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int, slice_digest: str = ""
+    ) -> list[PreparedWrite]:
+        """Make the documents of rows, and send none of them. Call it for few rows: all documents are in memory."""
+        found = []
+        for piece in self._cut_pieces(batches):
+            documents, refused = self.shape.columns(piece, epoch, emission, slice_digest).sorted_out()
+            bulks = list(cut_bulks(documents, self.documents_max, self.bytes_max))
+            is_sure = self.made is None or all(self._is_sure(name, epoch) for name in _names_of(documents))
+            found.append(PreparedWrite(self.url, epoch, documents, refused, bulks, is_sure))
+        return found
+
+    def write_prepared(self, writes: Sequence[PreparedWrite]) -> WriteReport:
+        """Write the documents of `prepared` that no shared request created, as ResultWriter promises."""
+        report = WriteReport()
+        for one in writes:
+            report.refused += one.refused
+            refused_before = len(report.refused)
+            left = []
+            for number, bulk in enumerate(one.bulks):
+                if one.is_created(number):
+                    report.created += bulk.count
+                else:
+                    left.append(bulk)
+            if left:
+                self._make_sure(one.documents, one.epoch)
+                self.write(left, report)
+            self._add_stored(one.documents, report, refused_before)
+        return report
+
+    @staticmethod
+    def _add_stored(documents: DocumentColumns, report: WriteReport, refused_before: int) -> None:
+        rows = np.bincount(documents.index_codes, minlength=len(documents.index_names)).tolist()
+        for name, count in zip(documents.index_names, rows, strict=True):
+            report.add_stored(
+                f"index {name}", count - sum(one.index == name for one in report.refused[refused_before:])
+            )
 
     def prepare(self, next_end_ms: int | None) -> None:
         """Set up what a run writes to, as StoreWriter promises."""
@@ -138,10 +174,19 @@ class ElasticsearchWriter:
         """Make sure of the indices that this process has not met in this run. A window's end decides, so months are few."""
         if (indices := self._indices) is None:
             return
-        for name in documents.indices().unique().to_pylist():
-            if (self.url, name, epoch) not in _SURE:
+        for name in _names_of(documents):
+            if not self._is_sure(name, epoch):
                 self._retried(partial(indices.make_sure_of, name.decode()))
-                _SURE.add((self.url, name, epoch))
+                _SURE[self.url, name, self.shape.job, epoch] = None
+                if len(_SURE) > _SURE_MAX:
+                    _SURE.popitem(last=False)
+
+    def _is_sure(self, name: bytes, epoch: int) -> bool:
+        key = self.url, name, self.shape.job, epoch
+        if key in _SURE:
+            _SURE.move_to_end(key)
+            return True
+        return False
 
     @property
     def _indices(self) -> MonthIndices | None:
@@ -198,7 +243,7 @@ class ElasticsearchWriter:
         timeout_s = self._timeout_s(deadline)
         # The server gives up waiting for a shard before we give up waiting for the server, so that it can say why.
         parameters = {
-            "filter_path": _ANSWER_FIELDS,
+            "filter_path": ANSWER_FIELDS,
             "timeout": f"{int(timeout_s * 500)}ms",
             "require_alias": "true",
         }
@@ -279,6 +324,11 @@ class ElasticsearchWriter:
             f"index {documents[0].index} has not taken {len(documents)} of {bulk_size} documents within "
             f"{self.deadline_s:g} s; its last answer was {why}; check Elasticsearch's health, disk and index blocks"
         )
+
+
+def _names_of(documents: DocumentColumns) -> list[bytes]:
+    names: list[bytes] = documents.indices().unique().to_pylist()
+    return names
 
 
 def _url_of_environment(shown: str) -> str:

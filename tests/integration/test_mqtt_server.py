@@ -321,7 +321,9 @@ def test_a_job_reads_fields_from_the_topic(listener):
     try:
         (chunk,) = decode_pieces(config, pieces)
     finally:
-        decoding._readers.pop(listener.kafka).close()  # a worker keeps it; here Kafka goes before the process does
+        decoding._readers.pop(
+            (listener.kafka, decoding.READER_TIMEOUT_S)
+        ).close()  # a worker keeps it; here Kafka goes before the process does
     assert {name: column.to_pylist() for name, column in chunk.decoded.arrays.items()} == {
         "site": ["lundy", "own"],
         "turbine": [7, 8],

@@ -14,8 +14,11 @@ from dataclasses import replace
 
 import pytest
 
-from strandline.ledger.states import Desired
+from strandline.core.record_headers import dead_letter_topic
+from strandline.ledger.states import CheckpointRow, Desired
 from strandline.log.index import LogIndex
+from strandline.log.messages import LogReader
+from strandline.log.reader import OffsetRange
 from strandline.processing.run.runner import Runner
 from tests.support.audit_lab import AuditLab
 from tests.support.ledgers import run_sql
@@ -98,10 +101,16 @@ def log(audit_lab: AuditLab) -> str:
 
 
 def run_to_the_end(
-    lab: AuditLab, job: str, *, shuffle_partitions: int, slice_records: int = SLICE_RECORDS, restarts: int = 0
+    lab: AuditLab,
+    job: str,
+    *,
+    shuffle_partitions: int,
+    slice_records: int = SLICE_RECORDS,
+    restarts: int = 0,
+    slice_tasks: str = "spread",
 ) -> None:
     """Drain the job. `restarts`: so often its runner is stopped on the way, wherever it is just then."""
-    settings = lab.settings.model_copy(update={"slice_rows_max": slice_records})
+    settings = lab.settings.model_copy(update={"slice_rows_max": slice_records, "slice_tasks": slice_tasks})
     lab.spark.conf.set("spark.sql.shuffle.partitions", str(shuffle_partitions))
     lab.ledger.set_desired(job, Desired.DRAINED)
     chance = random.Random(job)
@@ -130,7 +139,7 @@ def committed(lab: AuditLab, job: str) -> int:
 def give_slices_of(lab: AuditLab, cut_first: str, job: str) -> None:
     """From now on each run of `job` finds the next slice of `cut_first` planned, as it was cut there."""
     columns = "number, offsets_first, offsets, checksums, cut_time_ms, watermark_ms, rule, reached, silence_ms, kind, planned_ms"
-    columns += ", stream_versions"
+    columns += ", stream_versions, sessions, lookup_versions"
     plant = f"""
         INSERT INTO slices (job, epoch, version, status, {columns})
         SELECT '{job}', jobs.epoch, 1, 'planned', {columns} FROM slices JOIN jobs ON jobs.name = '{job}'
@@ -186,6 +195,57 @@ def test_the_same_slices_give_the_same_documents(
     assert len(audit_lab.ledger.runs(job)) == restarts + 1
     report = audit_lab.audit(job)
     assert (report["outcome"], report["differences"]) == ("clean", 0), report
+
+
+@pytest.mark.guarantee("G905")
+@pytest.mark.long
+def test_one_task_for_each_slice_gives_the_same_documents_dead_letters_and_checkpoints(
+    audit_lab: AuditLab, log: str
+) -> None:
+    """The job is stopped twice, so it rewinds twice."""
+    job = "same-one-task"
+    audit_lab.apply(pipeline_text(job))
+    give_slices_of(audit_lab, log, job)
+    run_to_the_end(audit_lab, job, shuffle_partitions=2, restarts=2, slice_tasks="one")
+    as_cut = [replace(one, job=log, epoch=1) for one in audit_lab.slices(job)]
+    assert as_cut == [replace(one, epoch=1) for one in audit_lab.slices(log)]
+    assert digest(audit_lab, job) == digest(audit_lab, log)
+    assert checkpoints(audit_lab, job) == checkpoints(audit_lab, log)
+    assert dead_letters(audit_lab, job) == dead_letters(audit_lab, log)
+    report = audit_lab.audit(job)
+    assert (report["outcome"], report["differences"]) == ("clean", 0), report
+
+
+def checkpoints(lab: AuditLab, job: str) -> list[CheckpointRow]:
+    """All checkpoints of the job, oldest first, without the fields that depend on the run and on the name of the job."""
+    found = lab.ledger.checkpoints(job, limit=1_000)
+    assert len(found) > RECORDS // SLICE_RECORDS
+    return [
+        replace(
+            one,
+            job="",
+            epoch=0,
+            committed_ms=0,
+            dead_letter_offsets={},
+            stored={store.replace(job, "same"): count for store, count in one.stored.items()},
+        )
+        for one in sorted(found, key=lambda one: one.slice)
+    ]
+
+
+def dead_letters(lab: AuditLab, job: str) -> list[object]:
+    """All dead letters of the job: value and headers."""
+    topic = dead_letter_topic(job)
+    found = []
+    index = LogIndex(lab.settings.kafka_bootstrap)
+    starts, ends = index.starts(topic), index.ends(topic)
+    for partition, end in ends.items():
+        for messages in LogReader(lab.settings.kafka_bootstrap).read(
+            OffsetRange(topic, partition, starts[partition], end)
+        ):
+            found += [(one.key(), one.value(), tuple(one.headers())) for one in messages]
+    assert len(found) > 50
+    return sorted(found)
 
 
 @pytest.mark.guarantee("G75")

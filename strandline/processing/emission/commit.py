@@ -67,19 +67,22 @@ class SliceCommitter:
 
     def __call__(self, outcomes: DataFrame, batch: int) -> None:
         try:
-            self._process(outcomes)
+            execution = self._stream_execution()
+            number = slice_of_offset(json.loads(execution.availableOffsets().values().head().json()))
+            # The only action: another one would run the whole batch again, from the log on. It brings one small row a bucket.
+            self.process(number, lambda: outcomes_of(outcomes))
         except StrandlineError as error:
             self.error = error
             raise
 
-    def _process(self, outcomes: DataFrame) -> None:
-        """Run one batch. A replayed batch only rebuilds state; a new one is committed."""
+    def process(self, number: int, run_tasks: Callable[[], list[BucketOutcome]]) -> None:
+        """Run one batch up to slice `number`. A replayed batch only rebuilds state; a new one is committed.
+
+        `run_tasks` runs the tasks of the batch and returns the outcomes of all buckets. Raises StrandlineError.
+        """
         started = time.monotonic()
-        execution = self._stream_execution()
-        number = slice_of_offset(json.loads(execution.availableOffsets().values().head().json()))
         failpoint("slice.before_action")
-        # The only action: another one would run the whole batch again, from the log on. It brings one small row a bucket.
-        found = outcomes_of(outcomes)
+        found = run_tasks()
         failpoint("slice.written")
         facts = add_facts(one for outcome in found for one in outcome.facts)
         if number <= self._replayed_up_to:

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -22,10 +23,17 @@ from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWr
 from strandline.processing.emission.fencing import require_current_epoch
 from strandline.processing.emission.open_windows import OpenEmission, open_emissions, open_windows
 from strandline.processing.emission.segment_files import SegmentFiles
-from strandline.processing.emission.stage_emission import RecordEmission, StageEmission
+from strandline.processing.emission.stage_emission import MadeDocuments, RecordEmission, StageEmission
 from strandline.processing.emission.transactional_ids import id_of_rejected_records
 from strandline.processing.operators.blobs import unpack
-from strandline.processing.operators.cascade import Cascade, Chunk, SegmentStores, StageResults, cascade_of
+from strandline.processing.operators.cascade import (
+    Cascade,
+    Chunk,
+    SegmentStores,
+    StageResults,
+    Stepped,
+    cascade_of,
+)
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.record_rows import unpack_record_rows, without_repeats
 from strandline.processing.pipelines.stages import RecordStage, Stage
@@ -42,6 +50,7 @@ from strandline.processing.source.slice_rows import (
     entry_of,
 )
 from strandline.results.open_windows.documents import OPEN_WINDOWS_MAX
+from strandline.results.shared_bulk import PreparedWrite
 from strandline.results.writer import CommittedWriter
 
 if TYPE_CHECKING:
@@ -57,6 +66,9 @@ _LETTERS_BYTES = 16 << 20
 
 _OPEN_PARTS_BYTES = 16 << 20
 """Of more, open windows of a stage that is split are not shown: the parts cross the exchange with every slice."""
+
+_MADE_BYTES_MAX = 1 << 20
+"""Maximum size of packed records in bytes whose documents are made before they are sent."""
 
 BucketRow = tuple[int, int, int, bytes]
 """Kind, partition, sequence, blob."""
@@ -136,6 +148,24 @@ class RecordLetters:
 
 
 @dataclass(frozen=True)
+class BegunBucket:
+    """Computed slice of one bucket whose results are not emitted yet."""
+
+    bucket: int
+    work: SliceWork
+    stepped: Stepped
+    stores: SegmentStores | None
+    """Stores of the large segments of the state. None if the state contains all segments."""
+    closes_ms: int | None
+    """Event time up to which the slice makes windows final. None if there is no such time yet."""
+    record_rows: list[tuple[int, int, bytes]]
+    """Packed rows of emissions of records: partition label, sequence, blob."""
+    outcome: BucketOutcome
+    made: list[tuple[StageEmission, StageResults, MadeDocuments]] = field(default_factory=list)
+    """Results with the documents that `make_documents` made. Empty if it made none."""
+
+
+@dataclass(frozen=True)
 class BucketDone:
     """What came of one slice in one bucket."""
 
@@ -172,10 +202,13 @@ class KeyedTask:
         writers = [one for emission in (*self.emissions, *self.record_emissions) for one in emission.writers]
         return {one.place: one for one in writers if isinstance(one, CommittedWriter)}
 
-    @property
+    @cached_property
     def cascade(self) -> Cascade:
-        """The operators of all stages."""
+        """The operators of all stages. Not pickled: each process compiles them."""
         return cascade_of(self.stages, len(self.bucket_keys), self.record_stages)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "cascade"}
 
     @property
     def open_emissions(self) -> list[tuple[int, OpenEmission]]:
@@ -269,11 +302,14 @@ class KeyedTask:
         return parts
 
     def process(self, bucket: int, rows: Iterable[BucketRow], state: bytes | None) -> BucketDone:
-        """Do one slice's work for one bucket.
+        """Process one slice in one bucket: step the operators (`begin`), then emit (`finish`). Raises StrandlineError."""
+        return self.finish(self.begin(bucket, rows, state))
 
-        1. Take in the rows, in whatever order they come.
+    def begin(self, bucket: int, rows: Iterable[BucketRow], state: bytes | None) -> BegunBucket:
+        """Compute the results of one slice in one bucket, and emit none of them.
+
+        1. Read the rows, in any order.
         2. Step the operators, and write rejected records as dead letters at the same time.
-        3. Emit, if the slice is new: records, then the windows that it closes. Leave those that are open to be shown.
 
         Raises StrandlineError.
         """
@@ -304,28 +340,55 @@ class KeyedTask:
         outcome = BucketOutcome(
             letters=rejected.written, facts=facts if bucket == 0 else [], duplicates=stepped.repeats
         )
+        return BegunBucket(bucket, work, stepped, stores, closes_ms, record_rows, outcome)
+
+    def make_documents(self, begun: BegunBucket) -> list[PreparedWrite]:
+        """Make the documents of a bucket with few results, and send none of them. `finish` uses them. Returns the documents that
+        can be sent together with those of other buckets."""
+        if not begun.work.emits or sum(len(blob) for _, _, blob in begun.record_rows) > _MADE_BYTES_MAX:
+            return []
+        begun.made.extend(
+            (emission, results, emission.make(results, begun.work)) for emission, results in self._to_emit(begun)
+        )
+        return [one for _, _, made in begun.made for writes in made.values() for one in writes]
+
+    def finish(self, begun: BegunBucket) -> BucketDone:
+        """Emit the results of a bucket, if the slice is new: records, then the windows that the slice closes. Pass the open
+        windows on to be shown. Raises StrandlineError."""
+        bucket, work, stepped, outcome = begun.bucket, begun.work, begun.stepped, begun.outcome
         if not work.emits:
             return BucketDone(stepped.state, outcome, [], work)
-        if record_rows:
-            rows_of_stage = without_repeats(
-                unpack_record_rows(record_rows), self.record_stages, stepped.repeated_records
-            )
-            record_rows.clear()
-            for one in self.record_emissions:
-                for found in rows_of_stage.pop(one.stage, ()):
-                    self._emit(one, StageResults(one.stage, found, found.slice(0, 0)), work, bucket, outcome)
-        # A stage that is split has no results yet: `merge` emits them.
-        results_of = {results.stage: results for results in stepped.results}
-        for emission in self.emissions:
-            if (results := results_of.get(emission.stage)) is not None:
-                self._emit(emission, results, work, bucket, outcome)
-        open_parts = self._show_open(bucket, stepped.state, stores, work, closes_ms, outcome)
+        for emission, results, made in begun.made or ((*one, {}) for one in self._to_emit(begun)):
+            self._emit(emission, results, work, bucket, outcome, made)
+        open_parts = self._show_open(bucket, stepped.state, begun.stores, work, begun.closes_ms, outcome)
         return BucketDone(stepped.state, outcome, stepped.parts, work, open_parts)
 
+    def _to_emit(self, begun: BegunBucket) -> Iterator[tuple[StageEmission, StageResults]]:
+        """Yield the results of each emission: records, then windows."""
+        if begun.record_rows:
+            rows_of_stage = without_repeats(
+                unpack_record_rows(begun.record_rows), self.record_stages, begun.stepped.repeated_records
+            )
+            begun.record_rows.clear()
+            for one in self.record_emissions:
+                for found in rows_of_stage.pop(one.stage, ()):
+                    yield one, StageResults(one.stage, found, found.slice(0, 0))
+        # A stage that is split has no results yet: `merge` emits them.
+        results_of = {results.stage: results for results in begun.stepped.results}
+        for emission in self.emissions:
+            if (results := results_of.get(emission.stage)) is not None:
+                yield emission, results
+
     def _emit(
-        self, emission: StageEmission, results: StageResults, work: SliceWork, bucket: int, outcome: BucketOutcome
+        self,
+        emission: StageEmission,
+        results: StageResults,
+        work: SliceWork,
+        bucket: int,
+        outcome: BucketOutcome,
+        made: MadeDocuments = MappingProxyType({}),
     ) -> None:
-        emitted = emission.emit(results, work, bucket)
+        emitted = emission.emit(results, work, bucket, made)
         if emitted.results:
             outcome.results[emission.stage] = outcome.results.get(emission.stage, 0) + emitted.results
         for place, parts in emitted.parts.items():

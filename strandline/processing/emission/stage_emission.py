@@ -5,8 +5,9 @@ Ids come from the data and documents are only ever created, so a repeated slice 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,10 +23,15 @@ from strandline.processing.operators.cascade import StageResults
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.source.slice_rows import SliceWork
 from strandline.results.document import Document, DocumentShape
+from strandline.results.elasticsearch_writer import ElasticsearchWriter
+from strandline.results.shared_bulk import PreparedWrite
 from strandline.results.writer import PROBLEM, WINDOW_END, CommittedWriter, Refused, ResultWriter, StoreWriter
 
 _ROWS_A_WRITE = 10_000
 """So many results are written together at most."""
+
+MadeDocuments = Mapping[int, Sequence[PreparedWrite]]
+"""Index of a writer of the stage -> its documents, if they can be sent together with those of other emissions."""
 
 
 @dataclass
@@ -71,27 +77,41 @@ class StageEmission:
         for writer in self.writers:
             writer.prepare(next_end_ms)
 
-    def emit(self, results: StageResults, work: SliceWork, slot: int) -> Emitted:
+    def make(self, results: StageResults, work: SliceWork) -> MadeDocuments:
+        """Make the documents of a few results, for `emit`. Send none of them: several emissions send theirs together."""
+        rows = self._rows_to_write(results)
+        if rows.num_rows > _ROWS_A_WRITE:
+            return {}
+        good = _without_problems(rows)
+        return {
+            number: writer.prepared([good], self.epoch, work.number, work.digest)
+            for number, writer in enumerate(self.writers)
+            if good.num_rows and isinstance(writer, ElasticsearchWriter)
+        }
+
+    def emit(
+        self, results: StageResults, work: SliceWork, slot: int, made: MadeDocuments = MappingProxyType({})
+    ) -> Emitted:
         """Write the new ones of a stage's results and those that are revised, and dead letters for those that can't be used.
         Returns when the stores have confirmed them all.
 
-        `slot`: the bucket; no other task writes under its transactional ids. Raises StrandlineError.
+        `slot`: the bucket; no other task writes under its transactional ids. `made`: the documents of these results, if `make`
+        made them. Raises StrandlineError.
         """
         emitted = Emitted()
-        new = self._new(results.rows)
-        if results.revised is not None:
-            new = pa.concat_batches([new, results.revised])
+        new = self._rows_to_write(results)
         whole = [one for one in self.writers if getattr(one, "takes_whole", False)]
         writers: list[ResultWriter] = [one for one in self.writers if one not in whole]
         if not work.restores:  # the records of a stream can't be restored under their offsets
             writers += [self._stream_writer(stream, work, slot) for stream in self.streams]
         if whole:
-            refused = self._write(whole, new, work, emitted)
+            refused = self._write(whole, new, work, emitted, {})
             self._write_letters(refused, work, slot, emitted)
             emitted.refused += len(refused)
         for first in range(0, new.num_rows, _ROWS_A_WRITE):
             part = new.slice(first, _ROWS_A_WRITE)
-            unusable, refused = self._letters_of_unusable(part, work), self._write(writers, part, work, emitted)
+            unusable = self._letters_of_unusable(part, work)
+            refused = self._write(writers, part, work, emitted, made)
             self._write_letters([*unusable, *refused], work, slot, emitted)
             emitted.refused += len(refused)
         self._write_letters(self._letters_of_unusable(self._new(results.failed), work), work, slot, emitted)
@@ -99,17 +119,29 @@ class StageEmission:
             emitted.results = new.num_rows
         return emitted
 
+    def _rows_to_write(self, results: StageResults) -> pa.RecordBatch:
+        new = self._new(results.rows)
+        return new if results.revised is None else pa.concat_batches([new, results.revised])
+
     def _write(
-        self, writers: Sequence[ResultWriter], rows: pa.RecordBatch, work: SliceWork, emitted: Emitted
+        self,
+        writers: Sequence[ResultWriter],
+        rows: pa.RecordBatch,
+        work: SliceWork,
+        emitted: Emitted,
+        made: MadeDocuments,
     ) -> list[DeadLetter]:
         """Write the results, and return the dead letters of those that a store refused."""
-        problems = rows.column(PROBLEM)
-        good = rows if problems.null_count == len(problems) else rows.filter(problems.is_null())
+        good = _without_problems(rows)
         refused: list[Refused] = []
         if good.num_rows and writers:
             failpoint("emit.before_write")
+            prepared = {id(self.writers[number]): writes for number, writes in made.items()}
             for writer in writers:
-                report = writer.write_batches([good], self.epoch, work.number, work.digest)
+                if isinstance(writer, ElasticsearchWriter) and id(writer) in prepared:
+                    report = writer.write_prepared(prepared[id(writer)])
+                else:
+                    report = writer.write_batches([good], self.epoch, work.number, work.digest)
                 refused += report.refused
                 for store, count in report.stored.items():
                     emitted.stored[store] = emitted.stored.get(store, 0) + count
@@ -189,6 +221,11 @@ class BackfillEmission(StageEmission):
     def _new(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         new = super()._new(rows)
         return new.filter(pc.less_equal(new.column(WINDOW_END), self.up_to_ms))
+
+
+def _without_problems(rows: pa.RecordBatch) -> pa.RecordBatch:
+    problems = rows.column(PROBLEM)
+    return rows if problems.null_count == len(problems) else rows.filter(problems.is_null())
 
 
 def _letter(one: Document | Refused, reason: str, message: str, step: str) -> DeadLetter:

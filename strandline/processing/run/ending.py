@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Literal
+from typing import Literal, Protocol
 
 import structlog
-from pyspark.sql.streaming.query import StreamingQuery
 
 from strandline.core.errors import LedgerUnavailable, SparkUnavailable, StrandlineError
 from strandline.ledger.states import Desired, JobState, SliceStatus
@@ -26,8 +25,22 @@ Ending = Literal[JobState.STOPPED, JobState.DRAINED, "interrupted", "replaced"]
 has a new version, which needs another run."""
 
 
+class RunningQuery(Protocol):
+    """A query that runs: Spark's `StreamingQuery`, or a `SliceLoop`."""
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - the name in pyspark
+        """True while the query runs."""
+
+    def exception(self) -> Exception | None:
+        """The error that ended the query. None if there is none."""
+
+    def stop(self) -> None:
+        """Stop the query."""
+
+
 def watch_query(
-    query: StreamingQuery, run: JobRun, watchdog: Watchdog, executors: ExecutorWatch, stop_now: threading.Event
+    query: RunningQuery, run: JobRun, watchdog: Watchdog, executors: ExecutorWatch, stop_now: threading.Event
 ) -> Ending:
     """Wait until the run shall end, stop the query, and say how the run ended.
 

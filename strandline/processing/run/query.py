@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -18,19 +18,23 @@ from strandline.processing.emission.commit import SliceCommitter
 from strandline.processing.emission.document_shapes import EmissionsOfRun
 from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters
 from strandline.processing.emission.made_indices import WriterFactory
+from strandline.processing.emission.member_configs import MemberConfig
 from strandline.processing.emission.open_windows import ClosedWindowsSweep, dropped_indices
+from strandline.processing.emission.pool_task import PoolDirectory, PoolTask
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.result_streams import emitters_of_inputs
-from strandline.processing.run.ending import Ending, watch_query
+from strandline.processing.run.ending import Ending, RunningQuery, watch_query
+from strandline.processing.run.slice_loop import SliceLoop
 from strandline.processing.run.watchdog import Watchdog
 from strandline.processing.slices.rewind import RewindPlan
-from strandline.processing.source.data_source import SliceStreamReader, source_of_run
+from strandline.processing.source.data_source import SliceStreamReader, SourceConfig, source_of_run
 from strandline.processing.source.source_config import TaskConfig
 from strandline.processing.source.spark_source import LogSource
 from strandline.processing.spark.cluster import ExecutorWatch
 from strandline.processing.spark.errors import typed_error
 from strandline.processing.spark.keyed_query import keyed_query
 from strandline.processing.spark.planning_workers import end_planning_workers
+from strandline.processing.spark.pool_batches import PoolBatches
 from strandline.processing.spark.session import keys_of_buckets
 
 
@@ -58,12 +62,11 @@ class RunQuery:
         committer: SliceCommitter | None = None
         sweep: ClosedWindowsSweep | None = None
         try:
-            keys = keys_of_buckets(spark)
+            keys = (0,) if self._has_one_task else keys_of_buckets(spark)
             run.ledger.set_run_slots(run.job, run.epoch, len(keys))
             emitters = emitters_of_inputs(run.ledger, run.pipeline)
-            config = source_of_run(run, plan, emitters, spark.sparkContext.defaultParallelism, keys)
-            spark.dataSource.register(LogSource.of(SliceStreamReader(config)))
-            rows = spark.readStream.format(LogSource.name()).load()
+            parallelism = 1 if self._has_one_task else spark.sparkContext.defaultParallelism
+            config = source_of_run(run, plan, emitters, parallelism, keys)
             checkpoint = checkpoint or self.temporary_checkpoint
             task = self._keyed_task(plan, config.task, checkpoint)
             opened = [emission for _, emission in task.open_emissions]
@@ -74,14 +77,20 @@ class RunQuery:
                 emission.prepare(stage.shape)
             for records in task.record_emissions:
                 records.prepare_for_records()
-            outcomes = keyed_query(rows, task)
-            failpoint("run.before_query")
-            query = (
-                outcomes.writeStream.foreachBatch(committer)
-                .option("checkpointLocation", str(checkpoint))
-                .queryName(run.job)
-                .start()
-            )
+            query: RunningQuery
+            if self._has_one_task:
+                failpoint("run.before_query")
+                query = self._slice_loop(plan, config, task, committer).start()
+            else:
+                spark.dataSource.register(LogSource.of(SliceStreamReader(config)))
+                outcomes = keyed_query(spark.readStream.format(LogSource.name()).load(), task)
+                failpoint("run.before_query")
+                query = (
+                    outcomes.writeStream.foreachBatch(committer)
+                    .option("checkpointLocation", str(checkpoint))
+                    .queryName(run.job)
+                    .start()
+                )
             return watch_query(query, run, self.watchdog, ExecutorWatch(spark, run.settings), self.stop_now)
         except (PySparkException, Py4JError) as error:
             cause = committer.error if committer else None
@@ -90,6 +99,20 @@ class RunQuery:
             self.watchdog.disarm()
             if sweep is not None:
                 sweep.close()
+
+    @property
+    def _has_one_task(self) -> bool:
+        """True if one task computes each slice. A snapshot contains the state of several buckets in Spark's form."""
+        return self.run.settings.slice_tasks == "one" and self.run.pipeline.spec.recovery != "snapshot"
+
+    def _slice_loop(
+        self, plan: RewindPlan, source: SourceConfig, task: KeyedTask, committer: SliceCommitter
+    ) -> SliceLoop:
+        run, directory = self.run, PoolDirectory(self.temporary_checkpoint)
+        member = replace(task, checkpoint=directory.of_member(run.job, run.epoch))
+        config = directory.configs.add(MemberConfig(source.task, member))
+        batches = PoolBatches(self.spark, PoolTask(directory, run.settings.kafka_bootstrap))
+        return SliceLoop(run.job, run.epoch, config, plan, SliceStreamReader(source), batches, committer)
 
     def _keyed_task(self, plan: RewindPlan, source: TaskConfig, checkpoint: Path) -> KeyedTask:
         run, settings = self.run, self.run.settings

@@ -38,6 +38,8 @@ _TASK_RECORDS_MIN = 5_000
 """A second task costs more than it saves below so many records."""
 _POLL_S = 0.02
 """How often the planner looks for new records while there are none."""
+_INTERRUPT_S = 0.1
+"""Maximum time in seconds until an interruption ends a wait."""
 _LOOK_EVERY_S = 1.0
 """How often it looks at the log while the next slice is not due: often enough to count all silence."""
 
@@ -154,6 +156,7 @@ class SliceStreamReader(DataSourceStreamReader):
         self._planned_at_s = 0.0
         self._is_behind = False
         """Whether more records waited than the last slice could take."""
+        self._is_interrupted = False
 
     def initialOffset(self) -> dict[str, int]:
         return offset_of_slice(self._config.plan.slice_first - 1)
@@ -174,7 +177,7 @@ class SliceStreamReader(DataSourceStreamReader):
         planner = self._planner
         self._pause(planner)
         deadline = time.monotonic() + 0.2
-        while (planned := planner.next_slice(number)) is None and time.monotonic() < deadline:
+        while (planned := self._next_slice(planner, number)) is None and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         if planned is None:
             return start
@@ -183,16 +186,28 @@ class SliceStreamReader(DataSourceStreamReader):
         self._is_behind = planned.kind is SliceKind.CATCH_UP
         return offset_of_slice(planned.number)
 
+    def interrupt(self) -> None:
+        """Plan no more slices, and return from a wait. Called by another thread of a process that plans by itself."""
+        self._is_interrupted = True
+
+    def _next_slice(self, planner: SlicePlanner, number: int) -> SliceRow | None:
+        return None if self._is_interrupted else planner.next_slice(number)
+
     def _pause(self, planner: SlicePlanner) -> None:
         """Wait until the next slice is due, so that a steady trickle makes fewer and larger slices; in a long wait silence is
         counted meanwhile. A job that is behind, that drains or that has an end waits for nothing."""
         due_s = self._planned_at_s + self._config.slice_interval_ms / 1000
-        while not self._is_behind and (left_s := due_s - time.monotonic()) > 0:
+        while not self._is_behind and not self._is_interrupted and (left_s := due_s - time.monotonic()) > 0:
             if left_s > _LOOK_EVERY_S and planner.is_to_end():
                 return
-            time.sleep(min(left_s, _LOOK_EVERY_S))
-            if left_s > _LOOK_EVERY_S:
+            self._sleep(min(left_s, _LOOK_EVERY_S))
+            if left_s > _LOOK_EVERY_S and not self._is_interrupted:
                 planner.count_silence()
+
+    def _sleep(self, seconds: float) -> None:
+        until_s = time.monotonic() + seconds
+        while not self._is_interrupted and (left_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, _INTERRUPT_S))
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         if start == end:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from strandline.processing.source.source_config import DecodingConfig, Piece, St
 from strandline.results.records.partition_labels import label_of
 
 if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker; the Kafka client a tenth
-    from strandline.log.range_reader import RangeReader
+    from strandline.log.range_reader import FetchedRecords, RangeReader
     from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchemas
     from strandline.processing.operators.lookups.lookup_table import LookupTable
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -152,8 +152,22 @@ SessionsRead = dict[tuple[str, int], SessionState]
 """(stream, partition) -> what its records have declared, where the format keeps that."""
 
 
+class RecordReader(Protocol):
+    """Reads ranges of the log, as `RangeReader.read`."""
+
+    def read(
+        self, ranges: Sequence[OffsetRange], headers: Sequence[str] = (), headers_beside: Sequence[str] = ()
+    ) -> Iterator[FetchedRecords]:
+        """Yield the records of the ranges in the order of the ranges."""
+
+
 def decode_pieces(
-    config: DecodingConfig, pieces: Sequence[Piece], *, is_new: bool = False, sessions: SessionsRead | None = None
+    config: DecodingConfig,
+    pieces: Sequence[Piece],
+    *,
+    is_new: bool = False,
+    sessions: SessionsRead | None = None,
+    reader: RecordReader | None = None,
 ) -> Iterator[DecodedChunk]:
     """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is decoded and judged by its own. All
     rows of a chunk are of one stream, and enriched by the same versions of lookups.
@@ -161,6 +175,7 @@ def decode_pieces(
     Pieces of another format come as columns of the types of their stream's config, too. `is_new`: whether
     they are of a new slice. Where records name schemas of a registry, only a new slice asks whether they are still the same.
     `sessions` takes what the records declare: once all chunks are read it is that of all records, also of those without rows.
+    `reader`: reads the ranges of the pieces. None: the reader of this process.
     Raises what the log's reader raises; RegistryUnavailable, LedgerUnavailable, SchemaChanged.
     """
     decoders: dict[str, Decoder] = {}
@@ -176,9 +191,10 @@ def decode_pieces(
             from strandline.processing.source.kept_lookups import tables_of_process  # only where a pipeline needs it
 
             tables = tables_of_process(config.ledger_url, refs)
-        reader = RowReader(other or own.format, schemas)
+        row_reader = RowReader(other or own.format, schemas)
         decode = decoders[stream].decode if other is None else conforming_decoder(own, other)
-        yield from _decode_runs(config, place, reader, decode, alike, tables, sessions)
+        records = reader or reader_of_process(config.kafka_bootstrap)
+        yield from _decode_runs(config, place, records, row_reader, decode, alike, tables, sessions)
 
 
 class _RegistrySchemas:
@@ -257,13 +273,13 @@ def conforming_decoder(config: StreamDecoding, other: RecordFormat) -> Decode:
 def _decode_runs(
     config: DecodingConfig,
     place: int,
+    reader: RecordReader,
     row_reader: RowReader,
     decode: Decode,
     adjoining: Iterable[list[Piece]],
     tables: Mapping[str, LookupTable],
     sessions: SessionsRead | None,
 ) -> Iterator[DecodedChunk]:
-    reader = reader_of_process(config.kafka_bootstrap)
     runs = {_whole(run): run for run in adjoining}
     begun: OffsetRange | None = None
     for records in reader.read(list(runs), row_reader.headers, row_reader.headers_beside):
@@ -331,13 +347,16 @@ def _adjoining(pieces: Sequence[Piece], registry: _RegistrySchemas) -> Iterator[
         yield run
 
 
-_readers: dict[str, RangeReader] = {}
+READER_TIMEOUT_S = 30.0
+"""Maximum time in seconds that a reader waits for Kafka without a record."""
+_readers: dict[tuple[str, float], RangeReader] = {}
 
 
-def reader_of_process(bootstrap: str) -> RangeReader:
+def reader_of_process(bootstrap: str, timeout_s: float = READER_TIMEOUT_S) -> RangeReader:
     """This process's reader: Python workers are reused, and a new reader has to connect first."""
-    if bootstrap not in _readers:
+    key = bootstrap, timeout_s
+    if key not in _readers:
         from strandline.log.range_reader import RangeReader
 
-        _readers[bootstrap] = RangeReader(bootstrap)
-    return _readers[bootstrap]
+        _readers[key] = RangeReader(bootstrap, timeout_s)
+    return _readers[key]

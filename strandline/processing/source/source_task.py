@@ -23,7 +23,7 @@ from strandline.processing.operators.dedupe.repeats import seen_of
 from strandline.processing.operators.record_chain import RecordsAtStage, RecordsAtWindow, SteppedRecords
 from strandline.processing.operators.record_rows import pack_record_rows
 from strandline.processing.slices.sender_faults import TOLERANCE_MS, PartitionFacts, Times, keys_ahead
-from strandline.processing.source.decoding import DecodedChunk, SessionsRead, decode_pieces
+from strandline.processing.source.decoding import DecodedChunk, RecordReader, SessionsRead, decode_pieces
 from strandline.processing.source.slice_rows import (
     FACTS,
     RECORD_ROWS,
@@ -77,10 +77,21 @@ class SourceTask:
         Raises BadRecord where the job ends at a bad record: no bucket has seen anything of the slice by then, because Spark
         begins with the buckets when all tasks have read.
         """
-        decoding = self._config.decoding
+        return batches_of(self.blobs(pieces, is_new=is_new, work=work, restores=restores))
+
+    def blobs(
+        self,
+        pieces: Sequence[Piece],
+        *,
+        is_new: bool,
+        work: bytes | None,
+        restores: bool = False,
+        reader: RecordReader | None = None,
+    ) -> Iterator[SliceRowBlob]:
+        """Yield the rows of `read` as tuples. `reader`: reads the ranges of the pieces. None: the reader of this process."""
         sessions: SessionsRead = {}
-        chunks = decode_pieces(decoding, pieces, is_new=is_new, sessions=sessions)
-        return batches_of(self.rows(chunks, is_new=is_new, work=work, sessions=sessions, restores=restores))
+        chunks = decode_pieces(self._config.decoding, pieces, is_new=is_new, sessions=sessions, reader=reader)
+        return self.rows(chunks, is_new=is_new, work=work, sessions=sessions, restores=restores)
 
     def rows(
         self,

@@ -1,0 +1,80 @@
+"""Configs of the members of a pool as files. A batch names a config by its digest, and each worker compiles it once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from uuid import uuid4
+
+from pyspark import cloudpickle
+
+from strandline.core.errors import StrandlineError
+from strandline.processing.emission.keyed_task import KeyedTask
+from strandline.processing.source.source_config import TaskConfig
+from strandline.processing.source.source_task import SourceTask
+
+COMPILED_MAX = 1_024
+"""Maximum number of compiled configs in a process. Another one is compiled again: 2 CPU-ms."""
+_compiled: OrderedDict[tuple[Path, str], CompiledMember] = OrderedDict()
+"""Compiled configs of this process, by directory and digest. The last one was used last."""
+
+
+@dataclass(frozen=True)
+class MemberConfig:
+    """All that a task needs for one run of a member. Contains no secret."""
+
+    source: TaskConfig
+    keyed: KeyedTask
+    """With the directory of the member (`checkpoint`), in which its state is stored."""
+
+
+class CompiledMember:
+    """A config whose expressions and operators are compiled."""
+
+    def __init__(self, config: MemberConfig) -> None:
+        self.config = config
+        self.source = SourceTask(config.source)
+        self.keyed = config.keyed
+
+
+class MemberConfigs:
+    """The configs of one pool, in a directory that all executors see."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def add(self, config: MemberConfig) -> str:
+        """Store a config, and return its digest. Raises OSError."""
+        content = cloudpickle.dumps(config)  # type: ignore[no-untyped-call]
+        digest = sha256(content).hexdigest()[:32]
+        self._directory.mkdir(parents=True, exist_ok=True)
+        new = self._directory / f"{digest}.{uuid4().hex}.tmp"
+        new.write_bytes(content)
+        new.replace(self._directory / digest)
+        return digest
+
+    def compiled(self, digest: str) -> CompiledMember:
+        """Return the compiled config. Raises StrandlineError if the file is missing or damaged."""
+        key = self._directory, digest
+        if key in _compiled:
+            _compiled.move_to_end(key)
+            return _compiled[key]
+        path = self._directory / digest
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise StrandlineError(
+                f"the config {path} of a member can't be read: {error}; the job starts again"
+            ) from error
+        if sha256(content).hexdigest()[:32] != digest:
+            raise StrandlineError(f"the config {path} of a member is damaged; the job starts again")
+        found = _compiled[key] = CompiledMember(cloudpickle.loads(content))
+        if len(_compiled) > COMPILED_MAX:
+            _compiled.popitem(last=False)
+        return found
+
+    def remove(self, digest: str) -> None:
+        """Remove a config that no batch names any more."""
+        (self._directory / digest).unlink(missing_ok=True)

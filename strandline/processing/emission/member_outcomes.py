@@ -1,0 +1,61 @@
+"""The outcome of one member in one batch of a pool: the facts for its checkpoint, or the failure of this member alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from strandline.core.errors import BadRecord, StrandlineError
+from strandline.processing.emission.keyed_task import BucketOutcome
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """An error, in a form that the driver can read without the packages of a worker."""
+
+    kind: str
+    """Name of the class, if it is a StrandlineError. Otherwise empty."""
+    message: str
+    reason: str = ""
+    """Reason of a BadRecord."""
+    step: str = ""
+    """Step of a BadRecord."""
+
+    @staticmethod
+    def of(error: Exception) -> Failure:
+        """Return the failure that describes this error."""
+        if isinstance(error, BadRecord):
+            return Failure(BadRecord.__name__, error.message, error.reason, error.step)
+        if isinstance(error, StrandlineError):
+            return Failure(type(error).__name__, str(error))
+        return Failure("", f"{type(error).__name__}: {error}")
+
+    @property
+    def error(self) -> StrandlineError:
+        """The error again. A StrandlineError has its class; every other error is a StrandlineError with the name in its text."""
+        if self.kind == BadRecord.__name__:
+            return BadRecord(self.reason, self.message, self.step)
+        kinds = {kind.__name__: kind for kind in _kinds_below(StrandlineError)}
+        return kinds.get(self.kind, StrandlineError)(self.message)
+
+
+class MemberOutcome(msgspec.Struct, frozen=True):
+    """Outcome of one member in one batch."""
+
+    job: str
+    number: int
+    """Number of the last slice."""
+    done: BucketOutcome | None = None
+    """Facts for the checkpoint. None if the member failed."""
+    failure: Failure | None = None
+    """None if the member succeeded."""
+    cpu_us: int = 0
+    """CPU time of the thread of the task for this member, in microseconds."""
+    state_bytes: int = 0
+    """Size of the state after the slice."""
+
+
+def _kinds_below(kind: type[StrandlineError]) -> Iterator[type[StrandlineError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _kinds_below(below)
