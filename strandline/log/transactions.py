@@ -129,7 +129,7 @@ class TransactionSlot:
         partition that ends before the last checkpoint all is read, or LogUnavailable raised where it must not.
         """
         config = self._config
-        index, reader = _readers(config.bootstrap, config.epoch)
+        index, reader = _readers(config.bootstrap)
         index.refresh(config.topic)  # an earlier attempt may have written to a partition that was just added
         starts, ends = index.starts(config.topic), index.ends_with_open(config.topic)
         there: dict[str, tuple[int, int]] = {}
@@ -153,7 +153,7 @@ class TransactionSlot:
         config = self._config
         if config.differences is None or not entries:
             return
-        _, reader = _readers(config.bootstrap, config.epoch)
+        _, reader = _readers(config.bootstrap)
         places = [self._there[identity] for identity in entries]
         diverging: list[str] = []
         for partition in sorted({partition for partition, _ in places}):
@@ -187,17 +187,14 @@ class TransactionSlot:
             raise failure from error
 
 
-_kept_readers: dict[tuple[str, int], tuple[LogIndex, LogReader]] = {}
-"""(bootstrap, epoch) -> this process's readers. They are made anew for each run: an index remembers the partitions."""
+_kept_readers: dict[str, tuple[LogIndex, LogReader]] = {}
+"""Readers of this process, by bootstrap servers, for all of its jobs. A slot refreshes the partitions of its topic."""
 
 
-def _readers(bootstrap: str, epoch: int) -> tuple[LogIndex, LogReader]:
-    if (bootstrap, epoch) not in _kept_readers:
-        for _, older in _kept_readers.values():
-            older.close()
-        _kept_readers.clear()
-        _kept_readers[bootstrap, epoch] = LogIndex(bootstrap), LogReader(bootstrap)
-    return _kept_readers[bootstrap, epoch]
+def _readers(bootstrap: str) -> tuple[LogIndex, LogReader]:
+    if bootstrap not in _kept_readers:
+        _kept_readers[bootstrap] = LogIndex(bootstrap), LogReader(bootstrap)
+    return _kept_readers[bootstrap]
 
 
 def fence_producer(

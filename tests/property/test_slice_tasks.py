@@ -241,7 +241,7 @@ def differences(seed: int, directory: Path) -> Iterator[str]:
     "G905",
     "A slice that one task computes gives the same documents, dead letters, and checkpoints as a slice whose tasks exchange "
     "records.",
-    promise="kills-and-restarts-change-no-result",
+    promise="results-depend-only-on-the-log",
 )
 @examples(12, phases=(Phase.explicit, Phase.generate))
 @given(st.integers(0, 2**32))

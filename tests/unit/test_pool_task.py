@@ -191,7 +191,7 @@ def test_members_with_slices_of_different_numbers_share_a_batch(pool: Pool) -> N
     "G906",
     "In a batch with the slices of several jobs, a failure has no effect on other jobs. Failures are: a bad record, a defect, a "
     "truncated log, a missing state, a store that refuses documents, and a divergence.",
-    promise="kills-and-restarts-change-no-result",
+    promise="a-failing-store-costs-no-result",
 )
 def test_a_bad_record_fails_its_member_alone(pool: Pool) -> None:
     """`on_error: crash`. The record is the last of the slice, and nothing of the slice has an effect."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +25,11 @@ OPERATOR = RepeatsOperator(Dedupe(0, ("id",), 60_000))
 @pytest.fixture(autouse=True)
 def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remembered, "INLINE_ROWS_MAX", 10)
-    monkeypatch.setattr(segment_files, "_opened", {})
+    monkeypatch.setattr(segment_files, "_opened", OrderedDict())
 
 
 def another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_files, "_opened", {})
+    monkeypatch.setattr(segment_files, "_opened", OrderedDict())
 
 
 def store_in(checkpoint: Path) -> SegmentFiles:
@@ -95,16 +97,33 @@ def test_a_snapshot_has_what_its_run_removes_afterwards(tmp_path: Path, monkeypa
     assert step(state, new, 1)[1] == [True] * 50
 
 
-def test_a_process_that_goes_on_in_another_checkpoint_holds_no_file_of_the_one_before(tmp_path: Path) -> None:
-    """The space of a deleted file is free when nobody holds it."""
+def test_a_process_holds_no_file_of_a_checkpoint_that_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The space of a deleted file is free when no process maps it."""
+    monkeypatch.setattr(segment_files, "_LOOK_EVERY_S", 0)
     old, new = tmp_path / "old", tmp_path / "new"
     for bucket in (1, 2):
         name = SegmentFiles.of(old, bucket, 0).add(b"a segment")
         SegmentFiles.of(old, bucket, 0).read([name])
+    shutil.rmtree(old)
     for bucket in (2, 1):
         SegmentFiles.of(new, bucket, 0).add(b"a segment")
         SegmentFiles.of(new, bucket, 0).read([name])
     assert list(segment_files._opened) == [new / "segments/2/0", new / "segments/1/0"]
+
+
+def test_the_files_of_several_members_stay_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of a pool reads the segments of many jobs by turns. They are mapped, and their sums compared, once."""
+    monkeypatch.setattr(segment_files, "_OPENED_MAX", 3)
+    stores = [SegmentFiles.of(tmp_path / job / "1", 0, 0) for job in ("a", "b", "c", "d")]
+    (name,) = {one.add(b"a segment") for one in stores}
+    mapped = [one.read([name])[0] for one in stores[:3]]
+    assert [one.read([name])[0] for one in stores[:3]] == mapped
+    assert all(one.read([name])[0] is before for one, before in zip(stores[:3], mapped, strict=True))
+    stores[3].read([name])
+    assert len(segment_files._opened) == 3
+    assert stores[0]._directory not in segment_files._opened
 
 
 @pytest.mark.guarantee("G603")

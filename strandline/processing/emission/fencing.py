@@ -23,7 +23,7 @@ from strandline.processing.emission.transactional_ids import (
     id_of_rejected_records,
     id_of_result_stream,
 )
-from strandline.processing.source.opened_ledger import open_ledger
+from strandline.processing.source.opened_ledger import kept_ledger, open_ledger
 
 if TYPE_CHECKING:
     from strandline.ledger.roles import LedgerReader
@@ -34,9 +34,9 @@ log = structlog.get_logger()
 def require_current_epoch(ledger_url: str, job: str, epoch: int) -> None:
     """Make sure, just before something is written, that run `epoch` still owns the job. Raises Fenced when a newer run has begun.
 
-    Called in the executors, which keep no ledger open.
+    Called in the executors. Each process keeps the ledger open, and each call queries it.
     """
-    with closing(open_ledger(ledger_url)) as ledger:
+    with kept_ledger(ledger_url) as ledger:
         current = ledger.job(job).epoch
     if current != epoch:
         raise Fenced(f"Run {epoch} of job {job} no longer owns it, run {current} does: stop this run now.")

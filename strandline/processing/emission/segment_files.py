@@ -8,6 +8,8 @@ in which a bit has changed, ends the run, and the job rewinds. Written again, it
 from __future__ import annotations
 
 import mmap
+import time
+from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
@@ -16,8 +18,12 @@ from strandline.core.errors import StrandlineError
 from strandline.processing.operators.segments import SegmentStore, name_of
 
 _SEGMENTS = "segments"
-_opened: dict[Path, dict[str, memoryview]] = {}
-"""What this process has mapped, of each directory: a worker sees the same segments with every slice."""
+_OPENED_MAX = 1_024
+_LOOK_EVERY_S = 10.0
+"""Minimum time in seconds between two looks for directories that no longer exist."""
+_looked_s = 0.0
+_opened: OrderedDict[Path, dict[str, memoryview]] = OrderedDict()
+"""Mapped segments of this process, by directory: a worker sees the same segments with every slice. The last one was used last."""
 
 
 class SegmentFiles(SegmentStore):
@@ -45,10 +51,12 @@ class SegmentFiles(SegmentStore):
         return name
 
     def read(self, names: Sequence[str]) -> list[memoryview]:
-        if self._directory not in _opened:
-            _let_go_of_others(self._directory.parents[2])
+        _forget_removed()
         known = _opened.get(self._directory, {})
         _opened[self._directory] = found = {name: known.get(name) or self._mapped(name) for name in names}
+        _opened.move_to_end(self._directory)
+        if len(_opened) > _OPENED_MAX:
+            _opened.popitem(last=False)
         return list(found.values())
 
     def remove(self, name: str) -> None:
@@ -69,7 +77,11 @@ class SegmentFiles(SegmentStore):
         return found
 
 
-def _let_go_of_others(checkpoint: Path) -> None:
-    """Hold nothing of another checkpoint: its run has ended, and its files are deleted or will be."""
-    for directory in [one for one in _opened if checkpoint not in one.parents]:
+def _forget_removed() -> None:
+    """Unmap the segments of directories that no longer exist: their run has ended, and the disk space is free only then."""
+    global _looked_s
+    if time.monotonic() - _looked_s < _LOOK_EVERY_S:
+        return
+    _looked_s = time.monotonic()
+    for directory in [one for one in _opened if not one.exists()]:
         del _opened[directory]

@@ -1,8 +1,10 @@
-"""The ledger, opened by a process that Spark started."""
+"""The ledger, opened by a process that Spark started: for one use, or kept by the process."""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import InvalidSettings, LedgerUnavailable
@@ -40,3 +42,24 @@ def open_ledger(url: str) -> TaskLedger:
             f"{error} STRANDLINE_LEDGER_URL in the environment of this process on {socket.gethostname()} does not name it: if it "
             "needs a password, set it there, on a cluster for the Spark worker on each machine."
         ) from error
+
+
+_kept: dict[str, TaskLedger] = {}
+"""Open ledgers of this process, by URL."""
+
+
+@contextmanager
+def kept_ledger(url: str) -> Iterator[TaskLedger]:
+    """Yield the ledger that this process keeps open. To open it, a process needs several queries: the slice of a small job asks
+    one. An error of the connection, or of the settings, closes the ledger, so the next use opens it again.
+
+    Raises what `open_ledger` raises.
+    """
+    if url not in _kept:
+        _kept[url] = open_ledger(url)
+    try:
+        yield _kept[url]
+    except (LedgerUnavailable, InvalidSettings):
+        if (broken := _kept.pop(url, None)) is not None:
+            broken.close()
+        raise
