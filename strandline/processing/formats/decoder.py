@@ -109,7 +109,7 @@ class Decoder:
         columns_needed: Sequence[str],
         late_limit: str = "the watermark",
     ) -> None:
-        """`late_limit`: what a late record is before, in the words of its dead letter."""
+        """`late_limit`: name of the time before which a record is late, for dead letters. Empty if no record is late."""
         self._late_limit = late_limit
         names = [field.name for field in fields]
         event_time_fields = [] if event_time.field is None else [event_time.field]
@@ -323,7 +323,7 @@ class Decoder:
                 message = f"{name}: {format_timestamp(event_micros[at])} is {ahead_ms[at]} ms ahead of its log time"
                 message += f", more than {most_ms[at]} ms"
                 rejects.append(RejectedRecord(at, REASON_FUTURE_EVENT, message, int(ahead_ms[at])))
-        if watermarks_ms is not None:
+        if watermarks_ms is not None and self._late_limit:
             limits_ms = np.broadcast_to(np.asarray(watermarks_ms, np.int64), len(log_times_ms))[: len(keep)]
             for at in np.flatnonzero(keep & (event_micros // 1000 < limits_ms)).tolist():
                 keep[at] = False

@@ -41,7 +41,7 @@ def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str, ledger_url: str
             format=record_format(one.stream),
             columns=one.columns_needed,
             event_time_source=one.event_time_source,
-            late_limit=_REVISED_FROM if pipeline.spec.revise_ms else "the watermark",
+            late_limit=_late_limit(pipeline),
             key=one.stream.key,
         )
         for one in pipeline.inputs
@@ -79,7 +79,14 @@ def decoder_of(config: StreamDecoding) -> Decoder:
     )
 
 
-_REVISED_FROM = "the time from which on late records revise results,"
+def _late_limit(pipeline: CheckedPipeline) -> str:
+    """Return the name of the time before which a record is late. Empty if no record is late, because the pipeline has no windows
+    that close, and no `dedupe`."""
+    if not pipeline.stages and pipeline.dedupe is None:
+        return ""
+    return "the time from which on late records revise results," if pipeline.spec.revise_ms else "the watermark"
+
+
 Marks = npt.NDArray[np.bool_]
 
 

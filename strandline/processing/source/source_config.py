@@ -28,7 +28,7 @@ class StreamDecoding:
     """Fields that the pipeline uses, in the order of the schema."""
     event_time_source: EventTimeSource
     late_limit: str = "the watermark"
-    """Name, in the message of a dead letter, of the time before which a record is late."""
+    """Name, in the message of a dead letter, of the time before which a record is late. Empty if no record is."""
     key: str | None = None
     """Key field of the stream. None if it has none."""
 

@@ -128,6 +128,8 @@ def check_revisions(context: CheckContext) -> None:
 def _retention(context: CheckContext) -> None:
     # Windows wait for the stream that lags furthest behind, so the longest delay counts for all.
     delay_ms = max(one.event_time.delay for one in context.pipeline.reads)
+    if not context.stages and first_dedupe(context.record_stages) is None:
+        return  # records that are emitted as they are need no others
     horizons = [stage.dedupe.within_ms for stage in context.record_stages if stage.dedupe is not None]
     needed_ms = (
         delay_ms + context.pipeline.revise_ms + max([reach_of([stage.shape for stage in context.stages]), *horizons])
