@@ -73,6 +73,19 @@ SETTING_GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Notices", "[Notices](../notices.md) is the guide.", ("notice_",)),
 )
 """Title, introduction, and prefixes of the settings of each group."""
+FOR_CONTRIBUTORS = (
+    "decisions/",
+    "reference/evidence",
+    BENCHMARKS,
+    "testing",
+    "job-faults",
+    "ingest-faults",
+    "container-tests",
+    "nexmark",
+    "code-map",
+    "add-a-protocol",
+)
+"""Beginnings of the files of pages that users seldom search for."""
 BODIES = {"StreamSpec": "`stream:`", "LookupSpec": "`lookup:`", "PipelineSpec": "`pipeline:`"}
 
 
@@ -88,6 +101,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     files.append(File.generated(config, BENCHMARKS, content=(ROOT / "benchmarks" / "RESULTS.md").read_text()))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> None:
+    """Rank pages for contributors lower in the search. MkDocs' hook: called once a page."""
+    if page.file.src_uri.startswith(FOR_CONTRIBUTORS):
+        page.meta["search"] = {"boost": 0.2}
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
