@@ -192,6 +192,32 @@ def test_a_malformed_message_is_refused_by_name_and_the_rest_goes_on(
 
 
 @pytest.mark.parametrize("version", [5, 4])
+def test_a_retained_message_is_left_out_if_the_stream_says_so(version: int) -> None:
+    async def script(bench: Bench) -> None:
+        bench.broker.messages = {
+            number: packets.publish(version, topic, payload, retain=retain, packet_id=number)
+            for number, topic, payload, retain in [
+                (1, "a/1", b"1", True),
+                (2, "a/1", b"2", False),
+                (3, "b/1", b"3", True),
+            ]
+        }
+        document = {"schema": {"n": "long"}}
+        bench.bridge.update_streams(
+            [
+                StreamSpec.from_document({"stream": "a", **document, "mqtt": {"topics": ["a/+"], "retained": "skip"}}),
+                StreamSpec.from_document({"stream": "b", **document, "mqtt": {"topics": ["b/+"]}}),
+            ]
+        )
+        await bench.until(lambda: len(bench.broker.acknowledged) == 3)
+        assert bench.writer.appended == [("a", b"2"), ("b", b"3")]
+        labels = {"protocol": "mqtt", "stream": "a", "reason": "retained"}
+        assert bench.metrics.registry.get_sample_value("strandline_ingest_refused_total", labels) == 1
+
+    play(version, script)
+
+
+@pytest.mark.parametrize("version", [5, 4])
 def test_a_refused_filter_is_logged_once_and_the_others_are_open(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge, "REFUSED_AGAIN_S", 0.01)
 

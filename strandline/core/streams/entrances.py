@@ -40,6 +40,9 @@ class MqttSpec(DocumentModel):
     fields: dict[str, int] = Field(default_factory=dict)
     """Fields filled from the topic: name -> level, counted from 0."""
 
+    retained: Literal["accept", "skip"] = "accept"
+    """`skip` leaves out messages that a broker had retained before the bridge subscribed: values of unknown age."""
+
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         for number, topic in enumerate(self.topics):
             levels = topic.split("/")

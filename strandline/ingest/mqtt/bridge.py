@@ -314,6 +314,9 @@ class MqttBridge:
             if batch is None or len(batch.records) >= RECORDS_PER_TURN:
                 batch = batches[route.stream] = _StreamBatch(self._appenders[route.stream])
                 found.append(batch)
+            if publish.retain and route.skips_retained:
+                batch.appender.refuse("retained")
+                continue
             payload = publish.payload
             is_small = len(publish.topic) <= TOPIC_BYTES_MAX and properties_fit(publish)
             if not is_small or len(payload) > batch.appender.record_bytes_max:

@@ -32,6 +32,8 @@ class Route:
     """Returns the Kafka key of a payload."""
     content_type: bytes
     """Content type of a record whose sender doesn't specify one."""
+    skips_retained: bool
+    """True if messages that a broker had retained are left out."""
 
 
 class _Node:
@@ -115,6 +117,7 @@ def _route(spec: StreamSpec, topic: str) -> Route:
         headers=[(HEADER_SOURCE, SOURCE_MQTT + topic.encode())],
         find_key=_find_key(spec, topic),
         content_type=spec.form.content_type,
+        skips_retained=spec.mqtt.retained == "skip",
     )
 
 
