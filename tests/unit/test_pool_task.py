@@ -226,7 +226,7 @@ def test_a_missing_state_fails_its_member_alone(pool: Pool) -> None:
 @pytest.mark.guarantee("G906")
 def test_a_defect_in_a_member_fails_that_member_alone(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     pool.batch()
-    key = pool.directory.path / "configs", pool.configs[FAULTY]
+    key = str(pool.directory.path / "configs"), pool.configs[FAULTY]
     keyed = member_configs._compiled[key].keyed
     monkeypatch.setattr(type(keyed.cascade), "step", _failing(keyed.cascade, type(keyed.cascade).step))
     assert str(error_of(pool.batch())).startswith("ZeroDivisionError: defect")

@@ -12,12 +12,14 @@ from pyspark import cloudpickle
 
 from strandline.core.errors import StrandlineError
 from strandline.processing.emission.keyed_task import KeyedTask
+from strandline.processing.emission.state_files import StateFiles
 from strandline.processing.source.source_config import TaskConfig
 from strandline.processing.source.source_task import SourceTask
 
+_STATES = "states"
 COMPILED_MAX = 1_024
 """Maximum number of compiled configs in a process. Another one is compiled again: 2 CPU-ms."""
-_compiled: OrderedDict[tuple[Path, str], CompiledMember] = OrderedDict()
+_compiled: OrderedDict[tuple[str, str], CompiledMember] = OrderedDict()
 """Compiled configs of this process, by directory and digest. The last one was used last."""
 
 
@@ -27,7 +29,7 @@ class MemberConfig:
 
     source: TaskConfig
     keyed: KeyedTask
-    """With the directory of the member (`checkpoint`), in which its state is stored."""
+    """With the directory of the member (`checkpoint`), which contains its state."""
 
 
 class CompiledMember:
@@ -37,6 +39,8 @@ class CompiledMember:
         self.config = config
         self.source = SourceTask(config.source)
         self.keyed = config.keyed
+        assert config.keyed.checkpoint is not None, "a member has a directory"
+        self.states = StateFiles(config.keyed.checkpoint / _STATES)
 
 
 class MemberConfigs:
@@ -44,6 +48,7 @@ class MemberConfigs:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._name = str(directory)
 
     def add(self, config: MemberConfig) -> str:
         """Store a config, and return its digest. Raises OSError."""
@@ -57,7 +62,7 @@ class MemberConfigs:
 
     def compiled(self, digest: str) -> CompiledMember:
         """Return the compiled config. Raises StrandlineError if the file is missing or damaged."""
-        key = self._directory, digest
+        key = self._name, digest
         if key in _compiled:
             _compiled.move_to_end(key)
             return _compiled[key]

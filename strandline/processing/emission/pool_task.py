@@ -18,7 +18,7 @@ from strandline.core.failpoints import failpoint
 from strandline.processing.emission.keyed_task import BegunBucket
 from strandline.processing.emission.member_configs import CompiledMember, MemberConfigs
 from strandline.processing.emission.member_outcomes import Failure, MemberOutcome
-from strandline.processing.emission.state_files import HeldState, StateFiles
+from strandline.processing.emission.state_files import HeldState
 from strandline.processing.source.decoding import RecordReader, reader_of_process
 from strandline.processing.source.member_slices import MemberSlice
 from strandline.processing.source.shared_records import SharedRecords
@@ -28,7 +28,7 @@ _BUCKET = 0
 """Number of the only bucket of a member."""
 _DOCUMENTS_MAX, _BYTES_MAX = 2_000, 5_000_000
 """Maximum number of documents and bytes in one request, unless a member has more."""
-_CONFIGS, _MEMBERS, _STATES = "configs", "members", "states"
+_CONFIGS, _MEMBERS = "configs", "members"
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,6 @@ class PoolDirectory:
     def of_member(self, job: str, epoch: int) -> Path:
         """Return the directory for the state of one run of a member."""
         return self.path / _MEMBERS / job / str(epoch)
-
-    def states(self, job: str, epoch: int) -> StateFiles:
-        """Return the states of one run of a member."""
-        return StateFiles(self.of_member(job, epoch) / _STATES)
 
 
 @dataclass(frozen=True)
@@ -91,17 +87,16 @@ class PoolTask:
             [found for one in ordered for found in one.ranges],
         )
         with closing(shared):
-            begun = [self._begin(one, shared) for one in ordered]
+            configs = self.directory.configs
+            begun = [self._begin(one, configs, shared) for one in ordered]
         begun = self._documents_sent(begun)
         return [one if isinstance(one, MemberOutcome) else self._finish(one) for one in begun]
 
-    def _begin(self, one: MemberSlice, reader: RecordReader) -> _Begun | MemberOutcome:
+    def _begin(self, one: MemberSlice, configs: MemberConfigs, reader: RecordReader) -> _Begun | MemberOutcome:
         at_ns = time.thread_time_ns()
         try:
-            compiled = self.directory.configs.compiled(one.config)
-            before = None
-            if one.state_before is not None:
-                before = self.directory.states(one.job, one.epoch).read(one.state_before)
+            compiled = configs.compiled(one.config)
+            before = None if one.state_before is None else compiled.states.read(one.state_before)
             rows = compiled.source.blobs(
                 one.pieces, is_new=one.is_new, work=one.work, restores=one.restores, reader=reader
             )
@@ -142,7 +137,7 @@ class PoolTask:
         at_ns, one = time.thread_time_ns(), begun.slice
         try:
             done = begun.compiled.keyed.finish(begun.bucket)
-            self.directory.states(one.job, one.epoch).write(one.number, done.state, begun.before)
+            begun.compiled.states.write(one.number, done.state, begun.before)
             cpu_us = begun.cpu_us + _cpu_us_since(at_ns)
             return MemberOutcome(one.job, one.number, done.outcome, cpu_us=cpu_us, state_bytes=len(done.state))
         except Exception as error:  # noqa: BLE001 - the outcome of this member, and of no other one

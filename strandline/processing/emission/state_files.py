@@ -10,8 +10,10 @@ If a file is missing or damaged, the run ends, and the job rewinds.
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -40,13 +42,14 @@ class StateFiles:
     """The states of one run of a member."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self._directory = str(directory)
 
     def read(self, number: int) -> HeldState:
         """Return the state after this slice. Raises StrandlineError if the file is missing or damaged."""
-        path = self._directory / str(number)
+        path = self._path(number)
         try:
-            content = path.read_bytes()
+            with open(path, "rb") as file:
+                content = file.read()
         except OSError as error:
             raise StrandlineError(f"the state {path} can't be read: {error}; the job rewinds") from error
         header, state = content[: _HEADER.size], content[_HEADER.size + _CHECKSUM.size :]
@@ -62,15 +65,21 @@ class StateFiles:
         before `before`. Raises StrandlineError if the state can't be written."""
         header = _HEADER.pack(_FORMAT, number, _NONE if before is None else before.number)
         checksum = _CHECKSUM.pack(zlib.crc32(state, zlib.crc32(header)))
-        new = self._directory / f"{number}.{uuid4().hex}.tmp"
+        new = f"{self._path(number)}.{uuid4().hex}.tmp"
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            with new.open("wb") as file:
+            if before is None:
+                os.makedirs(self._directory, exist_ok=True)
+            with open(new, "wb") as file:
                 file.writelines((header, checksum, state))
-            new.replace(self._directory / str(number))
+            os.replace(new, self._path(number))
             if before is not None and before.before is not None:
-                (self._directory / str(before.before)).unlink(missing_ok=True)
+                with suppress(FileNotFoundError):
+                    os.unlink(self._path(before.before))
         except OSError as error:
             raise StrandlineError(
-                f"the state {self._directory / str(number)} can't be written: {error}. Free disk space there."
+                f"the state {self._path(number)} can't be written: {error}. Free disk space there."
             ) from error
+
+    def _path(self, number: int) -> str:
+        """Return a string: paths of `pathlib` take a tenth of the time of a small slice."""
+        return f"{self._directory}/{number}"

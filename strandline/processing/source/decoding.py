@@ -175,6 +175,7 @@ def decode_pieces(
     is_new: bool = False,
     sessions: SessionsRead | None = None,
     reader: RecordReader | None = None,
+    decoders: dict[str, Decoder] | None = None,
 ) -> Iterator[DecodedChunk]:
     """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is decoded and judged by its own. All
     rows of a chunk are of one stream, and enriched by the same versions of lookups.
@@ -182,10 +183,11 @@ def decode_pieces(
     Pieces of another format come as columns of the types of their stream's config, too. `is_new`: whether
     they are of a new slice. Where records name schemas of a registry, only a new slice asks whether they are still the same.
     `sessions` takes what the records declare: once all chunks are read it is that of all records, also of those without rows.
-    `reader`: reads the ranges of the pieces. None: the reader of this process.
+    `reader`: reads the ranges of the pieces. None: the reader of this process. `decoders`: stream -> its decoder, for calls with
+    the same config; a call adds those that it makes.
     Raises what the log's reader raises; RegistryUnavailable, LedgerUnavailable, SchemaChanged.
     """
-    decoders: dict[str, Decoder] = {}
+    decoders = {} if decoders is None else decoders
     registry = _RegistrySchemas(config, is_new=is_new)
     for (stream, other, refs, _), runs in groupby(_adjoining(pieces, registry), partial(_decoded_alike, registry)):
         own, place = config.of(stream), config.index_of(stream)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from strandline.core.errors import BadRecord
 from strandline.core.record_headers import REASON_LATE
+from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.format import SessionState
 from strandline.processing.operators.blobs import batch_of, pack
 from strandline.processing.operators.cascade import Chunk
@@ -66,6 +67,8 @@ class SourceTask:
         self._config = config
         self._cascade = config.cascade
         self._chains = [config.record_chain(at) for at in range(len(config.types))]
+        self._decoders: dict[str, Decoder] = {}
+        """Stream -> decoder. It takes longer to make one than to decode 20 records."""
 
     def read(
         self, pieces: Sequence[Piece], *, is_new: bool, work: bytes | None, restores: bool = False
@@ -90,7 +93,9 @@ class SourceTask:
     ) -> Iterator[SliceRowBlob]:
         """Yield the rows of `read` as tuples. `reader`: reads the ranges of the pieces. None: the reader of this process."""
         sessions: SessionsRead = {}
-        chunks = decode_pieces(self._config.decoding, pieces, is_new=is_new, sessions=sessions, reader=reader)
+        chunks = decode_pieces(
+            self._config.decoding, pieces, is_new=is_new, sessions=sessions, reader=reader, decoders=self._decoders
+        )
         return self.rows(chunks, is_new=is_new, work=work, sessions=sessions, restores=restores)
 
     def rows(
