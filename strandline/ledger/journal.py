@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 
 from strandline.ledger.database import Database
-from strandline.ledger.models import events
+from strandline.ledger.models import events, jobs
 from strandline.ledger.part import Part
 from strandline.ledger.states import EventRow
 
@@ -58,6 +59,15 @@ class JournalReader(Part):
         with self._database.reading(f"read the last event {kind} of job {job}") as connection:
             row = connection.execute(wanted.order_by(events.c.id.desc()).limit(1)).first()
             return EventRow(*row) if row else None
+
+    def last_events(self, names: Collection[str], kind: str) -> dict[str, EventRow]:
+        """Return the newest event of that kind about each of these jobs. A job without one is left out."""
+        of_job = sa.select(events.c.id).where(events.c.job == jobs.c.name, events.c.kind == kind)
+        newest = of_job.order_by(events.c.id.desc()).limit(1).correlate(jobs).scalar_subquery()
+        wanted = sa.select(jobs.c.name, newest.label("id")).where(jobs.c.name.in_(names)).subquery()
+        with self._database.reading(f"read the last events {kind} of {len(names)} jobs") as connection:
+            rows = connection.execute(sa.select(events).join(wanted, events.c.id == wanted.c.id))
+            return {row.job: EventRow(*row) for row in rows}
 
     def events_of_kind(self, job: str, kind: str) -> list[EventRow]:
         """All events of that kind about the job, the oldest first."""

@@ -74,6 +74,8 @@ class JobProgress(NamedTuple):
     job: JobRow
     last_slice: SliceRow | None
     last_checkpoint: CheckpointRow | None
+    totals: Totals = NO_TOTALS
+    """Sums over all committed slices."""
 
 
 class ProgressReader(Part):
@@ -124,7 +126,7 @@ class ProgressReader(Part):
         with self._database.reading(f"read the progress of {len(names)} jobs") as connection:
             last, final = _last_slices(connection, names), _last_checkpoints(connection, names)
             rows = read_jobs(connection, names)
-        return {name: JobProgress(row, last.get(name), final.get(name, (None, None))[0]) for name, row in rows.items()}
+        return {name: JobProgress(row, last.get(name), *final.get(name, (None,))) for name, row in rows.items()}
 
     def slices(self, job: str, first: int, last: int) -> list[SliceRow]:
         """The existing slices from number `first` to `last`, both included, in order."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from strandline.core.errors import NotFound
 from strandline.core.record_headers import DEAD_LETTER_PARTITION, dead_letter_topic
 from strandline.log.admin import KafkaAdmin
+from strandline.log.answers import Answers, answer_of, answers_of, good
 from strandline.log.messages import LogMessage, LogReader, offset_of
 from strandline.log.reader import OffsetRange
 
@@ -91,14 +92,25 @@ class KafkaStatus:
 
     def range(self, topic: str, wait_s: float | None = None) -> LogRange:
         """What the topic holds. Waits `wait_s` at most where it is given. Raises NotFound when there is no such topic."""
+        return answer_of(self.ranges_of([topic], wait_s), topic)
+
+    def ranges_of(self, topics: Collection[str], wait_s: float | None = None) -> Answers[LogRange]:
+        """Return the range of each of these topics, with one request for each of three questions. `wait_s`: see `range`."""
         until = time.monotonic() + (wait_s or self._admin.timeout_s)
 
         def left_s() -> float:
             return max(_QUESTION_S_MIN, until - time.monotonic())
 
-        partitions = range(self._admin.describe(topic, left_s()).partitions)
-        starts = self._admin.starts(topic, partitions, left_s())
-        return LogRange(starts, self._admin.ends_with_open(topic, partitions, left_s()))
+        described = self._admin.describe_each(topics, left_s())
+        partitions = {topic: range(found.partitions) for topic, found in good(described).items()}
+        starts = self._admin.starts_each(partitions, left_s())
+        ends = self._admin.ends_with_open_each(partitions, left_s())
+
+        def range_of(topic: str) -> LogRange:
+            answer_of(described, topic)
+            return LogRange(answer_of(starts, topic), answer_of(ends, topic))
+
+        return answers_of(topics, range_of)
 
     def newest_log_times(self, topic: str, partitions: Collection[int], wait_s: float | None = None) -> dict[int, int]:
         """The latest log time of a record (ms) in each partition; 0 where the partition holds none. Raises NotFound."""

@@ -24,6 +24,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.progress import RunRequest
 from strandline.ledger.states import (
     JOB_MOVES,
+    NO_TOTALS,
     ORDERED_MOVES,
     BackfillState,
     Desired,
@@ -682,6 +683,7 @@ class TestManyJobs:
         found = many.progress_of(self.NAMES)
         assert {name for name, one in found.items() if one.last_checkpoint is not None} == {"fine"}
         assert found["fine"].last_checkpoint == a_checkpoint(1, job="fine")
+        assert (found["fine"].totals.records, found["gap"].totals) == (30, NO_TOTALS)
         states = {name: one.last_slice and one.last_slice.status for name, one in found.items()}
         assert (states["fine"], states["quiet"]) == (SliceStatus.COMMITTED, SliceStatus.PLANNED)
         assert many.totals("fine").records == 30
@@ -875,6 +877,9 @@ class TestEvents:
         running.record_event("other", "of another kind", "power")
         running.record_event("note", "of another job", "other")
         assert running.last_event("power", "note") == written[1]
+        of_other = running.record_event("note", "of another", "other")
+        assert running.last_events(["power", "other", "none"], "note") == {"power": written[1], "other": of_other}
+        assert running.last_events([], "note") == {}
 
     def test_a_follower_misses_nothing_while_threads_write(self, running: Ledger) -> None:
         """An event never becomes visible behind the follower's back, below an id that it has already read."""

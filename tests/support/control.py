@@ -22,6 +22,7 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
 from strandline.log.admin import Hazard, KafkaAdmin, TopicDescription
+from strandline.log.answers import Answers
 from strandline.log.kafka_status import (
     DeadLetterRange,
     KafkaStatus,
@@ -146,11 +147,12 @@ class Log(KafkaStatus):
         if not self.ranges:
             raise LogUnavailable("Kafka does not answer")
 
-    def range(self, topic: str, wait_s: float | None = None) -> LogRange:
-        self.check(wait_s)
-        if topic not in self.ranges:
-            raise NotFound(f"no topic {topic}")
-        return self.ranges[topic]
+    def ranges_of(self, topics: Collection[str], wait_s: float | None = None) -> Answers[LogRange]:
+        try:
+            self.check(wait_s)
+        except LogUnavailable as error:
+            return dict.fromkeys(topics, error)
+        return {topic: self.ranges.get(topic) or NotFound(f"no topic {topic}") for topic in topics}
 
     def newest_log_times(self, topic: str, partitions: Collection[int], wait_s: float | None = None) -> dict[int, int]:
         return {at: self.newest_ms for at in partitions}

@@ -123,7 +123,9 @@ class TwinLedger:
 
     def progress_of(self, names: Collection[str]) -> dict[str, progress.JobProgress]:
         return {
-            name: progress.JobProgress(self._jobs[name], self.last_slice(name), self.last_checkpoint(name))
+            name: progress.JobProgress(
+                self._jobs[name], self.last_slice(name), self.last_checkpoint(name), self.totals(name)
+            )
             for name in names
             if name in self._jobs
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Literal
@@ -12,14 +12,16 @@ from typing import Literal
 from strandline.core.described import Described
 from strandline.core.errors import LogUnavailable, NotFound
 from strandline.core.times.durations import FOREVER_MS, format_about, format_duration
+from strandline.ledger.progress import JobProgress
 from strandline.ledger.roles import LedgerReader
 from strandline.ledger.states import (
     COMPLETED,
-    CheckpointRow,
     Completed,
     Desired,
+    EventRow,
     JobRow,
     JobState,
+    LeaseRow,
     Offsets,
     SenderFaults,
     SliceRow,
@@ -27,6 +29,7 @@ from strandline.ledger.states import (
     Totals,
     offset_count,
 )
+from strandline.log.answers import good
 from strandline.log.kafka_status import KafkaStatus, LogRange, lag_records
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
@@ -182,35 +185,60 @@ class StreamRanges:
         self._is_away = False
         self._known: dict[str, LogRange | None] = {}
 
-    def of(self, streams: Iterable[str]) -> dict[str, LogRange | None]:
+    def of(self, streams: Collection[str]) -> dict[str, LogRange | None]:
         """What Kafka holds of each; None: unknown. While Kafka is away the status matters most: it shows all but the lag."""
-        return {stream: self._of(stream) for stream in streams}
+        self.load(streams)
+        return {stream: self._known.get(stream) for stream in streams}
 
-    def _of(self, stream: str) -> LogRange | None:
-        if stream not in self._known:
-            self._known[stream] = self._ask(stream)
-        return self._known[stream]
-
-    def _ask(self, stream: str) -> LogRange | None:
+    def load(self, streams: Collection[str]) -> None:
+        """Ask Kafka for all of these streams at once."""
+        unknown = list(dict.fromkeys(stream for stream in streams if stream not in self._known))
         left_s = None if self._until is None else self._until - time.monotonic()
-        if self._is_away or (left_s is not None and left_s <= 0):
-            return None
-        try:
-            return self._log.range(stream, left_s)
-        except NotFound:
-            return None
-        except LogUnavailable:
-            self._is_away = True
-            return None
+        if not unknown or self._is_away or (left_s is not None and left_s <= 0):
+            return
+        found = self._log.ranges_of(unknown, left_s)
+        self._known |= dict.fromkeys(unknown) | good(found)
+        self._is_away = all(isinstance(one, LogUnavailable) for one in found.values())
 
 
 def job_status(ledger: LedgerReader, ranges: StreamRanges, job: JobRow) -> JobStatus:
-    """Return what is known of a job. `ranges` may be shared by all jobs of one answer."""
-    streams = input_streams(ledger, job)
-    last_slice = ledger.last_slice(job.name)
-    checkpoint = ledger.last_checkpoint(job.name)
-    totals = ledger.totals(job.name)
-    position = _position(ledger, job, checkpoint)
+    """Return what is known of a job."""
+    return job_statuses(ledger, ranges, [job])[0]
+
+
+def job_statuses(ledger: LedgerReader, ranges: StreamRanges, jobs: Sequence[JobRow]) -> list[JobStatus]:
+    """Return what is known of each of these jobs. Kafka and the ledger are asked once for all of them, except for the costs of
+    rewinds."""
+    names = [job.name for job in jobs]
+    progress, started = ledger.progress_of(names), ledger.last_events(names, RUN_BEGINS)
+    leases = ledger.leases()
+    backfills = {row.job: backfill_view(row) for row in reversed(ledger.open_backfills())}
+    streams = {job.name: input_streams(ledger, job) for job in jobs}
+    ranges.load([stream for of_job in streams.values() for stream in of_job])
+    return [
+        _status(
+            ledger,
+            progress.get(job.name, JobProgress(job, None, None))._replace(job=job),
+            ranges.of(streams[job.name]),
+            _leader(leases.get(job.name)),
+            _last_start(started.get(job.name)),
+            backfills.get(job.name),
+        )
+        for job in jobs
+    ]
+
+
+def _status(
+    ledger: LedgerReader,
+    progress: JobProgress,
+    held: dict[str, LogRange | None],
+    leader: LeaderView | None,
+    last_start: LastStartView | None,
+    backfill: BackfillView | None,
+) -> JobStatus:
+    job, last_slice, checkpoint, totals = progress
+    streams = list(held)
+    position = _position(ledger, progress)
     rewind, warnings = _told_by_pipeline(ledger, job)
     faults = checkpoint.sender_faults if checkpoint else SenderFaults()
     return JobStatus(
@@ -226,17 +254,17 @@ def job_status(ledger: LedgerReader, ranges: StreamRanges, job: JobRow) -> JobSt
         updated_ms=job.updated_ms,
         stream=streams[0],
         streams=streams,
-        leader=_leader(ledger, job),
+        leader=leader,
         slice=checkpoint.slice if checkpoint else None,
         watermark_ms=last_slice.watermark_ms if last_slice else None,
         latest_event_ms=checkpoint.latest_event_ms if checkpoint else None,
-        lag_records=_left(job, ranges.of(streams), position),
-        batch=_batch(ledger, job, position),
+        lag_records=_left(job, held, position),
+        batch=_batch(ledger, progress, position),
         counts=totals,
         last_emission=checkpoint.emitted if checkpoint else {},
         rewind=rewind if last_slice and not job.has_completed else None,
-        last_start=_last_start(ledger, job),
-        backfill=next((backfill_view(row) for row in ledger.open_backfills() if row.job == job.name), None),
+        last_start=last_start,
+        backfill=backfill,
         warnings=warnings,
         sender_faults=faults,
         notes=notes_of(job.name, faults),
@@ -260,10 +288,10 @@ def explanation(
 ) -> ExplanationView:
     """Why the job has no output, or what it waits for. `store_away`: tells the store of a pipeline's results that does not
     answer; asked only where a slice takes long."""
-    pipeline, last_slice = present_pipeline(ledger, job), ledger.last_slice(job.name)
-    held = ranges.of(input_streams(ledger, job))
-    checkpoint = ledger.last_checkpoint(job.name)
-    position = _position(ledger, job, checkpoint)
+    pipeline, held = present_pipeline(ledger, job), ranges.of(input_streams(ledger, job))
+    progress = ledger.progress_of([job.name]).get(job.name, JobProgress(job, None, None))
+    _, last_slice, checkpoint, totals = progress
+    position = _position(ledger, progress)
     first = ledger.floor(job.name) + 1
     early = [row.reached for row in ledger.slices(job.name, first, first + 1)]
     return explain(
@@ -274,7 +302,7 @@ def explanation(
             lag_records=_left(job, held, position),
             last_slice=last_slice,
             checkpoint=checkpoint,
-            totals=ledger.totals(job.name),
+            totals=totals,
             reached_early=early[-1] if early else {},
             store_away=store_away(pipeline) if last_slice is not None and _takes_long(last_slice) else None,
         )
@@ -285,7 +313,9 @@ def explanations(
     ledger: LedgerReader, ranges: StreamRanges, store_away: Callable[[CheckedPipeline], str | None]
 ) -> list[JobExplanationView]:
     """The explanation of each job, by name. A job whose stream or lookup no longer exists is explained by that."""
-    return [_explained(ledger, ranges, job, store_away) for job in ledger.jobs()]
+    jobs = ledger.jobs()
+    ranges.load([stream for job in jobs for stream in input_streams(ledger, job)])
+    return [_explained(ledger, ranges, job, store_away) for job in jobs]
 
 
 def _explained(
@@ -349,16 +379,14 @@ def input_streams(ledger: LedgerReader, job: JobRow) -> list[str]:
     return inputs_of(ledger, job.name, job.version)
 
 
-def _last_start(ledger: LedgerReader, job: JobRow) -> LastStartView | None:
-    event = ledger.last_event(job.name, RUN_BEGINS)
+def _last_start(event: EventRow | None) -> LastStartView | None:
     if event is None:
         return None
     shown = {name: value for name, value in event.facts.items() if name in _LAST_START_FACTS}
     return LastStartView(at_ms=event.at_ms, **shown)
 
 
-def _leader(ledger: LedgerReader, job: JobRow) -> LeaderView | None:
-    lease = ledger.leases().get(job.name)
+def _leader(lease: LeaseRow | None) -> LeaderView | None:
     if lease is None or not lease.is_held:
         return None
     return LeaderView(name=lease.holder, address=lease.address, lease_epoch=lease.epoch, lease_until_ms=lease.until_ms)
@@ -377,10 +405,11 @@ def _left(job: JobRow, held: dict[str, LogRange | None], position: Offsets | Non
     return _lag(held, position) if job.ends is None or position is None else offset_count(position, job.ends)
 
 
-def _batch(ledger: LedgerReader, job: JobRow, position: Offsets | None) -> BatchView | None:
+def _batch(ledger: LedgerReader, progress: JobProgress, position: Offsets | None) -> BatchView | None:
+    job = progress.job
     if job.ends is None or position is None:
         return None
-    read, left, rate = ledger.totals(job.name).records, offset_count(position, job.ends), _records_per_s(ledger, job)
+    read, left, rate = progress.totals.records, offset_count(position, job.ends), _records_per_s(ledger, job)
     return BatchView(
         records_read=read,
         records_left=left,
@@ -401,11 +430,9 @@ def _records_per_s(ledger: LedgerReader, job: JobRow) -> float | None:
     return round(1_000 * sum(row.records for row in rows) / took_ms, 1)
 
 
-def _position(ledger: LedgerReader, job: JobRow, checkpoint: CheckpointRow | None) -> Offsets | None:
+def _position(ledger: LedgerReader, progress: JobProgress) -> Offsets | None:
     """The offsets after the last committed slice; before the first slice, those where the job will begin. None: unknown."""
-    number = checkpoint.slice if checkpoint else 1
-    found = ledger.slices(job.name, number, number)
-    if found:
-        return found[0].offsets if checkpoint else found[0].offsets_first
-    spec = spec_of_version(ledger, job.name, job.version)
+    if (last := progress.last_slice) is not None:  # a slice begins where the one before it ends
+        return last.offsets if last.status is SliceStatus.COMMITTED else last.offsets_first
+    spec = spec_of_version(ledger, progress.job.name, progress.job.version)
     return {} if all(read.start == "earliest" for read in spec.reads) else None

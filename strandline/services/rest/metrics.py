@@ -14,7 +14,7 @@ from strandline import __version__
 from strandline.ledger.roles import LedgerReader
 from strandline.ledger.states import COMPLETED, JobState
 from strandline.log.kafka_status import KafkaStatus
-from strandline.services.jobs.job_status import JobStatus, StreamRanges, job_status
+from strandline.services.jobs.job_status import JobStatus, StreamRanges, job_statuses
 from strandline.services.jobs.lookups import LookupSummary, lookup_summaries
 from strandline.services.jobs.notices import notice_summaries
 from strandline.services.rest.notice_metrics import NoticeMetrics
@@ -27,7 +27,7 @@ _KAFKA_WAIT_S = 2.0
 def render_metrics(ledger: LedgerReader, log: KafkaStatus) -> bytes:
     """All metrics as text, without lag while Kafka does not answer."""
     ranges = StreamRanges(log, _KAFKA_WAIT_S)
-    views = [job_status(ledger, ranges, job) for job in ledger.jobs()]
+    views = job_statuses(ledger, ranges, ledger.jobs())
     latencies = {
         (job.name, stage): _latency_s(ledger, job.name, end_ms)
         for job in views

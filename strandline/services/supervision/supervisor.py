@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -217,20 +217,22 @@ class Supervisor:
             except (StrandlineError, OSError) as error:
                 self._errors.failed("could not attend to the job", error, action="attend", job=job.name)
         try:
-            self._standbys.keep(is_calm=not any(self._is_settling(job) for job in jobs))
+            self._standbys.keep(is_calm=not self._is_settling(jobs))
             self._errors.worked("the standbys are kept again", action="standby")
         except (StrandlineError, OSError) as error:
             self._errors.failed("could not keep a standby", error, action="standby")
 
-    def _is_settling(self, job: JobRow) -> bool:
-        """Whether the job's run has not committed its first slice yet: until then it needs all cores."""
-        runner = self._runners.get(job.name)
-        if runner is None or job.state is JobState.STARTING:
-            return runner is not None
-        if time.monotonic() > runner.process.began_at + SETTLE_MAX_S:
-            return False
-        checkpoint = self._ledger.last_checkpoint(job.name)
-        return checkpoint is None or checkpoint.epoch < job.epoch
+    def _is_settling(self, jobs: Sequence[JobRow]) -> bool:
+        """True if the run of a job has not committed its first slice yet: until then it needs all cores."""
+        running = [job for job in jobs if job.name in self._runners]
+        if any(job.state is JobState.STARTING for job in running):
+            return True
+        since_s = time.monotonic() - SETTLE_MAX_S
+        young = [job.name for job in running if self._runners[job.name].process.began_at >= since_s]
+        progress = self._ledger.progress_of(young) if young else {}
+        return any(
+            one.last_checkpoint is None or one.last_checkpoint.epoch < one.job.epoch for one in progress.values()
+        )
 
     def _take_over(self, lease: LeaseRow, before: LeaseRow | None) -> None:
         """Lead a job. First kill all runners that its former leader left running, if that was on this machine: that leader renews

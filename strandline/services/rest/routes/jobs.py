@@ -13,7 +13,14 @@ from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.services.jobs.explanation import ExplanationView
 from strandline.services.jobs.histories import HistoryView
 from strandline.services.jobs.job_lives import Place
-from strandline.services.jobs.job_status import StreamRanges, explanation, explanations, job_status, present_pipeline
+from strandline.services.jobs.job_status import (
+    StreamRanges,
+    explanation,
+    explanations,
+    job_status,
+    job_statuses,
+    present_pipeline,
+)
 from strandline.services.jobs.orders import Verb, order
 from strandline.services.jobs.previews import PreviewView, preview
 from strandline.services.jobs.result_views import kibana_objects
@@ -45,7 +52,7 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 def list_jobs(control: Control) -> JobList:
     """Return all jobs, by name."""
     ranges = StreamRanges(control.log)
-    return JobList(jobs=[job_view(job_status(control.ledger, ranges, job)) for job in control.ledger.jobs()])
+    return JobList(jobs=[job_view(one) for one in job_statuses(control.ledger, ranges, control.ledger.jobs())])
 
 
 @router.get("/v1/jobs/{name}")
