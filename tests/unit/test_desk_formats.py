@@ -114,7 +114,7 @@ def test_an_avro_file_holds_the_records_that_would_be_sent(tmp_path: Path, say: 
         fastavro.writer(file, schema, rows, "deflate")
     assert [one for piece in read_records(tmp_path / "meters.avro", config) for one in piece] == sent
     (tmp_path / "b.avro").write_bytes(b"Obj\x01no")
-    with pytest.raises(PermanentError, match="no file of Avro whose records are of the stream's schema"):
+    with pytest.raises(PermanentError, match="not an Avro file with records of the stream's schema"):
         list(read_records(tmp_path / "b.avro", config))
 
 

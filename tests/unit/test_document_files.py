@@ -53,7 +53,7 @@ def test_a_file_that_is_missing_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 def test_only_who_reads_for_a_user_opens_files() -> None:
-    with pytest.raises(InvalidDocument, match=r"schema_file: is replaced by the file's content by `strandline apply`"):
+    with pytest.raises(InvalidDocument, match=r"schema_file: is only allowed in files for `strandline apply`"):
         StreamSpec.from_document(
             {"stream": "a", "format": "avro", "schema": {"x": "double"}, "avro": {"schema_file": "/etc/x"}}
         )

@@ -315,8 +315,8 @@ def test_each_record_of_avro_names_its_schema() -> None:
     assert rejected == [
         "2 decode: schema 3 of the registry can't be used: the schema's type R refers to itself, which is not supported",
         "3 decode: no schema 4",
-        "4 decode: expected a zero byte and a schema's number of four, got 0x01",
-        "5 decode: expected a zero byte and a schema's number of four, got 3 bytes in all",
+        "4 decode: expected a zero byte and the id of a schema in four bytes, got 0x01",
+        "5 decode: expected a zero byte and the id of a schema in four bytes, got 3 bytes in all",
     ]
 
 
@@ -336,8 +336,8 @@ def test_a_number_that_no_registry_gives_is_a_dead_letter(document: dict[str, An
         server.close()
     assert rejected == [
         f"0 decode: the schema registry has no {document['format']} schema 2147483647",
-        "1 decode: a schema has a number up to 2147483647, got 2147483648",
-        "2 decode: a schema has a number up to 2147483647, got 4294967295",
+        "1 decode: expected an id of a schema up to 2147483647, got 2147483648",
+        "2 decode: expected an id of a schema up to 2147483647, got 4294967295",
     ]
     assert letters == records
 
@@ -466,7 +466,7 @@ def test_what_no_field_takes_is_no_more_in_dead_letters_of_protobuf_than_in_rows
         _, rejected, letters = read(document, record)
         assert len(letters) == (600 if count == 600 else 1)
         assert rejected[0].startswith(
-            "0 schema: x: " if count == 600 else "0 schema: $.all: its elements, each with what"
+            "0 schema: x: " if count == 600 else "0 schema: $.all: its elements, each with the"
         )
         assert letters[-1] == (message(id="x" * 100_000, all=[INNER(x=-1)]) if count == 600 else record)
 
@@ -489,8 +489,8 @@ def test_bytes_that_are_no_message_cost_only_themselves() -> None:
             {"descriptor": descriptor_text(proto_file("a", R={"x": ".b.C"})), "message": "a.R"},
             "all imports are included",
         ),
-        ({"descriptor": SET, "message": "p.R", "registry": True}, "expected one of 'descriptor'"),
-        ({}, "expected one of 'descriptor'"),
+        ({"descriptor": SET, "message": "p.R", "registry": True}, "expected either 'descriptor'"),
+        ({}, "expected either 'descriptor'"),
     ],
 )
 def test_a_message_type_that_can_not_be_used_is_refused_when_it_is_registered(protobuf: Any, why: str) -> None:
@@ -532,8 +532,8 @@ def test_each_message_names_its_schema_and_its_type_in_it() -> None:
     ]
     assert rejected == [
         "3 decode: schema 1 of the registry can't be used: the schema has no message type at [16]",
-        "4 decode: the record ends, or is broken, where the place of the message's type in its schema stands",
-        "5 decode: expected the place of the message's type in its schema, got one of -2 steps",
+        "4 decode: the record ends, or is broken, in the indices of the message's type in its schema",
+        "5 decode: expected the indices of the message's type in its schema, got -2 of them",
         "6 decode: no schema 9",
     ]
     only = {**document, "protobuf": {"registry": True, "message": "p.I"}}
@@ -670,7 +670,7 @@ def test_a_raw_record_is_text_or_base64_in_its_field() -> None:
 
 
 def test_a_raw_record_needs_a_field_of_text() -> None:
-    with pytest.raises(InvalidDocument, match="a raw record goes into a field of type string, and there is none"):
+    with pytest.raises(InvalidDocument, match="a raw record needs a field of type string, but there is none"):
         StreamSpec.from_document({"stream": "s", "format": "raw", "schema": {"x": "double"}})
     with pytest.raises(InvalidDocument, match="raw: is for 'format: raw', but this is json"):
         StreamSpec.from_document({"stream": "s", "raw": {"encoding": "utf8"}, "schema": {"x": "double"}})

@@ -193,9 +193,9 @@ def test_a_text_stays_one_where_more_than_a_few_are_odd(good: int, odd: int, kin
         proposal = of_column(texts, form)
         spec = proposal.document["schema"]["v"]
         assert (spec if isinstance(spec, str) else spec["type"]) == kind
-        assert any("v is a text: too many of its values are no numbers, as 'n/a'" in one for one in proposal.notes) == (
-            kind == "string"
-        )
+        assert any(
+            "v is a string, because too many values are not numbers, as 'n/a'" in one for one in proposal.notes
+        ) == (kind == "string")
 
 
 @pytest.mark.parametrize("form", ["csv", "json"])
@@ -221,14 +221,14 @@ def test_an_object_that_few_records_have_otherwise_is_no_field(other: Any) -> No
     assert list(proposal.document["schema"]) == ["id", "lat", "city"]
     assert (proposal.records, proposal.accepted) == (60, 60)
     shown = json.dumps(other)
-    assert f"$.gps is an object; in 1 of 60 records it is something else, as {shown}; left out" in proposal.notes
+    assert f"$.gps is an object, but in 1 of 60 records it has another type, as {shown}; left out" in proposal.notes
 
 
 def test_a_time_in_another_unit_changes_no_type() -> None:
     times = [{"ts": 1_793_534_400 + at} for at in range(99)]
     proposal = infer("\n".join(map(json.dumps, [*times[:40], {"ts": 1_793_534_440_000}, *times[40:]])))
     assert proposal.document["schema"] == {"ts": {"type": "timestamp", "unit": "s"}}
-    assert "ts: values that are no times of 2000 to 2099 in s: 1 of 100, as 1793534440000" in proposal.notes
+    assert "ts: values that are not times of 2000 to 2099 in s: 1 of 100, as 1793534440000" in proposal.notes
 
 
 @pytest.mark.parametrize(("unit", "digits"), [("s", 0), ("ms", 3), ("us", 6), ("ns", 9)])
@@ -261,11 +261,11 @@ def test_a_blank_behind_a_delimiter_is_part_of_the_value() -> None:
     assert proposal.document["schema"] == dict.fromkeys(("id", "ts", "v", "ok"), "string")
     assert (proposal.records, proposal.accepted) == (3, 3)
     assert (
-        'values begin with a blank, as " 2026-11-24 06:00", which is part of them: send them without it, or take it away by trim'
+        'values begin with a blank, as " 2026-11-24 06:00", which is a part of them; send them without it, or remove it with trim'
         in proposal.notes
     )
     assert (
-        'v is a text: there are blanks around its numbers, as " 1.5"; a pipeline takes the numbers out of it by '
+        'v is a string, because there are blanks around its numbers, as " 1.5"; convert it in a pipeline: '
         'derive: {v_number: "try_cast(trim(v) as double)"}' in proposal.notes
     )
     assert any("derive: {ok_is_true: \"lower(trim(ok)) = 'true'\"}" in note for note in proposal.notes)
@@ -288,7 +288,7 @@ def test_comments_above_csv_are_said() -> None:
     assert list(proposal.document["schema"]) == ["id", "ts", "v"]
     assert (proposal.records, proposal.accepted) == (2, 2)
     assert (
-        "comments (#) above the rows, which no reader of files leaves out: 2; take them away: tail -n +3 FILE"
+        "comments (#) above the rows, which are not skipped when files are read: 2; remove them: tail -n +3 FILE"
         in proposal.notes
     )
     assert list(infer("#id,v\na,1\nb,2\n").document["schema"]) == ["f_id", "v"]  # that is the line of names
@@ -299,25 +299,25 @@ def test_comments_above_csv_are_said() -> None:
     [
         (
             ["20,5", "21", "-3,25"],
-            'v is a text: its numbers have a decimal comma, as "20,5"; a pipeline makes numbers of them by derive: {v_number: '
+            'v is a string with decimal commas, as "20,5"; convert it in a pipeline: derive: {v_number: '
             "\"try_cast(replace(v, ',', '.') as double)\"}",
             "double",
         ),
         (
             ["True", "False"],
-            'v is a text: it says "True", and only true and false are booleans; a pipeline makes them of it by derive: '
+            'v is a string with values as "True", but booleans are only true and false; convert it in a pipeline: derive: '
             "{v_is_true: \"lower(v) = 'true'\"}",
             "boolean",
         ),
         (
             ["1.5", "NaN", "2"],
-            "v is a text: too many of its values are no numbers, as 'NaN'; a pipeline takes the numbers out of it by derive: "
+            "v is a string, because too many values are not numbers, as 'NaN'; convert it in a pipeline: derive: "
             '{v_number: "try_cast(v as double)"}',
             "double",
         ),
         (
             ["24.11.2026 08:00:00", "25.11.2026 08:00:00"],
-            'v is a text: times as "24.11.2026 08:00:00" are not guessed at; a pipeline makes a timestamp of it by derive: '
+            'v is a string: times as "24.11.2026 08:00:00" are ambiguous, so they are not converted; in a pipeline, write derive: '
             "{v_time: \"to_timestamp(v, 'dd.MM.yyyy HH:mm:ss')\"}, as docs/formats.md shows (Times in other forms)",
             "timestamp",
         ),
@@ -399,7 +399,7 @@ def test_an_array_that_few_records_have_gives_no_rows() -> None:
     proposal = infer("\n".join(map(json.dumps, [{"v": 1, "errors": [{"code": 3}]}, {"v": 2}, {"v": 3}])))
     assert proposal.document == {"stream": "s", "format": "json", "schema": {"v": "long"}}
     assert proposal.accepted == 3
-    assert "$.errors is an array: take single elements by a path, as $.errors[0]; left out" in proposal.notes
+    assert "$.errors is an array; read single elements by a path, as $.errors[0]; left out" in proposal.notes
 
 
 def test_maps_with_arrays_of_maps_are_read_as_they_are() -> None:
@@ -463,7 +463,7 @@ def test_a_file_of_parquet_brings_its_schema(tmp_path: Path) -> None:
     assert not [note for note in proposal.notes if "left out" in note]
     (file := tmp_path / "rows.parquet").write_bytes(sample)
     assert sum(map(len, read_records(file, record_format(StreamSpec.from_document(proposal.document))))) == 2
-    with pytest.raises(NoSampleError, match="no file of Parquet that can be read"):
+    with pytest.raises(NoSampleError, match="not a readable Parquet file"):
         infer_stream("s", sample[:-20])
 
 
@@ -490,7 +490,7 @@ def test_times_of_parquet_that_are_none_are_said(column: pa.Array, why: str, tmp
     pq.write_table(pa.table({"at": column}), file)
     with pytest.raises(PermanentError, match=f"rows.parquet can't be read as Parquet: .*{why}"):
         list(read_records(file, RecordFormat("json", (), {})))
-    with pytest.raises(NoSampleError, match=f"no file of Parquet that can be read .*{why}"):
+    with pytest.raises(NoSampleError, match=f"not a readable Parquet file .*{why}"):
         infer_stream("s", file.read_bytes())
 
 
@@ -619,7 +619,7 @@ def test_columns_without_values_and_of_one_name_are_columns() -> None:
 def test_a_time_without_a_zone_is_pointed_out(time: str | int, is_one: bool) -> None:
     proposal = infer(json.dumps({"id": "m1", "time": time}))
     assert [note for note in proposal.notes if "no time zone" in note] == [
-        "time names no time zone, so it is UTC; if it is not, add tz: Asia/Kolkata or another"
+        "time has no time zone, so it is read as UTC; otherwise add tz: Asia/Kolkata or another zone"
     ] * is_one
 
 
@@ -635,7 +635,7 @@ def test_a_time_without_a_zone_is_pointed_out(time: str | int, is_one: bool) -> 
         ),
         ("v\n1\n".encode("utf-16"), "UTF-16, .*iconv -f UTF-16 -t UTF-8"),
         (b"[1, 2]", "no JSON object"),
-        (b'{"a":\n{"b":\n', "most lines are none"),
+        (b'{"a":\n{"b":\n', "most lines can't be read"),
     ],
 )
 def test_where_nothing_can_be_told_it_says_so(sample: bytes, why: str) -> None:
@@ -720,7 +720,7 @@ def test_what_no_document_can_name_is_left_out_and_it_is_said(wrap: Any) -> None
     proposal = infer_stream("s", "\n".join(map(json.dumps, [wrap({**wide, "id": 1, "v": 2.5}), *good])).encode())
     assert expected.items() <= proposal.document["schema"].items()
     assert len(proposal.document["schema"]) <= 1_000
-    assert any("fields that the fewest records have" in note for note in proposal.notes)
+    assert any("fields that occur in the fewest records" in note for note in proposal.notes)
 
 
 NAMES = st.sampled_from(["a", "A", "b", "wind-speed", "window", "_x", "1st", "ä", "ts", "strandline", "x.y"])
@@ -828,5 +828,5 @@ def test_a_file_of_avro_brings_its_schema() -> None:
     fields = {"id": "string", "when": "timestamp", "cost": "decimal(6,2)", "v": "double?"}
     assert proposal.document["schema"] == fields
     assert (proposal.document["format"], proposal.accepted, proposal.rejected) == ("avro", 2, [])
-    with pytest.raises(NoSampleError, match="is no file of Avro that can be read"):
+    with pytest.raises(NoSampleError, match="is not a readable Avro file"):
         infer_stream("s", file.getvalue()[:-20])

@@ -77,7 +77,7 @@ def problems(text: str) -> list[str]:
         ("rated: 100", "rated: x", ':5: rows[0]: rated: expected a double, got "x"'),
         ("area: 8", "area: -8", ":6: rows[1]: area: expected an integer >= 0, got -8"),
         ("owner: me", "ovner: me", ":6: rows[1]: ovner is not in the lookup's schema"),
-        ("site: B", "site: A", ":6: rows[1]: has the key site 'A', as has line 5; a key stands once"),
+        ("site: B", "site: A", ":6: rows[1]: has the same key site 'A' as line 5; each key must be unique"),
         ("key: site", "key: sites", ":3: key: 'sites' is not a field of the schema; did you mean 'site'?"),
         ("key: site", "key: [site, site]", ":3: key[1]: 'site' occurs twice"),
         ("key: site", "key: rated", ":3: key: 'rated' is a double, which isn't a reliable key"),
@@ -233,12 +233,12 @@ def test_a_file_of_rows_is_sent_with_its_document(tmp_path: Path) -> None:
         (
             "a.csv",
             "site,rated,area\nA,1,1\nB,1,1\nA,2,2\n",
-            "a.csv:4: file: has the key site 'A', as has line 2; a key",
+            "a.csv:4: file: has the same key site 'A' as line 2; each key",
         ),
         (
             "a.ndjson",
             '{"site":"A","rated":1,"area":1}\n\n{"site":"A","rated":1,"area":1}\n',
-            "a.ndjson:3: file: has the key",
+            "a.ndjson:3: file: has the same key",
         ),
         ("a.csv", 'site,rated,area,owner\n"A\n\nB",1,1,me\nA,1,1.5,\n', "a.csv:5: file: area: expected an integer"),
         ("a.csv", "site,rated,area\nA,1,1.5\n", "a.csv:2: file: area: expected an integer"),

@@ -135,7 +135,7 @@ def test_text_stands_for_a_number_only_where_the_schema_says_so() -> None:
 
 # --- An array, a row for each element
 
-TOO_LARGE = f"its elements, each with what stands beside them, have more than {EXPLODED_BYTES_MAX} bytes"
+TOO_LARGE = f"its elements, each with the other members of the record, have more than {EXPLODED_BYTES_MAX} bytes"
 READINGS = {"device": "string", "t": {"type": "double", "from": "$.temp"}}
 
 
@@ -274,8 +274,8 @@ def test_a_bare_value_goes_where_nothing_else_does() -> None:
     assert rejected == [
         '3 schema: temp: expected a double, got "warm"',
         "4 decode: not UTF-8: invalid start byte (byte 0)",
-        "5 schema: which of the fields device, temp the value is can't be told; mark one with 'from: $'",
-        "6 schema: topic and query fill every field; none is left for the value",
+        "5 schema: it is unknown which of the fields device, temp contains the value; mark one with 'from: $'",
+        "6 schema: topic and query fill every field, so no field can contain the value",
     ]
 
 
@@ -550,7 +550,7 @@ def test_each_example_is_a_stream_with_a_pipeline_that_fits(path: Path) -> None:
         ({"a": {"type": "long", "from": '$["\\ud800"]'}}, {}, "schema.a.from: '$[\"\\\\ud800\"]' is not a path"),
         ({"a": {"type": "long", "from": "$[0].ts"}, "b": "long"}, {}, "begins with an index, but a record of format json is"),
         ({"a": {"type": "string", "text": True}}, {}, "schema.a.text: a string is text anyway"),
-        ({"a": {"type": "long", "from": "$.b.c"}}, {"format": "csv"}, "schema.a.from: '$.b.c' is no column; expected '$.NAME'"),
+        ({"a": {"type": "long", "from": "$.b.c"}}, {"format": "csv"}, "schema.a.from: '$.b.c' is not a column; expected '$.NAME'"),
         ({"a": "long"}, {"csv": {"delimiter": ";"}}, "csv: is for 'format: csv', but this is json"),
         ({"a": "long"}, {"format": "csv", "csv": {"columns": ["b"]}}, "csv.columns: 'b' is not a field of the schema"),
         ({"a": "long"}, {"format": "csv", "csv": {"delimiter": "\n"}}, "csv.delimiter: '\\n' can't stand between values"),

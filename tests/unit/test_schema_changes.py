@@ -162,9 +162,9 @@ def test_a_line_of_csv_and_a_bare_value_stay_what_they_are() -> None:
         stream(format="csv"),
         StreamSpec.from_document({"stream": "s", "format": "value", "schema": {"v": "long"}}),
     )
-    assert "what a line of csv is" in refused_changes([csv], stream({"wind": "double?"}, format="csv"))[0]
+    assert "columns of csv" in refused_changes([csv], stream({"wind": "double?"}, format="csv"))[0]
     more = StreamSpec.from_document({"stream": "s", "format": "value", "schema": {"v": "long", "w": "long?"}})
-    assert "mark the one that it is" in refused_changes([value], more)[0]
+    assert "mark this field" in refused_changes([value], more)[0]
 
 
 def test_a_name_that_comes_back_must_hold_what_it_held() -> None:

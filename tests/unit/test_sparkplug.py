@@ -234,11 +234,11 @@ def test_a_sequence_runs_over_and_a_missing_birth_of_a_device_counts_in_it() -> 
         (payload(metric("a", 1, "Int32"), metric("a", 1, "Int32"), seq=0), "declares metric 'a' twice"),
         (payload(metric("a", 1, "Int32", alias=1), metric("b", 1, "Int32", alias=1), seq=0), "declares alias 1 twice"),
         (payload(metric(value=1, kind="Int32"), seq=0), "neither name nor alias"),
-        (payload(metric("a", 1, kind="Int32"), seq=0), "neither it nor the birth before it says its datatype"),
+        (payload(metric("a", 1, kind="Int32"), seq=0), "neither it nor the birth before it has its datatype"),
         (payload(metric("a", datatype="Int32"), seq=0), "it has no int_value or long_value, as Int32 needs"),
         (payload(metric("a", 300, "UInt8"), seq=0), "300 is no UInt8"),
-        (payload(metric("a", b"\x01", "Int16Array"), seq=0), "no whole number of elements"),
-        (payload(metric("a", b"\x01", "BooleanArray"), seq=0), "its bytes are no BooleanArray"),
+        (payload(metric("a", b"\x01", "Int16Array"), seq=0), "not a multiple of the element size"),
+        (payload(metric("a", b"\x01", "BooleanArray"), seq=0), "its bytes are not a BooleanArray"),
         (b'{"points":[1', "not JSON"),
     ],
 )
@@ -426,7 +426,7 @@ def test_each_row_has_a_dead_letter_of_its_own_that_repeats_no_other() -> None:
 
 def test_messages_of_a_node_must_come_to_one_partition() -> None:
     for wrong in ({"key": None}, {"mqtt": None}, {"mqtt": {"topics": ["a/+/+/+"], "fields": {"node": 1}}}):
-        with pytest.raises(InvalidDocument, match="must come to one partition"):
+        with pytest.raises(InvalidDocument, match="must be in one partition"):
             StreamSpec.from_document({name: one for name, one in (STREAM | wrong).items() if one is not None})
     single = {name: one for name, one in STREAM.items() if name != "key"} | {"partitions": 1}
     assert StreamSpec.from_document(single).format == "sparkplug"

@@ -307,7 +307,7 @@ def test_samples_of_prometheus() -> None:
         (b"", "Snappy"),
         (b"\xff\xff\xff\xff\xff\xff", "length of a Snappy block"),
         (b"\xff\xff\xff\xff\x0f" + b"\x00" * 10, "bytes unpacked"),
-        (b"\x05\x00", "no Snappy block"),
+        (b"\x05\x00", "not a Snappy block"),
         (snappy(b"\x0a\x05"), "not a request of Prometheus"),
     ],
 )

@@ -79,7 +79,7 @@ def test_packed_maps_are_told_from_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("records", "why"), [([], "holds no record"), ([b"\xff\xfe", b"\xc1"], "neither text nor maps")]
+    ("records", "why"), [([], "contains no record"), ([b"\xff\xfe", b"\xc1"], "neither text nor maps")]
 )
 def test_a_topic_that_tells_nothing_says_so(records: list[bytes], why: str) -> None:
     with pytest.raises(NoSampleError, match=why):

@@ -1,4 +1,4 @@
-"""What a format must do, for those of Strandline and of packages: `tests/contract/test_formats.py` checks all of them by it."""
+"""The contract of formats, built in or from packages. `tests/contract/test_formats.py` checks all formats with `check_format`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FormatUnderTest:
 @dataclass
 class _Outcomes:
     rows: list[str] = field(default_factory=list)
-    """The values of each row, or the reason and message of its rejection, in order."""
+    """Values of each row, or reason and message of its rejection, in their order."""
     letters: list[bytes | None] = field(default_factory=list)
     """Value of the dead letter of each rejected row."""
     of_columns: int = 0
@@ -59,7 +59,7 @@ class _Stream:
         self._decoder = Decoder(self._config.fields, EventTimeSource(None), self._names)
 
     def outcomes(self, values: Sequence[bytes], *, by_columns: bool = True) -> _Outcomes:
-        """Return what becomes of these records. `by_columns`: False if the fast path isn't used."""
+        """Return the outcomes of these records. `by_columns`: False to leave out the fast path."""
         reader = RowReader(self._config, self._schemas)
         if not by_columns:
             reader.leave_columns()
@@ -76,7 +76,7 @@ class _Stream:
 
 
 def check_format(case: FormatUnderTest) -> None:
-    """Raise AssertionError unless the format keeps its contract with these records."""
+    """Raise AssertionError unless the format keeps its contract for these records."""
     stream = _Stream(case)
     spec = stream.spec
     assert StreamSpec.from_document(spec.as_document()) == spec, "a stored document is the same document"
@@ -101,7 +101,7 @@ def _check_records(case: FormatUnderTest, alone: dict[bytes, _Outcomes]) -> None
 
 
 def _check_columns(case: FormatUnderTest, stream: _Stream, alone: dict[bytes, _Outcomes]) -> None:
-    """Neither the fast path nor neighbours change what becomes of a record."""
+    """Check that neither the fast path nor neighbours change the outcome of a record."""
     chance = random.Random(1)  # noqa: S311
     plain = [chance.choice(case.good) for _ in range(_RECORDS)]
     mixed = [chance.choice([*case.good] * 8 + [*case.broken]) for _ in range(_RECORDS)]
@@ -116,7 +116,7 @@ def _check_columns(case: FormatUnderTest, stream: _Stream, alone: dict[bytes, _O
 
 
 def _check_mutants(case: FormatUnderTest, stream: _Stream) -> None:
-    """Whatever the bytes are, a record is accepted or rejected, and both ways agree."""
+    """Check that a record with any bytes is accepted or rejected, and that both paths agree."""
     chance = random.Random(2)  # noqa: S311
     for _ in range(_SHUFFLES):
         values = [_mutant(chance.choice(case.good), chance) for _ in range(ROWS_MIN)]

@@ -1,6 +1,6 @@
-"""Parses the decimals of records: JSON numbers, or strings that hold nothing but a number, to an exact number.
+"""Parses the decimals of records, which are JSON numbers or strings with only a number, to exact numbers.
 
-There is a parser for a single value, which defines the meaning, and one for a column, which must agree.
+The parser for a single value defines the result. The parser for a column must agree with it.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ class DecimalParser:
 
     def __init__(self, type_name: str, least: float | None, greatest: float | None) -> None:
         sizes = digits_of(type_name)
-        assert sizes is not None, "asked of a field that is no decimal"
+        assert sizes is not None, "only called for decimals"
         precision, scale = sizes
         self._context = decimal.Context(prec=precision, traps=[decimal.Inexact, decimal.InvalidOperation])
         self._last_digit = decimal.Decimal((0, (1,), -scale))
         self._least = None if least is None else decimal.Decimal(str(least))
         self._greatest = None if greatest is None else decimal.Decimal(str(greatest))
         self._arrow_type = arrow_type(type_name)
-        # The texts that mean the same to Arrow, once the quotes are off, and fit into the type.
+        # The strings that have the same meaning for Arrow, without their quotes, and that fit into the type.
         whole = rf"\d{{1,{precision - scale}}}" if precision > scale else "0"
         number = rf"-?{whole}(?:\.\d{{1,{scale}}})?" if scale else rf"-?{whole}"
         self._usual_text = f'^(?:{number}|"{number}")$'
 
     def parse(self, text: bytes) -> decimal.Decimal | None:
-        """Return the exact number in the field's scale, or None when it is no number, does not fit or is out of range."""
+        """Return the exact number in the field's scale. None if it isn't a number, doesn't fit, or is out of range."""
         if text.startswith(b'"'):
-            if b"\\" in text:  # digits may be spelled as escapes
+            if b"\\" in text:  # digits can be written as escapes
                 try:
                     text = msgspec.json.encode(msgspec.json.decode(text, type=str))
                 except ValueError:
@@ -49,18 +49,18 @@ class DecimalParser:
                 return None
             text = text[1:-1]
         try:
-            # Refuses what is no number, and more digits than the type has, before or after the point.
+            # Refuses text that isn't a number, and numbers with more digits than the type has, before or after the point.
             number = decimal.Decimal(text.decode()).quantize(self._last_digit, context=self._context)
         except decimal.DecimalException:
             return None
         return number if self._is_in_range(number) else None
 
     def parse_column(self, texts: list[msgspec.Raw]) -> tuple[pa.Array, Marks]:
-        """Return the number of each value, null where `parse` returns None, and which values are strings.
+        """Return the number of each value, null if `parse` returns None, and a mask of the values that are strings.
 
-        Arrow reads the usual forms, and `parse` each other one.
+        Arrow reads the usual forms, and `parse` reads the others.
         """
-        # No JSON text holds a NUL. To take the texts apart again costs less than a Python object for each.
+        # No JSON text contains a NUL. Splitting the joined text again costs less than a Python object for each.
         column = pc.split_pattern(pa.array([b"\0".join(texts)], pa.binary()), b"\0").values[: len(texts)]
         assert len(column) == len(texts), "a NUL in a JSON text"
         usual = pc.match_substring_regex(column, self._usual_text)

@@ -1,8 +1,8 @@
-"""The bytes of many records to typed Arrow columns, at about three million small records a CPU-second.
+"""Converts the bytes of many records to typed Arrow columns: about three million small records per CPU-second.
 
-A record's outcome depends on its own bytes, its log time and the watermark, never on its neighbours or on how records
-are cut into calls: what is accepted is a pure function of the log. `RecordValidator` defines the outcome, one record at a
-time. The fast path here may only accept; it hands every doubtful record to the validator.
+The outcome of a record depends on its bytes, its log time, and the watermark. It never depends on neighbours or on how records
+are divided into calls, so it is a pure function of the log. `RecordValidator` defines the outcome of one record. The fast path
+here can only accept records. It passes every doubtful record to the validator.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ from strandline.processing.pipelines.event_time import EventTimeSource
 __all__ = ["Decoded", "Decoder", "RecordField", "RejectedRecord"]
 
 _BLOCK_ROWS = 1_024
-"""The bytes of so many rows are tested together: few enough that one bad record costs little, many enough that a test
-costs next to nothing a row."""
+"""Number of rows whose bytes are tested together. It is low enough that one bad record costs little, and high enough that the
+test of a row costs almost nothing."""
 _GROUP_ROWS = 32
-"""So many doubtful rows are searched for repeated keys together. Where one may be, they are searched one by one."""
+"""Number of doubtful rows that are searched for repeated keys together. If one can have them, the rows are searched one by one.
+"""
 _QUOTE = ord('"')
 _QUOTES_OF = {str: 4, msgspec.UnsetType: 0, type(None): 2, bool: 2, int: 2, float: 2}
-"""How many quotes a field takes, by the type of its value: two for its key, and two more for a string. A missing one: none."""
-
+"""Number of quotes of a field, by the type of its value: two for its key, and two more for a string. None for a missing field."""
 _NEAR_MICROS = 366 * 86_400 * 1_000_000
-"""An event within a year of its arrival is near to it."""
+"""An event time within a year of the arrival is near to it."""
 
 _NULL = msgspec.Raw(b"null")
 
 Places = npt.NDArray[np.int64]
 NEVER_LATE = np.iinfo(np.int64).min
-"""The watermark of a slice for which no record can be late."""
+"""Watermark of a slice for which no record can be late."""
 NEVER_AHEAD = np.iinfo(np.int64).max
-"""How far ahead of its log time a record may be where none can be too far."""
+"""Limit on the time ahead of the log time, for which no record is too far ahead."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class RejectedRecord:
     """A rejected record."""
 
     index: int
-    """Its index among the values of the call."""
+    """Index among the values of the call."""
     reason: str
-    """`decode`, `schema`, `time_unit`, `future_event` or `late`: the first of these that holds."""
+    """`decode`, `schema`, `time_unit`, `future_event` or `late`: the first of these that applies."""
     message: str
     ahead_ms: int | None = None
     """How far a record with reason `future_event` is ahead of its log time. None for other reasons."""
@@ -82,16 +82,16 @@ class RejectedRecord:
 
 @dataclass(frozen=True)
 class Decoded:
-    """What one call read."""
+    """The result of one call."""
 
     arrays: dict[str, pa.Array]
-    """The columns asked for, of the accepted records, in the order of the values."""
+    """Requested columns of the accepted records, in the order of the values."""
     event_time: pa.Array
-    """Of the accepted records, `timestamp('us', tz='UTC')`."""
+    """Event time of the accepted records, `timestamp('us', tz='UTC')`."""
     rejects: list[RejectedRecord]
-    """In the order of the values."""
+    """Rejected records in the order of the values."""
     latest_event_ms: int | None
-    """The greatest event time of the accepted records, rounded down; None when there are none."""
+    """Latest event time of the accepted records, rounded down. None if there are no accepted records."""
     misfits: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Field -> number of accepted records whose value has another type, and is null (`or_null`)."""
 
@@ -99,7 +99,7 @@ class Decoded:
 class Decoder:
     """Decodes the records of one stream for one job. Keeps no state between calls.
 
-    Raises ValueError when the event-time field is not a declared timestamp, or a column is not declared.
+    Raises ValueError if the event-time field isn't a declared timestamp, or a column isn't declared.
     """
 
     def __init__(
@@ -118,12 +118,12 @@ class Decoder:
             raise ValueError(f"no declared field {', '.join(unknown)}; declared are {', '.join(names)}")
         self._fields = list(fields)
         self._event_time: int | None = None
-        """The place of the event-time field; None: log time is event time."""
+        """Index of the event-time field. None if log time is event time."""
         for name in event_time_fields:
             self._event_time = at = names.index(name)
             if fields[at].type != "timestamp":
                 raise ValueError(f"the event-time field {name} is a {fields[at].type}, not a timestamp")
-            # A record without event time has no place in any window, whatever the field's declaration says.
+            # A record without event time belongs to no window, whatever the declaration of the field says.
             self._fields[at] = replace(fields[at], required=not event_time.or_log)
         self._needed = [(name, names.index(name)) for name in columns_needed]
         self._validator = RecordValidator(self._fields)
@@ -140,15 +140,15 @@ class Decoder:
     ) -> Decoded:
         """Return the accepted records as columns, and the others with the reason.
 
-        `watermarks_ms`: a record with an earlier event time is late (where late records revise results: too late for that).
-        `max_ahead_ms`: how far it may be ahead of its log time. Each is one number for all records, or one for each record; None,
-        NEVER_LATE and NEVER_AHEAD stand for no limit.
-
-        1. Read each record into a row; one that cannot be read goes to the validator.
+        1. Read each record into a row. Records that can't be read go to the validator.
         2. Read the timestamps and decimals of all rows.
-        3. Give the rows that are in doubt to the validator.
-        4. Reject what is too far ahead of its log time, then what is behind the watermark.
-        5. Lay the accepted rows out as columns.
+        3. Pass doubtful rows to the validator.
+        4. Reject records that are too far ahead of their log time, then records below the watermark.
+        5. Build columns of the accepted rows.
+
+        `watermarks_ms`: a record with an earlier event time is late. If late records revise results, it is too late for that.
+        `max_ahead_ms`: maximum time ahead of the log time. Both are one number for all records, or one number for each record.
+        None, NEVER_LATE, and NEVER_AHEAD mean no limit.
         """
         if isinstance(values, ReadColumns):
             return self._decode_columns(values, log_times_ms, watermarks_ms, max_ahead_ms)
@@ -180,7 +180,7 @@ class Decoder:
         watermarks_ms: Micros | int | None,
         max_ahead_ms: Micros | int | None,
     ) -> Decoded:
-        """What `decode` returns of the texts. Records that the columns don't stand for are decoded by theirs."""
+        """Return the result of `decode`. Records that the columns don't represent are decoded from their text."""
         count, columns = len(read), read.columns
         fits = read.fits.copy()
         for field in self._fields:
@@ -212,7 +212,7 @@ class Decoder:
         return _in_order(decoded, np.flatnonzero(keep), rest, others)
 
     def _event_micros(self, columns: _Columns, log_times_ms: Micros) -> Micros:
-        """Return the event time of each row; that of one in doubt, which the validator rejects, means nothing."""
+        """Return the event time of each row. It has no meaning for doubtful rows, which the validator reads."""
         if self._event_time is None:
             return log_times_ms * 1000
         if self._fields[self._event_time].required:
@@ -222,15 +222,15 @@ class Decoder:
     def _read_rows(self, values: Sequence[JsonText]) -> tuple[list[Any], Sequence[Any], list[RejectedRecord]]:
         """Return a row for each value, the bytes of each row, and the rejects.
 
-        A good record stands in for each reject, in the rows and in the bytes, so that places stay the same; the caller
-        leaves it out. There are no rows when all records are rejected.
+        A good record replaces each rejected one in the rows and in the bytes, so that indices stay the same. The caller leaves it
+        out. There are no rows if all records are rejected.
         """
         rows: list[Any] = []
         rejects = []
         unread = iter(values)
         while len(rows) < len(values):
             try:
-                # Stops at the first record that cannot be read, and keeps the rows before it.
+                # Stops at the first record that can't be read, and keeps the rows before it.
                 rows.extend(map(self._parse, unread))  # type: ignore[arg-type]  # None raises TypeError
             except (ValueError, TypeError, RecursionError):
                 index = len(rows)
@@ -249,20 +249,20 @@ class Decoder:
         return rows, sources, rejects
 
     def _doubtful_texts(self, values: Sequence[Any], columns: _Columns) -> set[int]:
-        """Return the rows that may break a rule unknown to the parser: UTF-8 throughout, nesting, each key once.
+        """Return the rows that can break a rule that the parser doesn't check: UTF-8, depth of nesting, and unique keys.
 
-        Each test looks at all bytes of a block at once. Only where it fails are rows tested one by one.
+        Each test reads all bytes of a block. Rows are only tested one by one if it fails.
         """
         doubtful: set[int] = set()
         for first in range(0, len(values), _BLOCK_ROWS):
             block = values[first : first + _BLOCK_ROWS]
-            # A row begins and ends with a brace or a blank, so no character, key or escape can span two of them.
+            # A row begins and ends with a brace or a blank, so no character, key, or escape can span two rows.
             text = b"".join(block)
             data = np.frombuffer(text, np.uint8)
             if not text.isascii() and not _is_utf8(text):
                 doubtful.update(first + at for at, value in enumerate(block) if not _is_utf8(value))
-            # Each member of a row takes two quotes for its key, and two more for a string. With no quote left over,
-            # nothing else stands in any row: no second key, no key with an escape in it, and nothing nested.
+            # Each member of a row has two quotes for its key, and two more for a string. If there are no other quotes, no row
+            # contains anything else: no second key, no key with an escape, and nothing nested.
             quotes = columns.quotes[first : first + _BLOCK_ROWS]
             left_over = np.count_nonzero(data == _QUOTE) - quotes.sum()
             if left_over == 0:
@@ -279,7 +279,7 @@ class Decoder:
         return doubtful
 
     def _repeated_keys(self, values: Sequence[Any], rows: Places, columns: _Columns) -> list[int]:
-        """Return those of the rows that may have a declared key twice."""
+        """Return the rows that can have a declared key twice."""
         found = []
         for first in range(0, len(rows), _GROUP_ROWS):
             group = rows[first : first + _GROUP_ROWS]
@@ -292,7 +292,7 @@ class Decoder:
         return found
 
     def _may_repeat_keys(self, text: bytes, rows: Places, columns: _Columns) -> bool:
-        """Return False when no key can be spelled with an escape, and each key is found as often as rows have it."""
+        """Return False if no key can be written with an escape, and the number of each key is the number of rows that have it."""
         return b"\\" in text or any(
             text.count(key) != columns.count_present(at, rows) for at, key in enumerate(self._keys)
         )
@@ -311,12 +311,12 @@ class Decoder:
         if self._event_time is not None:
             self._reject_by_unit(self._fields[self._event_time], event_micros, keep, log_times_ms, rejects)
         for at in np.flatnonzero(keep & (event_micros < 0)).tolist():
-            keep[at] = False  # nearly always a time in another unit than the declared one
+            keep[at] = False  # nearly always a time in another unit than the declared unit
             message = f"{name}: {format_timestamp(event_micros[at])} is before 1970-01-01 UTC; is the unit right?"
             rejects.append(RejectedRecord(at, REASON_SCHEMA, message))
         if max_ahead_ms is not None:
             most_ms = np.broadcast_to(np.asarray(max_ahead_ms, np.int64), len(log_times_ms))[: len(keep)]
-            # Rounded up, so that one microsecond too many is too many.
+            # Rounded up, so that one microsecond over the limit is too much.
             ahead_ms = -(-event_micros // 1000) - np.asarray(log_times_ms, np.int64)[: len(keep)]
             for at in np.flatnonzero(keep & (ahead_ms > most_ms)).tolist():
                 keep[at] = False
@@ -339,12 +339,12 @@ class Decoder:
         log_times_ms: Sequence[int],
         rejects: list[RejectedRecord],
     ) -> None:
-        """Clear `keep` and add a reject for each kept row that is far from its log time, and in another unit is near to it."""
+        """Clear `keep` and add a reject for each kept row that is far from its log time, but near to it in another unit."""
         log_micros = np.asarray(log_times_ms, np.int64)[: len(keep)] * 1000
         is_far = keep & (np.abs(event_micros - log_micros) > _NEAR_MICROS)
         if not is_far.any():
             return
-        # As floats, because a product may not fit 64 bits; what is near by them is looked at exactly.
+        # As floats, because a product can exceed 64 bits. Times that are near are checked exactly.
         factors = [PER_SECOND[field.time_unit] / per_second for per_second in PER_SECOND.values()]
         near = [np.abs(event_micros * factor - log_micros) <= 1.001 * _NEAR_MICROS for factor in factors]
         for at in np.flatnonzero(is_far & np.any(near, axis=0)).tolist():
@@ -360,25 +360,25 @@ class Decoder:
 
 
 class _Columns:
-    """The rows of one call, field by field."""
+    """The rows of one call, by field."""
 
     def __init__(self, validator: RecordValidator, extracts: list[Callable[[], list[Any]]], rows: int) -> None:
         self._fields = validator.fields
         self._extracts = extracts
         self._arrays: dict[int, pa.Array] = {}
         self._values: dict[int, list[Any]] = {}
-        """Of the fields that were read without an array: most are not asked for."""
+        """Values of fields that were read without an array, because most of them aren't requested."""
         self._missing: dict[int, Marks] = {}
         self.micros: dict[int, Micros] = {}
-        """The timestamps, by the field's place."""
+        """Timestamps, by the index of the field."""
         self.valid: dict[int, Marks] = {}
-        """Where a row has one."""
+        """Rows with a timestamp, by the index of the field."""
         self.doubtful: set[int] = set()
-        """The rows with a text that is no time, or a decimal that does not fit."""
+        """Rows with a string that isn't a time, or a decimal that doesn't fit."""
         self.misfits: dict[int, Marks] = {}
-        """By the field's place: where a value of another type is null."""
+        """Rows in which a value of another type is null, by the index of the field."""
         self.quotes = np.zeros(rows, np.int64)
-        """How many quotes each row takes when nothing stands in it but declared fields, each once."""
+        """Number of quotes of each row, if it contains only declared fields, each once."""
         for at, field in enumerate(validator.fields):
             decimal_parser = validator.decimal_parsers.get(at)
             if at in validator.parsers:
@@ -393,11 +393,11 @@ class _Columns:
                 self._read_values(at)
 
     def count_present(self, at: int, rows: Places) -> int:
-        """Return how many of the rows have a field, be it null."""
+        """Return the number of rows that have a field, including nulls."""
         return len(rows) - (int(self._missing[at][rows].sum()) if at in self._missing else 0)
 
     def count_misfits(self, keep: Marks) -> dict[str, int]:
-        """Return how many of the kept rows have a value of another type that is null, by field."""
+        """Return, by field, the number of kept rows with a value of another type that is null."""
         counts = {self._fields[at].name: int(np.count_nonzero(marks & keep)) for at, marks in self.misfits.items()}
         return {name: count for name, count in counts.items() if count}
 
@@ -406,7 +406,7 @@ class _Columns:
         array = self._arrays.get(at)
         if array is None:
             values = self._values[at] if at in self._values else self._extracts[at]()
-            # What a record lacks stands as UNSET among the values, which is no value to Arrow.
+            # A missing member is UNSET among the values, which Arrow can't convert.
             array = pa.array(values, arrow_type(self._fields[at].type), mask=self._missing.get(at))
         return array if keep.all() else array.filter(pa.array(keep))
 
@@ -436,7 +436,7 @@ class _Columns:
         self._arrays[at] = pa.array(self.micros[at], mask=mask).cast(arrow_type(field.type))
 
     def _without_unset(self, at: int, texts: list[Any]) -> list[Any]:
-        """Return the texts with `null` for what is missing, and keep in mind where that is."""
+        """Return the JSON values with `null` for missing members, and record where they are missing."""
         self._missing[at] = np.array([text is msgspec.UNSET for text in texts], np.bool_)
         return [_NULL if text is msgspec.UNSET else text for text in texts]
 
@@ -467,7 +467,7 @@ class _Columns:
             self.micros[at] = parsed.array.cast(pa.int64()).fill_null(0).to_numpy()
 
     def _read_nested(self, at: int, parser: NestedParser) -> None:
-        """The quotes within are not counted: so the keys of such rows are looked at."""
+        """The quotes in nested values aren't counted, so the keys of such rows are checked."""
         field = self._fields[at]
         texts = self._extracts[at]()
         if msgspec.UnsetType in set(map(type, texts)):
@@ -481,7 +481,8 @@ class _Columns:
 
 
 def _in_order(one: Decoded, places: Places, other: Decoded, other_places: Places) -> Decoded:
-    """What came of two parts of the same records. `places` of the accepted rows of one; of all records of the other."""
+    """Join the results of two parts of the same records. `places`: indices of the accepted rows of `one`. `other_places`:
+    indices of all records of `other`."""
     accepted = np.delete(other_places, [reject.index for reject in other.rejects])
     order = pa.array(np.argsort(np.concatenate([places, accepted])))
     rejects = [*one.rejects, *(replace(reject, index=int(other_places[reject.index])) for reject in other.rejects)]
@@ -497,7 +498,7 @@ def _in_order(one: Decoded, places: Places, other: Decoded, other_places: Places
 
 
 def _extract_of(at: int) -> Callable[[list[Any]], list[Any]]:
-    """Return a function from rows to the values of one field. Python specializes code that names the attribute: it takes
+    """Return a function from rows to the values of one field. Python specializes code with a fixed attribute name, which takes
     half the time of an attrgetter."""
     extract: Callable[[list[Any]], list[Any]] = eval(f"lambda rows: [row.f{at} for row in rows]")  # noqa: S307
     return extract

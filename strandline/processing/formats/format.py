@@ -1,21 +1,22 @@
-"""The contract of a record format: the part that reads records. `core/streams/format.py` has the part for documents and gateways.
+"""The contract of a record format: the part that reads records. The part for documents and gateways is `core/streams/format.py`.
 
 Each format has a folder in this package:
 
-* `format.py` contains one instance, `FORMAT`. Gateways and every Python worker import it, so it imports its other modules, numpy,
-  and pyarrow inside the methods;
-* `document.py`: the model of the options in the document of a stream;
-* `reader.py`: the class that makes JSON objects of records, and imports `columns.py` if the format has a fast path. Workers
-  import it before they are forked;
-* `columns.py`: the fast path, which reads plain records as columns;
-* `sample.py`: proposes the document of a stream from a sample;
+* `format.py` contains one instance, `FORMAT`. Gateways and every Python worker import it. So it imports its other modules, numpy,
+  and pyarrow inside the methods.
+* `document.py`: the model of the options in the document of a stream.
+* `reader.py`: the class that converts records to JSON objects. It imports `columns.py` if the format has a fast path. Workers
+  import it before they are forked.
+* `columns.py`: the fast path, which reads plain records as columns.
+* `sample.py`: proposes the document of a stream for a sample.
 * `page.md`: the page of the docs.
 
 The table of the formats is in `core/streams/format_registry.py`. A package provides an instance of `Format` as an entry point of
 the group `strandline.formats`.
 
-What becomes of a record must be a function of its bytes and of its source (topic, query, headers), never of its neighbours or of
-how records are cut into calls. The methods that choose how records are read are called once for each task, not for each record.
+The outcome of a record must be a function of its bytes and of its source (topic, query, headers). It must not depend on
+neighbours, or on how records are divided into calls. The methods that choose a reader are called once for each task, not for
+each record.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class FormatReader(Protocol):
     """Reads the records of one stream."""
 
     def objects(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> list[JsonText]:
-        """Return for each value a JSON object that contains its fields, or a `Rejection`; None for None. `sources`: one of the
-        headers of each record, or None. What becomes of a value depends only on it and its source."""
+        """Return a JSON object with the fields of each value, or a `Rejection`; None for None. `sources`: a header of each
+        record, or None. The outcome of a value must depend only on the value and its source."""
 
 
 @runtime_checkable
@@ -56,13 +57,13 @@ class ArrayReader(FormatReader, Protocol):
 
 
 class SessionState(Protocol):
-    """What the records of a partition have declared so far. It is stored with slices."""
+    """The declarations in the records of a partition so far. They are stored with slices."""
 
     def packed(self) -> str:
-        """Return the state as text, with hashes in place of long contents. Empty if nothing is declared."""
+        """Return the state as a string, with hashes in place of long contents. Empty if nothing is declared."""
 
     def contents(self) -> dict[str, str]:
-        """Return hash -> content, for all hashes in `packed`. The ledger keeps them."""
+        """Return hash -> content, for all hashes in `packed`. The ledger stores the contents."""
 
 
 class SessionReader(Protocol):
@@ -73,7 +74,7 @@ class SessionReader(Protocol):
         """State after the records that were read."""
 
     def begin(self, sessions: Any) -> None:
-        """Read other records, before which the state was this one, of `Format.unpack_sessions`. The reader changes it."""
+        """Continue with other records. `sessions`: state before them, from `Format.unpack_sessions`. The reader changes it."""
 
     def parts(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> Iterator[Rows]:
         """Yield the rows of the next records, in parts of whole records."""
@@ -107,7 +108,7 @@ class Format(StreamFormat):
     # Reading
 
     rows_at: JsonPath | None = None
-    """Path of the array whose elements are rows, if that is so in each stream of the format."""
+    """Path of the array whose elements are rows, if each stream of the format has one."""
     fills_in_sources = False
     """True if the reader itself adds the fields that topic, query, and headers fill."""
     columns_follow_paths = False
@@ -118,7 +119,7 @@ class Format(StreamFormat):
         return fields
 
     def read_options(self, stream: StreamDocument) -> Hashable:
-        """Return what the reader needs of the document in addition to the fields. It is pickled."""
+        """Return the parts of the document that the reader needs in addition to the fields. Pickled."""
         return None
 
     def uses_registry(self, options: Any) -> bool:
@@ -126,15 +127,16 @@ class Format(StreamFormat):
         return False
 
     def reader(self, request: ReaderRequest) -> FormatReader | None:
-        """Return the reader of a stream. None if records are the JSON objects. It defines what a record means; the fast path
-        must return the same.
+        """Return the reader of a stream. None if records are the JSON objects. The reader defines the meaning of a record; the
+        fast path must return the same.
 
         A reader that is also an `ArrayReader` returns the dead letters of exploded records.
         """
         return None
 
     def columns(self, request: ReaderRequest, reader: FormatReader | None) -> QuickReader | None:
-        """Return the fast path: it reads plain records as columns, and leaves the others to the reader. None if there is none."""
+        """Return the fast path, which reads plain records as columns, and leaves other records to the reader. None if there is
+        none."""
         from strandline.processing.formats.columns.read_columns import QuickReader
 
         return reader if isinstance(reader, QuickReader) else None
@@ -151,7 +153,8 @@ class Format(StreamFormat):
     ) -> SessionReader:
         """Return the reader of a stream, if `keeps_sessions` is true.
 
-        Args: texts: Returns the flat rows for rows and the sources of their records. members_of: Fields that a source fills.
+        - `texts`: returns the flat rows for rows and the sources of their records.
+        - `members_of`: returns the fields that a source fills.
         """
         raise NotImplementedError
 
@@ -161,17 +164,18 @@ class Format(StreamFormat):
         load: Callable[[Iterable[str]], Mapping[str, str]],
         known: dict[str, Any],
     ) -> SessionState:
-        """Return the state of these partitions together, if `keeps_sessions` is true.
+        """Return the common state of these partitions, if `keeps_sessions` is true.
 
-        Args: packed: `SessionState.packed` of each partition. load: Returns the contents of hashes. known: Contents that the
-            format keeps in memory. It must bound their size.
+        - `packed`: `SessionState.packed` of each partition.
+        - `load`: returns the contents of hashes.
+        - `known`: contents that the format keeps in memory. The format must bound their size.
         """
         raise NotImplementedError
 
     # A document from a sample
 
     sample_rank = 50
-    """Formats with a lower rank examine a sample first. Each text is a bare value, so this format is last (90)."""
+    """Formats with a lower rank examine a sample first. Any text is a bare value, so that format is last (90)."""
 
     def propose(self, name: str, sample: Sample) -> Proposed | None:
         """Return a document for the stream `name`, and the records of the sample. None if the sample isn't of this format.
@@ -184,10 +188,10 @@ class Format(StreamFormat):
         """Return a document for records of a topic that aren't text. None if most of them aren't of this format."""
         return None
 
-    # Files at the desk
+    # Files in local runs
 
     file_suffix = ""
-    """Suffix of files that have the format as a whole, and not one record a line. Empty if there are none."""
+    """Suffix of files that belong to the format, and don't have one record per line. Empty if there are none."""
     file_name = ""
     """Name of such a file, for messages."""
 

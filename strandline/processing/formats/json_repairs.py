@@ -1,4 +1,4 @@
-"""JSON texts that few senders spoil in a known way: a byte order mark before the text, and words such as `nan` for a value."""
+"""Repairs JSON with known mistakes of a few senders: a byte order mark at the beginning, and words such as `nan` as values."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _JSON_WORDS = (b"true", b"false", b"null")
 
 
 class JsonRepairs:
-    """Repairs texts that can't be read otherwise."""
+    """Repairs records that can't be read otherwise."""
 
     def __init__(self, markers: Iterable[str | float]) -> None:
-        """`markers`: of missing values. Those that are words may also be written without quotes."""
+        """`markers`: markers of missing values. Markers that are words can also be written without quotes."""
         words = {marker.lower() for marker in markers if isinstance(marker, str) and _WORD.fullmatch(marker)}
         self._words = {word.encode() for word in words}
 
     @property
     def has_words(self) -> bool:
-        """True if words may stand for values without quotes."""
+        """True if words without quotes can be values."""
         return bool(self._words)
 
     def repaired(self, value: bytes) -> bytes | None:
-        """Return the text with its mistakes corrected. None if nothing is known to be wrong with it."""
+        """Return the text with its mistakes corrected. None if it contains no known mistake."""
         text = value.removeprefix(BYTE_ORDER_MARK)
         if self._words:
             text = _TOKEN.sub(self._of_token, text)

@@ -1,14 +1,14 @@
-"""JSON objects with their fields anywhere to flat ones: fields at paths, text for numbers, an array to a row for each element.
+"""Converts JSON objects to flat ones: fields at any paths, strings for numbers, and a row for each element of an array.
 
-There is a fast way, which may only read what is well formed, and a slow one, which defines the outcome:
+There is a fast path, which only reads well-formed records, and a slow path, which defines the outcome:
 
-* A path that leads nowhere (no such member, no object or array on the way) is a missing field.
-* An object that has a name twice is rejected, if that name is a step of any path: one reader takes the first, another the
-  second.
-* A record is rejected whole when it has not the array that is to be exploded.
+* A path that doesn't exist (a missing member, or no object or array on the path) is a missing field.
+* An object that has a name twice is rejected if that name is a step of any path, because some readers use the first value, and
+  others the second.
+* A record is rejected completely if it doesn't have the array to explode.
 
-In an element, each field is looked for in the element first, then in the record, so that what stands beside the array holds for
-all of its elements; and there the array's own path is that of the element.
+In an element, each field is searched in the element first, then in the record. So members next to the array apply to all of its
+elements. In the element, the path of the array is that of the element.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from strandline.processing.formats.record_fields import (
 from strandline.processing.formats.text_values import json_of_text
 
 EXPLODED_BYTES_MAX = 64 << 20
-"""The rows of one record have fewer bytes together, and so have its dead letters, if each row becomes one."""
+"""Maximum number of bytes of all rows of one record, and of its dead letters if each row becomes one."""
 
 ROWS_A_PART = 10_000
 _Value = Raw | UnsetType
@@ -47,7 +47,7 @@ _array_of = msgspec.json.Decoder(list[Raw]).decode
 _text_of = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.encode
 _NO_MEMBER = re.compile(r'["\\\x00-\x1f]')
-"""What msgspec allows in no name of a struct's member."""
+"""Characters that msgspec doesn't allow in the names of a struct's members."""
 
 
 T = TypeVar("T")
@@ -58,25 +58,25 @@ class Rows(NamedTuple):
 
     texts: Sequence[JsonText]
     places: Sequence[int] | None = None
-    """The place of each row's record; None: each record is one row."""
+    """Index of each row's record. None if each record is one row."""
     elements: Sequence[int | None] | None = None
-    """The place of each row's element in its array; None of a record that is rejected whole."""
+    """Index of each row's element in its array. None for a record that is rejected completely."""
     whole_of: Callable[[int], JsonText] | None = None
-    """Of formats whose rows follow from the records before them, too: gives a row as it was before fields were looked for."""
+    """Returns a row before its fields were read. Only for formats whose rows depend on earlier records."""
 
     def of_each(self, column: Sequence[T]) -> Sequence[T]:
-        """For each row what its record has in the column."""
+        """Return, for each row, the value of its record in the column."""
         return column if self.places is None else [column[place] for place in self.places]
 
 
 class JsonRows:
-    """Makes one row of each record."""
+    """Converts each record to one row."""
 
     def __init__(self, fields: Sequence[RecordField]) -> None:
         self._fields = FieldPaths(fields)
 
     def rows(self, values: Sequence[JsonText]) -> list[JsonText]:
-        """The row of each record. What is no JSON object stays as it is: the decoder rejects it."""
+        """Return the row of each record. A value that isn't a JSON object stays unchanged: the decoder rejects it."""
         rows: list[JsonText] = []
         for first in range(0, len(values), BLOCK_RECORDS):
             block = values[first : first + BLOCK_RECORDS]
@@ -92,7 +92,7 @@ class JsonRows:
 
 
 class ExplodedRows:
-    """Makes a row of each element of an array in the record."""
+    """Converts each element of an array in the record to a row."""
 
     def __init__(self, fields: Sequence[RecordField], array: JsonPath) -> None:
         self._fields = FieldPaths(fields, [array])
@@ -102,18 +102,18 @@ class ExplodedRows:
         self._read = FastReader(self._paths) if can_be_read_fast(self._paths) else lambda _: None
 
     def parts(self, values: Iterable[JsonText]) -> Iterator[Rows]:
-        """The rows of the records, in parts of whole records that have at least ROWS_A_PART rows or EXPLODED_BYTES_MAX bytes, but
-        for the last."""
+        """Yield the rows of the records, in parts of whole records. Each part except the last has at least ROWS_A_PART rows, or
+        EXPLODED_BYTES_MAX bytes."""
         return rows_in_parts(map(self._rows, values))
 
     def letters(self, value: bytes) -> Callable[[int], bytes]:
-        """What returns the record with an array of one element alone, by the element's place."""
+        """Return a function: index of an element -> the record with an array of only this element."""
         elements: list[Raw] = []
 
         def cut(raw: bytes, path: JsonPath) -> Raw:
             if not path:
                 elements.extend(_array_of(raw))
-                return Raw(b"[\0]")  # no JSON has this byte
+                return Raw(b"[\0]")  # JSON can't contain this byte
             members: Any = _object_of(raw) if isinstance(path[0], str) else _array_of(raw)
             members[path[0]] = cut(bytes(members[path[0]]), path[1:])
             return Raw(_encode(members))
@@ -143,8 +143,8 @@ class ExplodedRows:
 
 
 def rows_in_parts(records: Iterable[list[bytes] | JsonText]) -> Iterator[Rows]:
-    """The rows of the records, in parts of whole records that have at least ROWS_A_PART rows or EXPLODED_BYTES_MAX bytes, but for
-    the last. `records`: of each its rows, or why there are none."""
+    """Yield the rows of the records, in parts of whole records. Each part except the last has at least ROWS_A_PART rows, or
+    EXPLODED_BYTES_MAX bytes. `records`: rows of each record, or the reason why it has none."""
     texts: list[JsonText] = []
     places: list[int] = []
     elements: list[int | None] = []
@@ -168,7 +168,7 @@ def rows_in_parts(records: Iterable[list[bytes] | JsonText]) -> Iterator[Rows]:
 
 
 class FieldPaths:
-    """Reads what stands at the paths of the fields, and writes a flat object of it."""
+    """Reads the values at the paths of the fields, and writes a flat object of them."""
 
     def __init__(
         self,
@@ -177,24 +177,29 @@ class FieldPaths:
         starts: bytes | None = None,
         filled: Sequence[str] = (),
     ) -> None:
-        """`containers`: arrays and objects that are opened. `starts`: the first characters that a record may have; by default
-        that of an array if a path begins with an index, else that of an object. `filled`: fields that no member has."""
+        """Prepare the paths.
+
+        - `containers`: arrays and objects that are opened.
+        - `starts`: first characters that a record can have. Default: that of an array if a path begins with an index, else that
+          of an object.
+        - `filled`: fields that no member of the record fills.
+        """
         self._starts = starts or _starts_of(fields)
-        """The first characters that a record may have."""
+        """First characters that a record can have."""
         self.paths: list[JsonPath] = [(field.name,) if field.path is None else field.path for field in fields]
         self._texts = [(at, field.type) for at, field in enumerate(fields) if field.text]
         joined = [(at, path) for at, field in enumerate(fields) for path in field.joined]
         self._joined = {
             at: [len(fields) + place for place, (of, _) in enumerate(joined) if of == at] for at, _ in joined
         }
-        """Field -> the positions of the texts that are joined to its value, after those of all fields."""
+        """Field -> indices of the strings that are joined to its value, after those of all fields."""
         self.paths += [path for _, path in joined]
         self._count = len(fields)
         self._repairs = JsonRepairs([marker for field in fields for marker in field.missing])
         self._rest = next((at for at, field in enumerate(fields) if field.rest), None)
         rest_path = None if self._rest is None else (fields[self._rest].name,)
         self._taken = {path[0] for path in self.paths if path and path != rest_path}
-        """The members that fields take something of."""
+        """Members that fields read, completely or in part."""
         of_fields = [path for at, path in enumerate(self.paths) if at >= len(fields) or fields[at].name not in filled]
         self._names = {step for path in (*of_fields, *containers) for step in path if isinstance(step, str)}
         self._spelled = [_encode(name) for name in sorted(self._names)]
@@ -206,7 +211,7 @@ class FieldPaths:
         }
         places = Counter(way[-1] for way in ways)
         self._places = [(_encode(name), places[name]) for name in sorted(self._names)]
-        """In how many places a record that has every field has each name."""
+        """Each name, and the number of its occurrences in a record that has every field."""
         members: list[Any] = [(f"f{at}", _Value, UNSET) for at in range(len(fields))]
         names = {f"f{at}": field.name for at, field in enumerate(fields)}
         self._flat = msgspec.defstruct("Flat", members, rename=names, gc=False)
@@ -214,16 +219,17 @@ class FieldPaths:
         self._pairs = json.JSONDecoder(object_pairs_hook=self._refuse_repeats, parse_int=str, parse_float=str)
 
     def rows_at_once(self, values: Sequence[JsonText]) -> list[bytes] | None:
-        """The rows of records that have every field, each name once, and nothing else to be looked at; None if one may not."""
+        """Return the rows of simple records, which have every field, and each name once. None if a record can need a closer
+        check."""
         if self._rest is not None or self._read is None:
             return None
         try:
             text = b"".join(values)  # type: ignore[arg-type]
-        except TypeError:  # no bytes
+        except TypeError:  # not bytes
             return None
         if not text.isascii() or b"\\" in text or any(map(may_nest_deep, values)):  # type: ignore[arg-type]
             return None
-        # If each has every name, as is seen next, none has it twice, because there are no more of them.
+        # If each record has every name, which is checked next, none has a name twice, because there are no more names.
         if any(text.count(name) > places * len(values) for name, places in self._places):
             return None
         found = self._read.all(values)  # type: ignore[arg-type]
@@ -234,7 +240,7 @@ class FieldPaths:
         return [_encode(self._flat(*one)) for one in found]
 
     def read(self, value: bytes) -> list[_Value] | bytes | Rejection:
-        """What stands at each path; the value itself if it is no object that can be read. `value`: as `readable` returns it."""
+        """Return the value at each path, or the record itself if it isn't a readable object. `value`: result of `readable`."""
         is_plain = value.isascii() and b"\\" not in value and not may_nest_deep(value)
         if self._read is not None and is_plain and not any(value.count(name) > 1 for name in self._spelled):
             values = self._read(value)
@@ -243,7 +249,7 @@ class FieldPaths:
         if self._starts == b"[" and is_plain and b"{" not in value and all(len(path) == 1 for path in self.paths):
             try:
                 return _at_positions(value, self.paths)
-            except msgspec.DecodeError:  # no array
+            except msgspec.DecodeError:  # not an array
                 pass
         if why_unreadable(value) is not None:
             return value
@@ -273,7 +279,7 @@ class FieldPaths:
         return True
 
     def with_rest(self, value: bytes, values: list[_Value]) -> list[_Value]:
-        """The values, with the object's other members where a field takes them. `value`: an object that was read."""
+        """Return the values, with the object's other members if a field reads them. `value`: an object that was read."""
         if self._rest is not None:
             left = {name: raw for name, raw in _object_of(value).items() if name not in self._taken}
             values[self._rest] = Raw(_encode(_encode(left).decode())) if left else UNSET
@@ -307,7 +313,7 @@ class FieldPaths:
 
 
 def resolve(value: bytes, path: JsonPath) -> bytes | None:
-    """What stands at the path of a JSON text that can be read; None where it leads nowhere."""
+    """Return the value at the path of a readable JSON text. None if the path doesn't exist."""
     here = value.strip()
     for step in path:
         found: Raw | None = None
@@ -337,7 +343,7 @@ def with_value(value: bytes, path: JsonPath, text: bytes) -> bytes:
 
 
 def _joined_text(parts: Sequence[_Value]) -> _Value:
-    """Return the texts of some strings and numbers with a space between them. UNSET if one is missing."""
+    """Return some strings and numbers joined with a space. UNSET if one is missing."""
     texts = []
     for part in parts:
         raw = b"" if part is UNSET else bytes(part).strip()
@@ -356,16 +362,16 @@ def _starts_of(fields: Sequence[RecordField]) -> bytes:
 
 
 def _at_positions(value: bytes, paths: Sequence[JsonPath]) -> list[_Value]:
-    """What stands at single indexes of an array."""
+    """Return the values at single indices of an array."""
     items = _array_of(value)
     return [items[step] if isinstance(step, int) and step < len(items) else UNSET for (step,) in paths]
 
 
 def too_large(array: JsonPath) -> Rejection:
-    """Why a record is rejected whose rows, or whose dead letters, would take too many bytes."""
+    """Return the rejection of a record whose rows, or whose dead letters, would have too many bytes."""
     return Rejection(
         REASON_SCHEMA,
-        f"{path_text(array)}: its elements, each with what stands beside them, have more than {EXPLODED_BYTES_MAX} bytes",
+        f"{path_text(array)}: its elements, each with the other members of the record, have more than {EXPLODED_BYTES_MAX} bytes",
     )
 
 
@@ -374,17 +380,18 @@ class _RepeatedNameError(Exception):
 
 
 def can_be_read_fast(paths: Sequence[JsonPath]) -> bool:
-    """Whether each path begins with a name, and each name on them may be that of a struct's member."""
+    """Return True if each path begins with a name, and each name on it can be the name of a struct's member."""
     return all(path and isinstance(path[0], str) for path in paths) and not any(
         isinstance(step, str) and _NO_MEMBER.search(step) for path in paths for step in path
     )
 
 
 class FastReader:
-    """Reads all paths of an object at once, in C; where that fails, or a path leads nowhere, it says None or UNSET.
+    """Reads all paths of an object in one step, in C. If that fails, the result is None. If a path doesn't exist, its value is
+    UNSET.
 
-    Its paths are those that `can_be_read_fast`. Structs nest as the paths do. A path goes into them as far as it has names, and
-    not into what another path reads whole.
+    All paths must pass `can_be_read_fast`. Structs nest as the paths do. A path is read in structs as far as it consists of
+    names, and not inside a value that another path reads completely.
     """
 
     def __init__(self, paths: Sequence[JsonPath]) -> None:
@@ -409,7 +416,7 @@ class FastReader:
         self._values = one if len(attributes) > 1 else lambda row: (one(row),)
 
     def all(self, values: Sequence[bytes]) -> list[Sequence[_Value]] | None:
-        """What stands at each path of each object; None if anything is missing."""
+        """Return the values at all paths of each object. None if any value is missing."""
         if self._rests:
             found: list[Any] = [self(value) for value in values]
             return None if None in found or any(UNSET in one for one in found) else found
@@ -426,7 +433,7 @@ class FastReader:
             msgspec.DecodeError,
             AttributeError,
             RecursionError,
-        ):  # no object somewhere, or a member that is missing
+        ):  # a value isn't an object, or a member is missing
             return None
         for at, rest in self._rests:
             if values[at] is not UNSET:

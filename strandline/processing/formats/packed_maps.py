@@ -1,6 +1,6 @@
-"""Packed maps to JSON objects.
+"""Converts packed maps to JSON objects.
 
-Byte strings become base64 strings. What JSON can't hold, for example an infinite number, becomes null.
+Byte strings become base64 strings. Values that JSON can't represent, such as infinity, become null.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from strandline.processing.formats.record_fields import JsonText, Rejection, in_
 
 
 class PackedMaps:
-    """Reads the maps of one stream. `unpack` returns what the bytes hold, and raises ValueError where they hold nothing whole."""
+    """Reads the maps of one stream. `unpack` returns the value of the bytes. It raises ValueError if they aren't exactly one
+    value."""
 
     def __init__(self, name: str, unpack: Callable[[bytes], Any], quick: PackedColumns) -> None:
         self._name = name
@@ -24,11 +25,11 @@ class PackedMaps:
         self.columns = quick.columns
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
-        """Each map as a JSON object."""
+        """Return each map as a JSON object."""
         return in_blocks(self._at_once, self._object, values)
 
     def _at_once(self, values: Sequence[bytes | None]) -> list[bytes] | None:
-        """The objects of values that are maps all; None if any is not."""
+        """Return the objects of values that are all maps. None if any is not."""
         try:
             found = list(map(self._unpack, values))  # type: ignore[arg-type]  # None raises TypeError
             are_maps = all(issubclass(kind, Mapping) for kind in set(map(type, found)))
@@ -43,27 +44,27 @@ class PackedMaps:
             found = self._unpack(value)
         except (ValueError, RecursionError) as error:
             return Rejection(REASON_DECODE, f"not {self._name}: {error}")
-        if not isinstance(found, Mapping):  # a map inside a tag is no `dict`
+        if not isinstance(found, Mapping):  # a map inside a tag isn't a `dict`
             return Rejection(REASON_SCHEMA, f"expected a map, got {type(found).__name__}")
         try:
             return _encode(found)
         except (TypeError, ValueError, RecursionError) as error:
-            return Rejection(REASON_DECODE, f"the map holds what no field can: {error}")
+            return Rejection(REASON_DECODE, f"the map contains a value that no field can have: {error}")
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold of an extension of MessagePack, of a map inside a tag of CBOR, or of one of CBOR's simple values."""
-    import cbor2  # only where a stream needs it, as below
+    """Return an extension of MessagePack, a map inside a CBOR tag, or a simple value of CBOR in a form for JSON."""
+    import cbor2  # only imported if a stream needs it
 
-    if value is None:  # JSON has a null, but not as a name
-        raise TypeError("a name in it is neither text nor number")
+    if value is None:  # JSON has null, but not as a name
+        raise TypeError("a name in it is neither a string nor a number")
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, msgspec.msgpack.Ext):
         return value.data
     if value is cbor2.undefined or isinstance(value, cbor2.CBORSimpleValue):
         return None
-    raise TypeError(f"a {type(value).__name__} is nothing that JSON has")
+    raise TypeError(f"JSON can't represent a {type(value).__name__}")
 
 
 _encode = msgspec.json.Encoder(enc_hook=_plain).encode

@@ -1,4 +1,5 @@
-"""A stream's document, proposed from a sample of its records: a file, or what a topic holds. Each format examines the sample."""
+"""Proposes the document of a stream from a sample of its records: a file, or records of a topic. Each format examines the
+sample."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from strandline.processing.pipelines.event_time import EventTimeSource
 __all__ = ["SAMPLE_RECORDS_MAX", "NoSampleError", "Proposal", "infer_from_topic", "infer_stream"]
 
 _CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\f\r")
-"""Bytes that no text has."""
+"""Bytes that text doesn't contain."""
 
 
 def infer_stream(name: str, sample: bytes) -> Proposal:
@@ -35,10 +36,10 @@ def infer_stream(name: str, sample: bytes) -> Proposal:
 
 
 def _propose(name: str, sample: bytes) -> Proposed:
-    """The proposal, and the records of the sample. Raises NoSampleError."""
+    """Return the proposal, and the records of the sample. Raises NoSampleError."""
     examined = Sample(sample)
     if examined.text is not None and not examined.lines:
-        raise NoSampleError("the sample is empty; give some records")
+        raise NoSampleError("the sample is empty; pass some records")
     for form in _formats():
         if (found := form.propose(name, examined)) is not None:
             return found
@@ -55,32 +56,30 @@ def _formats() -> list[Format]:
 
 
 def _no_text(sample: bytes, error: UnicodeDecodeError) -> str:
-    """What a sample is that is no text in UTF-8, and what to do."""
+    """Return a message for a sample that isn't UTF-8, with the remedy."""
     if sample.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return (
-            "the sample is text in UTF-16, and a stream's texts are in UTF-8; convert it: iconv -f UTF-16 -t UTF-8 FILE"
-        )
+        return "the sample is text in UTF-16, but records must be in UTF-8; convert it: iconv -f UTF-16 -t UTF-8 FILE"
     if b"\n" in sample and _CONTROLS.isdisjoint(sample):
         byte = sample[error.start]
         return (
             f"the sample is text, but not in UTF-8: byte {error.start:,} is 0x{byte:02x}, '{chr(byte)}' in Latin-1; if that is "
-            "right, convert it: iconv -f ISO-8859-1 -t UTF-8 FILE. What the devices send has to be UTF-8, too"
+            "right, convert it: iconv -f ISO-8859-1 -t UTF-8 FILE. The devices must send UTF-8 too"
         )
     return (
-        f"the sample is no text ({error.reason} at byte {error.start}); MessagePack, CBOR, Protobuf and single records of Avro "
+        f"the sample is not text ({error.reason} at byte {error.start}); MessagePack, CBOR, Protobuf and single Avro records "
         "can't be inferred: write the document by hand, see docs/formats.md"
     )
 
 
 def infer_from_topic(name: str, records: Sequence[bytes], partitions: int, retention: str) -> Proposal:
-    """Propose a document for a topic that is there: from some of its records, with its partitions and its retention.
+    """Propose a document for an existing topic from some of its records, with its partitions and its retention.
 
     Raises NoSampleError.
     """
     given = [record for record in records if record.strip()][:SAMPLE_RECORDS_MAX]
     if not given:
         raise NoSampleError(
-            f"topic {name} holds no record; propose a document from a file: strandline stream infer --sample FILE"
+            f"topic {name} contains no record; propose a document from a file: strandline stream infer --sample FILE"
         )
     lines = [line for record in given if (line := _as_line(record)) is not None]
     proposal = infer_stream(name, b"\n".join(lines)) if 2 * len(lines) >= len(given) else _of_packed(name, given)
@@ -90,7 +89,7 @@ def infer_from_topic(name: str, records: Sequence[bytes], partitions: int, reten
 
 
 def _as_line(record: bytes) -> bytes | None:
-    """The record as one line of text; None if it is no text."""
+    """Return the record as one line of text. None if it isn't text."""
     try:
         text = record.decode("utf-8-sig").strip()
     except UnicodeDecodeError:
@@ -102,7 +101,7 @@ def _as_line(record: bytes) -> bytes | None:
 
 
 def _of_packed(name: str, records: list[bytes]) -> Proposal:
-    """Of records that aren't text."""
+    """Return a proposal for records that aren't text."""
     for form in _formats():
         if (found := form.propose_for_records(name, records)) is not None:
             _try_out(*found)
@@ -114,7 +113,7 @@ def _of_packed(name: str, records: list[bytes]) -> Proposal:
 
 
 def _try_out(proposal: Proposal, values: list[bytes]) -> None:
-    """Decode the sample by the proposed document."""
+    """Decode the sample with the proposed document, and add the outcome to the proposal."""
     reader = RowReader(config := record_format(StreamSpec.from_document(proposal.document)))
     decoder = Decoder(config.fields, EventTimeSource(None), [])
     proposal.records = len(values)

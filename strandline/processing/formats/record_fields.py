@@ -1,16 +1,16 @@
-"""The declared fields of a record, and the exact validation of one record against them.
+"""The declared fields of a record, and the exact validation of one record.
 
-This module decides which records are accepted, one record at a time; `decoder.py` reaches the same decision faster. A
+This module decides which records are accepted, one record at a time. `decoder.py` reaches the same decision faster. A
 record is rejected as
 
-* `decode` when it is not a JSON text in UTF-8, is nested deeper than `NESTING_MAX`, or has a declared field twice (one
-  reader takes the first, another the second). Undeclared fields may hold anything, and may stand twice;
-* `schema` when it is not an object, or a declared field is missing, null though required, of another type or out of
+* `decode` if it isn't JSON in UTF-8, is nested deeper than `NESTING_MAX`, or has a declared field twice (some readers use the
+  first value, others the second). Undeclared fields can contain anything, and can occur twice;
+* `schema` if it isn't an object, or if a declared field is missing, null although it is required, of another type, or out of
   its range;
-* `time_unit` when a number is no time in the declared unit, and one of this century in another.
+* `time_unit` if a number isn't a time in the declared unit, but is a time of this century in another unit.
 
-A number is not taken for a text, nor a text for a number; only a decimal may be either. 1 is a `double`. 1.0 and 1e0 are each a
-`long`, up to 2^53.
+A number is never converted to a string, nor a string to a number; only a decimal can be either. 1 is a `double`. 1.0 and 1e0 are
+each a `long`, up to 2^53.
 """
 
 from __future__ import annotations
@@ -52,69 +52,69 @@ from strandline.processing.formats.timestamps import (
     unit_of_century,
 )
 
-if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
+if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import in every Python worker
     from strandline.core.lookups.lookup import LookupSpec
     from strandline.core.streams.fields import FieldSpec
     from strandline.core.streams.stream import StreamSpec
 
 _SURE_FLOAT = 2**53 - 1
-"""Up to here, each integer that is written as a float is exact."""
+"""Limit up to which each integer that is written as a float is exact."""
 NESTING_MAX = 100
-"""How deep objects and arrays may be nested. Fixed here, since the parser's own limit depends on its caller's depth."""
+"""Maximum depth of objects and arrays. Fixed here, because the parser's own limit depends on its caller's depth."""
 _SHOWN_CHARACTERS_MAX = 40
 
 _WHOLE_NUMBER = re.compile(rb"-?\d{1,30}")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
-"""Also one that is not closed: to look on behind each of its quotes would cost the square of its length."""
+"""Also matches a string that isn't closed. Otherwise, a search after each of its quotes would cost the square of its length."""
 _BRACKET = re.compile(rb"[][{}]")
 _NO_VALUE = frozenset((b'""', b'"nan"', b'"na"', b'"n/a"', b'"null"', b'"none"', b'"-"'))
 _COMMA_NUMBER = re.compile(rb'"[-+]?\d{1,30},\d{1,30}"')
 _BYTE = re.compile(r"\(byte (\d+)\)")
 _WORD = re.compile(rb"[A-Za-z]+")
 _INSTEAD = {b"NaN": "null", b"Infinity": "null", b"None": "null", b"True": "true", b"False": "false"}
-"""Words for values that other languages write, and Python's `json` too -> what JSON has."""
+"""Words for values in other languages, some of which Python's `json` writes too -> the JSON value."""
 _NO_NUMBERS = frozenset((b"nan", b"inf", b"infinity"))
-"""Words that floating-point libraries write for values that are no numbers."""
+"""Words that floating-point libraries write for NaN and infinity."""
 
 
 @dataclass(frozen=True)
 class RecordField:
-    """One declared field. Raises ValueError for a type, a range or a unit that cannot be."""
+    """One declared field. Raises ValueError for an invalid type, range, or unit."""
 
     name: str
     type: str
     """`string`, `boolean`, `integer`, `long`, `double`, `timestamp`, or `decimal(precision,scale)`."""
     required: bool = True
-    """False: it may be missing or null; then it is null."""
+    """False if it can be missing or null. Then it is null."""
     min: float | None = None
-    """The least number allowed."""
+    """Minimum number that is allowed."""
     max: float | None = None
     unit: str | None = None
-    """The unit of a timestamp that is a number: `s`, `ms`, `us` or `ns`. None: `ms`."""
+    """Unit of a timestamp that is a number: `s`, `ms`, `us` or `ns`. None for `ms`."""
     tz: str | None = None
-    """The time zone of a timestamp that is a text without one. None: UTC."""
+    """Time zone of a timestamp that is a string without an offset. None for UTC."""
     path: JsonPath | None = None
-    """Where in the record the value stands; None: in the member of the field's name."""
+    """Path of the value in the record. None if the value is the member with the field's name."""
     text: bool = False
-    """Whether the value may come as text, though it is none."""
+    """True if the value can be a string, although its type is another one."""
     joined: tuple[JsonPath, ...] = ()
-    """Paths of the texts that are joined to the value with a space. Empty if it is a single value."""
+    """Paths of the strings that are joined to the value with a space. Empty if it is a single value."""
     pattern: str | None = None
-    """Pattern of a timestamp that is a text. None: ISO 8601."""
+    """Pattern of a timestamp that is a string. None for ISO 8601."""
     missing: tuple[str | float, ...] = ()
-    """Values that mean that there is none."""
+    """Values that mean null."""
     or_null: bool = False
     """True if a value of another type is null."""
     is_any: bool = False
-    """True if the field is a string that takes a value of any type, as it was written."""
+    """True if the field is a string that accepts a value of any type, as it was written."""
     rest: bool = False
-    """Whether it takes the members of the object that no other field does, as one JSON text."""
+    """True if it contains the members of the object that no other field reads, as one JSON string."""
 
     def __post_init__(self) -> None:
         if not _is_type(self.type):
             raise ValueError(f"field {self.name}: no type {self.type!r}")
         if self.time_unit not in PER_SECOND:
-            raise ValueError(f"field {self.name}: no unit {self.unit!r}; one of {', '.join(PER_SECOND)}")
+            raise ValueError(f"field {self.name}: no unit {self.unit!r}; expected one of: {', '.join(PER_SECOND)}")
         if not is_number(self.type) and (self.min, self.max) != (None, None):
             raise ValueError(f"field {self.name}: a {self.type} has no min or max")
         if self.min is not None and self.max is not None and self.min > self.max:
@@ -131,15 +131,15 @@ class RecordField:
 
     @property
     def parsed_type(self) -> Any:
-        """The type that msgspec parses. It checks all but timestamps as text; and decimals, arrays, structs, and fields with a
-        parser, which it keeps as bytes."""
+        """Type that msgspec parses. It checks everything except timestamps as strings. It keeps the bytes of decimals, arrays,
+        structs, and fields with a parser."""
         if self.has_parser or digits_of(self.type) or is_nested(self.type):
             return msgspec.Raw if self.required else msgspec.Raw | msgspec.UnsetType
         return self.plain_type if self.required else self.plain_type | None | msgspec.UnsetType
 
     @property
     def plain_type(self) -> Any:
-        """The type that msgspec parses of a value, without `missing`, `or_null`, and null."""
+        """Type that msgspec parses for a value, without `missing`, `or_null`, and null."""
         if self.type in WHOLE_RANGES:
             first, last = WHOLE_RANGES[self.type]
             least = first if self.min is None else max(first, math.ceil(self.min))
@@ -160,13 +160,13 @@ class RecordField:
         return {"string": str, "boolean": bool}[self.type]
 
     def is_in_time(self, number: int) -> bool:
-        """Whether the number in the field's unit lies in the years that a timestamp can have."""
+        """Return True if the number in the field's unit is in the years that a timestamp can have."""
         first, end = number_range(self.time_unit)
         return first <= number < end
 
     @property
     def expected(self) -> str:
-        """The words for messages."""
+        """Words for messages."""
         if self.pattern is not None:
             return f"a timestamp written as {self.pattern}"
         if self.type == "timestamp":
@@ -178,8 +178,8 @@ class RecordField:
 
 
 def record_fields(stream: StreamSpec | LookupSpec) -> tuple[RecordField, ...]:
-    """Return the fields of the stream's schema, or the lookup's, in a form that is light to import: it travels to every Python
-    worker."""
+    """Return the fields of the schema of a stream or a lookup, in a form that is fast to import: every Python worker receives
+    them."""
     return tuple(
         RecordField(
             name=name,
@@ -203,7 +203,7 @@ def record_fields(stream: StreamSpec | LookupSpec) -> tuple[RecordField, ...]:
 
 
 def _markers(spec: FieldSpec, stream: StreamSpec | LookupSpec) -> tuple[str | float, ...]:
-    """The markers of the field, and those of the stream if the field is a single value."""
+    """Return the markers of the field, and those of the stream if the field is a single value."""
     is_single = spec.type != JSON_TYPE and not is_nested(spec.type)
     of_stream = getattr(stream, "missing", []) if is_single else []
     return tuple(dict.fromkeys([*spec.missing, *of_stream]))
@@ -218,26 +218,26 @@ def _is_type(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Rejection:
-    """Why a record is rejected."""
+    """The reason why a record is rejected."""
 
     reason: str
     message: str
 
 
 JsonText = bytes | Rejection | None
-"""A record as the decoder takes it: the text of a JSON object, or why it can't be one; None is a tombstone."""
+"""Input of the decoder: the text of a JSON object, or the reason why the record isn't one. None for a tombstone."""
 
 
 BLOCK_RECORDS = 1_024
-"""So many records are read together; where one has to be looked at, all of them are read one by one."""
+"""Number of records that are read together. If one needs a closer check, all of them are read one by one."""
 
 
 def in_blocks(
     at_once: Callable[..., Sequence[JsonText] | None], one: Callable[..., JsonText], *columns: Sequence[Any]
 ) -> list[JsonText]:
-    """What `one` makes of each record, in order. `at_once` makes the same of a block of them, or None where it can't tell.
+    """Return the result of `one` for each record, in their order. `at_once` must return the same for a block of records, or None.
 
-    `columns`: what both are given of each record.
+    `columns`: arguments for each record, of both functions.
     """
     made: list[JsonText] = []
     for first in range(0, len(columns[0]), BLOCK_RECORDS):
@@ -247,7 +247,7 @@ def in_blocks(
 
 
 class RecordValidator:
-    """Validates records one at a time: slow and exact. The outcome depends only on the record's bytes."""
+    """Validates records one by one: slow and exact. The outcome depends only on the record's bytes."""
 
     def __init__(self, fields: list[RecordField]) -> None:
         self.fields = fields
@@ -256,15 +256,15 @@ class RecordValidator:
             for at, field in enumerate(fields)
             if digits_of(field.type) and not field.has_parser
         }
-        """By the field's place."""
+        """By the index of the field."""
         self.nested_parsers = {
             at: NestedParser(field.type, field.time_unit) for at, field in enumerate(fields) if is_nested(field.type)
         }
-        """By the field's place."""
+        """By the index of the field."""
         self.parsers: dict[int, FieldParser] = {
             at: parser_of(field, _plain_parse(field)) for at, field in enumerate(fields) if field.has_parser
         }
-        """By the field's place."""
+        """By the index of the field."""
         self.repairs = JsonRepairs([marker for field in fields for marker in field.missing])
         self.row_type = _row_type([(field, field.parsed_type) for field in fields])
         raw_fields = [(field, msgspec.Raw | msgspec.UnsetType) for field in fields]
@@ -272,11 +272,11 @@ class RecordValidator:
         self._parsers = [msgspec.json.Decoder(field.parsed_type) for field in fields]
 
     def validate(self, value: JsonText) -> Any:
-        """Return the record as a row of `row_type`, or why it is rejected.
+        """Return the record as a row of `row_type`, or the reason why it is rejected.
 
-        1. The bytes are a JSON text.
-        2. No declared field stands there twice.
-        3. Every declared field is as declared.
+        1. The bytes must be JSON.
+        2. No declared field may occur twice.
+        3. Every declared field must be as declared.
         """
         if isinstance(value, Rejection):
             return value
@@ -320,7 +320,7 @@ class RecordValidator:
         return value
 
     def _parse_field(self, at: int, raw: bytes) -> Any:
-        """Return one field's value as the row has it. Raises ValidationError."""
+        """Return the value of one field in the form of the row. Raises ValidationError."""
         field = self.fields[at]
         value = self._parsers[at].decode(raw)
         if at in self.parsers:
@@ -343,8 +343,8 @@ class RecordValidator:
 
 
 class NestedParser:
-    """Parses the values of one field that is an array or a struct. What stands in one may be null, and a member of a struct may
-    be missing; else it is as it would be in a field of its own. A struct has each name once."""
+    """Parses the values of one field that is an array or a struct. Values in it can be null, and members of a struct can be
+    missing. Apart from this, they have the rules of a field of their own. A struct has each name once."""
 
     def __init__(self, type_name: str, time_unit: str) -> None:
         parsed, self._convert = _nested(type_name, time_unit)
@@ -352,7 +352,7 @@ class NestedParser:
         self._has_names = bool(members_of(element_of(type_name) or type_name))
 
     def parse(self, text: bytes) -> Any:
-        """The value as Arrow takes it, a list or a dict; None where it is none of the type, or null."""
+        """Return the value in Arrow's form, a list or a dict. None if it isn't a value of the type, or is null."""
         try:
             value = self._convert(self._decode(text))
             if self._has_names:
@@ -363,7 +363,7 @@ class NestedParser:
 
 
 def _nested(type_name: str, time_unit: str) -> tuple[Any, Callable[[Any], Any]]:
-    """What msgspec parses of a type, and what makes the value of it: raises ValueError."""
+    """Return the type that msgspec parses, and the function that converts its value, which raises ValueError."""
     if (element := element_of(type_name)) is not None:
         parsed, convert = _nested_or_null(element, time_unit)
         return GenericAlias(list, (parsed,)), lambda values: [convert(value) for value in values]
@@ -403,14 +403,14 @@ def _there(value: Any) -> Any:
 
 def _refuse_repeats(pairs: list[tuple[str, Any]]) -> None:
     if len({name for name, _ in pairs}) < len(pairs):
-        raise ValueError("a name stands twice")
+        raise ValueError("a name occurs twice")
 
 
 _names_once = json.JSONDecoder(object_pairs_hook=_refuse_repeats, parse_int=str, parse_float=str)
 
 
 def _plain_parse(field: RecordField) -> Callable[[bytes], Any]:
-    """Return a function from JSON to a value of the field's type in the form of Arrow, None if it is no such value."""
+    """Return a function from JSON to a value of the field's type in the form of Arrow; None if it isn't such a value."""
     if digits_of(field.type):
         return DecimalParser(field.type, field.min, field.max).parse
     decode = msgspec.json.Decoder(field.plain_type).decode
@@ -426,7 +426,8 @@ def _plain_parse(field: RecordField) -> Callable[[bytes], Any]:
 
 
 def _wrong_value(field: RecordField, raw: bytes) -> Rejection:
-    """Why the value is none of the field. A number that is a time of this century in another unit is said to be one."""
+    """Return the rejection of a value that doesn't fit the field. A number that is a time of this century in another unit has
+    its own reason."""
     if field.type == "timestamp" and _WHOLE_NUMBER.fullmatch(raw) and not field.is_in_time(int(raw)):
         micros = int(raw) * 1_000_000 // PER_SECOND[field.time_unit]
         likely = unit_of_century(micros, field.time_unit)
@@ -437,7 +438,7 @@ def _wrong_value(field: RecordField, raw: bytes) -> Rejection:
 
 
 def _remedy(field: RecordField, raw: bytes) -> str:
-    """What to write instead of a text that other tools have for a number."""
+    """Return the remedy for a string that other tools write instead of a number."""
     if not is_number(field.type):
         return ""
     if raw.lower() in _NO_VALUE:
@@ -449,17 +450,17 @@ _raw_value = msgspec.json.Decoder(msgspec.Raw)
 
 
 def not_utf8(error: UnicodeDecodeError) -> str:
-    """The sentence for bytes that are no text."""
+    """Return the message for bytes that aren't UTF-8."""
     return f"not UTF-8: {error.reason} (byte {error.start})"
 
 
 def may_nest_deep(value: bytes) -> bool:
-    """Whether the bytes may be nested deeper than `NESTING_MAX`; False is sure. Cheap."""
+    """Return False if the bytes are certainly not nested deeper than `NESTING_MAX`. Cheap."""
     return len(value) > 2 * NESTING_MAX and value.count(b"{") + value.count(b"[") > NESTING_MAX
 
 
 def why_unreadable(value: bytes) -> str | None:
-    """Return why the bytes are not a JSON text that can be read; None when they are one."""
+    """Return the reason why the bytes aren't readable JSON. None if they are."""
     try:
         value.decode()
     except UnicodeDecodeError as error:
@@ -467,7 +468,7 @@ def why_unreadable(value: bytes) -> str | None:
     if _nesting(value) > NESTING_MAX:
         return f"nested deeper than {NESTING_MAX} levels"
     try:
-        _raw_value.decode(value)  # well formed to its end; only then look at what it holds
+        _raw_value.decode(value)  # the whole text must be well formed, before its content is read
     except msgspec.DecodeError as error:
         text = str(error).removeprefix("JSON is malformed: ")
         place = _BYTE.search(text)
@@ -489,22 +490,22 @@ class _RejectedError(Exception):
 
 
 def _row_type(fields: list[tuple[RecordField, Any]], *, optional: bool = False) -> Any:
-    """A struct with members f0, f1, ... so that any name of a field is possible."""
+    """Return a struct with the members f0, f1, ..., so that a field can have any name."""
     members: list[Any] = [
         (f"f{at}", kind) if field.required and not optional else (f"f{at}", kind, msgspec.UNSET)
         for at, (field, kind) in enumerate(fields)
     ]
     names = {f"f{at}": field.name for at, (field, _) in enumerate(fields)}
-    # gc=False: rows hold no references to each other, and ten thousand new objects would wake the collector ten times.
+    # gc=False: rows contain no references to each other, and ten thousand new objects would start the collector ten times.
     return msgspec.defstruct("Row", members, rename=names, kw_only=True, gc=False)
 
 
 _PAIRS = json.JSONDecoder(object_pairs_hook=list, parse_int=str, parse_float=str)
-"""Made once: it costs more to make than to use."""
+"""Created once, because creating it costs more than using it."""
 
 
 def top_level_keys(value: bytes) -> list[str]:
-    """Return the names of an object's members in order, repeated ones too. The text is known to be well formed."""
+    """Return the names of an object's members in their order, with repeated ones. The text must be well formed."""
     pairs: list[Any] = _PAIRS.decode(value.decode())
     return [name for name, _ in pairs]
 
@@ -519,7 +520,7 @@ def _nesting(value: bytes) -> int:
 
 
 def shown(raw: bytes) -> str:
-    """The start of a value for a message, with all control characters escaped."""
+    """Return the start of a value for a message, with all control characters escaped."""
     text = raw[: 4 * _SHOWN_CHARACTERS_MAX].decode(errors="ignore")
     cut = text[:_SHOWN_CHARACTERS_MAX]
     return ascii(cut)[1:-1] + ("..." if len(raw) > len(cut.encode()) else "")

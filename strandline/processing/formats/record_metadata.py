@@ -1,7 +1,7 @@
-"""Metadata of a record as texts: its key, its timestamp, its headers, and the source that a gateway recorded.
+"""Metadata of a record as strings: its key, its timestamp, its headers, and the source that a gateway recorded.
 
-Each kind names the header that it is read from. Two headers stand for the key and the timestamp of the record, which are no
-headers in Kafka: whoever reads records puts them among the headers (`RECORD_KEY`, `RECORD_TIMESTAMP`).
+Each kind names the header from which it is read. Two of these headers don't exist in Kafka: those of the key and the timestamp of
+the record. The reader of the log adds them to the headers (`RECORD_KEY`, `RECORD_TIMESTAMP`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Read = Callable[[str], str | None]
 
 
 class RecordMetadata:
-    """What fills one field."""
+    """The metadata that fills one field."""
 
     def __init__(self, text: str) -> None:
-        """`text`: as the stream's document has it."""
+        """`text`: the metadata in the form of the stream's document."""
         kind, chosen = _parts(text)
         self.header = _HEADERS[kind] if kind in _HEADERS else _PREFIXES[kind] + chosen
         self._read: Read = partial(_topic, chosen) if kind == "topic" else _READ.get(kind, lambda value: value)
@@ -36,7 +36,7 @@ class RecordMetadata:
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """Return the kind of metadata and what is chosen of it: `("topic", "-1")`, `("header", "site")`, `("key", "")`."""
+    """Return the kind of metadata and the selected part: `("topic", "-1")`, `("header", "site")`, `("key", "")`."""
     kind, _, rest = text.partition("[" if "[" in text else ".")
     return kind, rest.removesuffix("]") if "[" in text else rest
 
@@ -47,7 +47,7 @@ def _after(protocols: tuple[str, ...], source: str) -> str | None:
 
 
 def _sender(source: str) -> str | None:
-    """Return the address of the sender, of any gateway to which senders connect themselves."""
+    """Return the address of the sender, for all gateways to which senders connect."""
     protocol, _, address = source.partition(":")
     return None if protocol in ("mqtt", "file", "poll") else address or None
 

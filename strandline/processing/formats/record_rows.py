@@ -1,4 +1,4 @@
-"""The rows of records: each record becomes JSON objects of the declared fields, which `decoder.py` reads, or columns of them."""
+"""The rows of records. Each record becomes JSON objects of the declared fields, which `decoder.py` reads, or columns of them."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ from strandline.processing.formats.shapes.shaped_rows import ShapedColumns, Shap
 from strandline.processing.formats.source_fields import SourceFields
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchemas
 
-if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every Python worker
+if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import in every Python worker
     from strandline.core.streams.stream import StreamSpec
 
 
 _BYTES_EXPLODED = 1 << 20
-"""Records that may be many rows each are read together up to so many bytes."""
+"""Maximum number of bytes of records that are read together, if each can be many rows."""
 
 
 @dataclass(frozen=True)
 class RecordFormat:
-    """How the bytes of a stream's records are read; travels pickled inside Spark."""
+    """The form of a stream's records. Pickled by Spark."""
 
     name: str
     fields: tuple[RecordField, ...]
-    """The stream's schema."""
+    """Schema of the stream."""
     topic_levels: Mapping[str, int]
-    """Fields that records from MQTT take from their topic: name -> level."""
+    """Fields that a level of the MQTT topic fills: name -> level."""
     options: Any = None
     """Options of the format, as `Format.read_options` returns them."""
     value_rows: ValueRows | None = None
     """Form of records that are rows of values. None if records aren't."""
     explode: JsonPath | None = None
-    """The array whose elements are rows."""
+    """Array whose elements are rows. None if there is none."""
     shape: ShapeConfig | None = None
-    """The shape of records that are several rows, if it is another one."""
+    """Shape of records that are several rows, if it isn't an array of objects."""
     is_of_positions: bool = False
-    """True if a row is an array, of which fields are read by index."""
+    """True if a row is an array whose values are read by index."""
     header_fields: tuple[tuple[str, str], ...] = ()
     """Fields that a header of the record fills: name and header."""
     metadata: tuple[tuple[str, str], ...] = ()
-    """Fields that metadata of the record fill: name and what, as the stream's document has it."""
+    """Fields that metadata of the record fill: name, and metadata in the form of the stream's document."""
     event_time_parameter: str | None = None
-    """The field that the query's parameter `event_time` fills."""
+    """Field that the query parameter `event_time` fills. None if there is none."""
     payload: PayloadText | None = None
     """How the text of a record is found. None if the record is the text, in UTF-8."""
     package: str = ""
@@ -67,17 +67,17 @@ class RecordFormat:
 
     @property
     def form(self) -> Format:
-        """The format, as the registry has it. Raises FunctionUnusable."""
+        """The format from the registry. Raises FunctionUnusable."""
         return format_of(self.name)
 
     @property
     def uses_registry(self) -> bool:
-        """Whether each record names its schema in the schema registry."""
+        """True if each record names its schema in the schema registry."""
         return self.form.uses_registry(self.options)
 
     @property
     def keeps_sessions(self) -> bool:
-        """Whether what becomes of a record depends on the records of its partition before it."""
+        """True if the outcome of a record depends on earlier records of its partition."""
         return self.form.keeps_sessions
 
     @property
@@ -87,7 +87,7 @@ class RecordFormat:
 
 
 def record_format(stream: StreamSpec) -> RecordFormat:
-    """How the records of the stream are read. Raises FunctionUnusable if the format is of a package that can't be used."""
+    """Return the form of the stream's records. Raises FunctionUnusable if the format belongs to a package that can't be used."""
     form = format_of(stream.format)
     return RecordFormat(
         name=stream.format,
@@ -107,7 +107,7 @@ def record_format(stream: StreamSpec) -> RecordFormat:
 
 
 def _array_of_rows(stream: StreamSpec, form: Format) -> JsonPath | None:
-    """The array whose elements are rows, if the stream has one."""
+    """Return the path of the array whose elements are rows. None if there is none."""
     if form.rows_at is not None:
         return form.rows_at
     path = stream.explode_path
@@ -122,7 +122,7 @@ def _payload(stream: StreamSpec) -> PayloadText | None:
 
 
 def _shape(stream: StreamSpec) -> ShapeConfig | None:
-    """The shape of the stream's records, if they are several rows and no array within an object."""
+    """Return the shape of the stream's records. None if a record is one row, or has an array of objects."""
     if stream.explode_path == "$":
         return ShapeConfig("elements", ((),))
     spec = stream.shape
@@ -142,24 +142,27 @@ def _shape(stream: StreamSpec) -> ShapeConfig | None:
 
 
 def json_objects(config: RecordFormat, values: Sequence[bytes]) -> Iterator[JsonText]:
-    """Each record as a JSON object, or why it is none, before fields are looked for in it."""
+    """Yield each record as a JSON object before its fields are read, or the reason why it isn't one."""
     sources = SourceFields({}, {field.name: field.type for field in config.fields})
     form = config.form
     reader = form.reader(ReaderRequest(config.fields, config.options, config.explode, sources))
     for value in values:
         if form.keeps_sessions:
-            yield None  # a message says what it is only among those before it
+            yield None  # the meaning of a message depends on earlier ones
         else:
             text = value if config.payload is None else config.payload.opened(value)
             yield from [text] if reader is None else reader.objects([text], [None])
 
 
 class RowReader:
-    """Makes the rows of one stream's records. Keeps no state between calls but what it has read of sources, and, where the format
-    keeps sessions, what the records so far have declared: then it is given all records of a partition in their order."""
+    """Makes the rows of one stream's records.
+
+    It keeps no state between calls, except the sources that it has read. If the format keeps sessions, it also keeps the
+    declarations of the records so far. Then all records of a partition must be passed in their order.
+    """
 
     def __init__(self, config: RecordFormat, schemas: RegisteredSchemas | None = None) -> None:
-        """`schemas`: for a format that uses the registry."""
+        """`schemas`: required if the format uses the registry."""
         metadata = {name: RecordMetadata(text) for name, text in config.metadata}
         self._source_fields = SourceFields(
             config.topic_levels,
@@ -196,41 +199,41 @@ class RowReader:
         self._quick = self._quick_reader(form, request)
         self._payload = config.payload
         self._letters: tuple[bytes, Callable[[int], bytes]] | None = None
-        """The record that had a dead letter last, and what returns those of its rows."""
+        """Record with the last dead letter, and the function that returns those of its rows."""
         self.headers = (HEADER_QUERY, *((HEADER_SOURCE,) if config.topic_levels else ()))
-        """Those that rows depend on: the first of them that a record has."""
+        """Headers on which rows depend: only the first one that a record has counts."""
         beside = {header for _, header in config.header_fields} | {one.header for one in metadata.values()}
         if form.keeps_sessions:
             self.headers = (HEADER_SOURCE,)
             beside.add(HEADER_REPLAY_OF)
         self.headers_beside = tuple(sorted(beside))
-        """Those that rows depend on beside the first."""
+        """Other headers on which rows depend."""
 
     def _quick_reader(self, form: Format, request: ReaderRequest) -> QuickReader | None:
-        """What reads plain records as columns, if anything does."""
+        """Return the reader of plain records as columns. None if there is none."""
         is_able = self._json_rows is None or form.columns_follow_paths
         return form.columns(request, self._reader) if is_able and self._exploded is None else None
 
     def leave_columns(self) -> None:
-        """Read each record by its text from here on, for tests: it must become the same."""
+        """Read all following records by their text. For tests: the outcome must be the same."""
         self._quick = self._quick_exploded = None
 
     @property
     def sessions(self) -> SessionState | None:
-        """What the records so far have declared, where the format keeps sessions."""
+        """Declarations of the records so far. None if the format keeps no sessions."""
         return None if self._session_reader is None else self._session_reader.sessions
 
     def begin(self, sessions: SessionState) -> None:
-        """Read other records from here on, before which this was declared."""
+        """Continue with other records, before which these declarations were made."""
         if self._session_reader is not None:
             self._session_reader.begin(sessions)
 
     def parts(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> Iterator[Rows]:
-        """The rows of the records, in order: all at once, or, where a record may be many rows, in parts of whole records. No part
-        is without rows.
+        """Yield the rows of the records in their order: all in one part, or in parts of whole records if a record can be many
+        rows. Each part has rows.
 
-        `sources`: the first of `headers` of each record, packed with those of `headers_beside` that it has; empty when no record
-        has one.
+        `sources`: for each record, the first of `headers` that it has, packed with its `headers_beside`. Empty if no record has
+        one.
         """
         yield from self._parts(values if self._payload is None else self._payload.all_opened(values), sources)
 
@@ -262,7 +265,7 @@ class RowReader:
         values: Sequence[bytes | None],
         sources: Sequence[bytes | None],
     ) -> Iterator[Rows]:
-        """The rows of records that may be many rows each: as columns, where most can be read so."""
+        """Yield the rows of records that can each be many rows. They are read as columns if most of them can be."""
 
         def texts(places: Sequence[int]) -> Iterator[Rows]:
             own = [sources[at] for at in places if sources]
@@ -281,7 +284,7 @@ class RowReader:
     def _exploded_texts(
         self, exploded: ExplodedRows | ShapedRows, values: Sequence[bytes | None], sources: Sequence[bytes | None]
     ) -> Iterator[Rows]:
-        # One after the other: an object may have as many bytes as all rows of a record.
+        # One record at a time, because an object can have as many bytes as all rows of a record.
         objects = chain.from_iterable(
             self._objects([value], [source])
             for value, source in zip(values, sources or [None] * len(values), strict=True)
@@ -293,14 +296,14 @@ class RowReader:
         return values if self._reader is None else self._reader.objects(values, sources or [None] * len(values))
 
     def _texts(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> Sequence[JsonText]:
-        """The row of each record, where each is one."""
+        """Return the row of each record, for records that are one row."""
         objects = self._objects(values, sources)
         flat = objects if self._json_rows is None else self._json_rows.rows(objects)
         return self._filled_in(flat, sources) if sources else flat
 
     def dead_letter_value(self, values: Sequence[bytes | None], rows: Rows, at: int) -> bytes | None:
-        """What the dead letter of a row holds: the record's bytes; of an element's row, the record with this element alone, so
-        that a replay repeats no other row."""
+        """Return the content of a row's dead letter: the record's bytes, or for an element's row the record with only this
+        element, so that a replay repeats no other row."""
         element = None if rows.elements is None else rows.elements[at]
         value = values[at if rows.places is None else rows.places[at]]
         if element is None or value is None:
@@ -317,7 +320,7 @@ class RowReader:
         return letter if self._payload is None else self._payload.closed(letter)
 
     def _letters_of(self, value: bytes) -> Callable[[int], bytes]:
-        """What returns the dead letter of one of the record's rows, by its element's place."""
+        """Return a function: index of an element -> dead letter of its row."""
         if self._session_reader is not None:
             return self._session_reader.letters(value)
         if isinstance(self._reader, ArrayReader):
@@ -326,11 +329,11 @@ class RowReader:
         if self._reader is None:
             return self._exploded.letters(value)
         (read,) = self._reader.objects([value], [None])
-        assert isinstance(read, bytes), "one of its rows was read"
+        assert isinstance(read, bytes), "one of its rows was accepted"
         return self._exploded.letters(read)
 
     def _read_columns(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> ReadColumns | None:
-        """The records as columns, where the format has a quick way for most of them."""
+        """Return the records as columns. None if the format has no fast path for most of them."""
         if self._quick is None or len(values) < ROWS_MIN or (among := numbered(sources)) is None:
             return None
         if self._reader is None and self._json_rows is None and not sources:
@@ -348,8 +351,8 @@ class RowReader:
     def _with_sources(
         self, read: ReadColumns, sources: Sequence[bytes | None], of_each: npt.NDArray[np.int64]
     ) -> ReadColumns | None:
-        """With the columns of what the sources give; None if a record has a field of theirs: which of two counts, its text says.
-        `of_each`: of each row the place of its source."""
+        """Add the columns that the sources fill. None if a record has a field of its source, because its text determines which
+        value counts. `of_each`: index of each row's source."""
         given = source_columns(list(map(self._source_fields.members_of, sources)), of_each, self._fields)
         if given is None or given[0].keys() & read.columns.keys():
             return None
@@ -371,7 +374,7 @@ class RowReader:
 
 
 def _in_parts(values: Sequence[bytes | None]) -> Iterator[slice]:
-    """The places of records that have about _BYTES_EXPLODED together."""
+    """Yield the ranges of records that have about _BYTES_EXPLODED bytes together."""
     first = size = 0
     for at, value in enumerate(values, 1):
         size += len(value or b"")

@@ -1,8 +1,7 @@
-"""Fields that stand beside the record, in its MQTT topic, in the query of its URL or in HTTP headers: added to it for the
-decoder alone.
+"""Fields from the source of a record: its MQTT topic, the query of its URL, or HTTP headers. They are only added for the decoder.
 
-The log keeps the sender's bytes, and topic, query and headers beside them, so what a job sees is a function of the log. They
-only add fields that the record lacks.
+The log contains the sender's bytes together with topic, query, and headers, so the input of a job is a function of the log.
+Sources only add fields that the record lacks.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ _read_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _write = msgspec.json.encode
 
 Members = tuple[tuple[bytes, bytes], ...]
-"""Names and values in JSON."""
+"""Names and JSON values."""
 
 
 class SourceFields:
-    """Fills in the fields of one stream."""
+    """Adds the fields of the sources to the records of one stream."""
 
     def __init__(
         self,
@@ -42,34 +41,40 @@ class SourceFields:
         event_time: str | None = None,
         metadata: Mapping[str, RecordMetadata] = MappingProxyType({}),
     ) -> None:
-        """`levels`: field -> level of the topic, counted from 0. `types`: field -> its declared type, of every field.
-        `headers`: field -> header of the record. `event_time`: the field that the query's parameter of this name fills.
-        `metadata`: field -> what of the record fills it."""
+        """Prepare the sources.
+
+        - `levels`: field -> level of the topic, counted from 0.
+        - `types`: field -> its declared type, for all fields.
+        - `headers`: field -> header of the record.
+        - `event_time`: field that the query parameter with this name fills.
+        - `metadata`: field -> metadata that fill it.
+        """
         self._levels = dict(levels)
         self._types = dict(types)
         self._headers = dict(headers)
         self._metadata = dict(metadata)
         self._fields = {EVENT_TIME_PARAMETER: event_time} if event_time is not None else {}
         self._fields |= {name: name for name in types}
-        """Parameter of the query -> field; one of the field's own name goes before."""
+        """Query parameter -> field. A parameter with the field's own name has priority."""
         self._remembered = lru_cache(maxsize=SOURCES_REMEMBERED_MAX)(self._read_source)
 
     def members_of(self, source: bytes | None) -> Members:
-        """The fields that a record's source gives: its MQTT topic (`mqtt:a/b`), or its query (`?name=value`), and
-        headers beside these."""
+        """Return the fields that a record's source fills: its MQTT topic (`mqtt:a/b`), or its query (`?name=value`), and other
+        headers."""
         if source is None:
             return ()
         return (self._remembered if len(source) <= _SOURCE_BYTES_REMEMBERED_MAX else self._read_source)(source)
 
     def fill_in(self, values: Sequence[JsonText], sources: Sequence[bytes | None]) -> list[JsonText]:
-        """Return the values with the fields that their sources add. `sources`: one of the headers of each record."""
+        """Return the values with the fields that their sources add. `sources`: a header of each record."""
         return in_blocks(self._fill_in_at_once, self._fill_in_one, values, sources)
 
     def _fill_in_at_once(self, values: Sequence[JsonText], sources: Sequence[bytes | None]) -> list[bytes] | None:
-        """The values with their fields, if all are objects that plainly have none of them; None if one has to be looked at."""
+        """Return the values with their fields, if all are objects that certainly have none of them. None if one needs a closer
+        check."""
         try:
             text = b"".join(values)  # type: ignore[arg-type]
-        except TypeError:  # no bytes
+        except TypeError:  # not bytes
             return None
         if b"\\" in text or {value[:2] for value in values} != {b'{"'}:  # type: ignore[index]
             return None
@@ -85,9 +90,9 @@ class SourceFields:
         value = value.removeprefix(BYTE_ORDER_MARK)
         start = len(value) - len(value.lstrip(_WHITESPACE))
         if value[start : start + 1] != b"{":
-            return value  # no object: the decoder rejects it
+            return value  # not an object: the decoder rejects it
         members = self.members_of(source)
-        # Where the name does not occur and no escape could spell it, no member of the record has it.
+        # If the name doesn't occur, and no escape can spell it, no member of the record has it.
         if b"\\" in value or any(name in value for name, _ in members):
             try:
                 own = _read_members(value)
@@ -101,7 +106,7 @@ class SourceFields:
         return b"{" + b",".join([name + b":" + content for name, content in members]) + comma + rest
 
     def _read_source(self, source: bytes) -> Members:
-        """A missing or empty level gives no field, nor does a name that stands in the query and not in the schema."""
+        """Read a source. A missing or empty level fills no field, nor does a query parameter that isn't in the schema."""
         texts: dict[str, str] = {}
         first, named = unpack_header_values(source)
         source = first or b""
@@ -112,7 +117,9 @@ class SourceFields:
             }
         elif source.startswith(QUERY_MARK):
             query = parse_qsl(source[len(QUERY_MARK) :].decode("latin-1"), keep_blank_values=True, errors="replace")
-            given = {name: text for name, text in reversed(query) if name in self._fields}  # the first of a name counts
+            given = {
+                name: text for name, text in reversed(query) if name in self._fields
+            }  # the first value of a name counts
             own = {name: text for name, text in given.items() if name in self._types}
             texts = {self._fields[name]: text for name, text in given.items()} | own
         for name, header in self._headers.items():

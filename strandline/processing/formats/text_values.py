@@ -1,4 +1,5 @@
-"""Texts of values to JSON: where a sender, a line, a topic or a URL gives text for what is declared as another type."""
+"""Converts strings to JSON values: a sender, a line, a topic, or a URL has a string for a value that is declared as another
+type."""
 
 from __future__ import annotations
 
@@ -7,15 +8,15 @@ import re
 import msgspec
 
 NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?"
-"""A number as JSON writes it; for re.ASCII."""
+"""A JSON number. For re.ASCII."""
 NUMBER_LINES = re.compile(rf"(?:{NUMBER}\n)*+".encode())
-"""Numbers, each with the end of its line."""
+"""Numbers, each with a line end."""
 _NUMBER = re.compile(NUMBER, re.ASCII)
 _encode = msgspec.json.encode
 
 
 def json_of_text(text: str, field_type: str) -> bytes:
-    """The text as JSON of the field's type; where that is impossible, as a string, which the decoder rejects."""
+    """Return the string as JSON of the field's type. If that is impossible, return a JSON string, which the decoder rejects."""
     if field_type == "boolean" and text in ("true", "false"):
         return text.encode()
     if field_type not in ("string", "boolean") and is_number_text(text):
@@ -24,5 +25,5 @@ def json_of_text(text: str, field_type: str) -> bytes:
 
 
 def is_number_text(text: str) -> bool:
-    """Whether the text is a number as JSON writes it."""
+    """Return True if the string is a JSON number."""
     return _NUMBER.fullmatch(text) is not None

@@ -1,11 +1,12 @@
-"""Parses the event times of records into whole microseconds since 1970 UTC.
+"""Parses the event times of records to integers: microseconds since 1970 UTC.
 
-A number counts `s`, `ms`, `us` or `ns` since 1970 and may have a fraction. It is rounded to the nearest microsecond; one of
-nanoseconds without a fraction is rounded down.
-A text is `YYYY-MM-DD`, or a date, a `T` or a space, and `HH:MM`, `HH:MM:SS` or `HH:MM:SS.fraction` (any number of
-digits; those below a microsecond are cut), followed by `Z`, `+HH`, `+HHMM` or `+HH:MM`; without one of these it is what clocks
-of the zone `tz` show, or UTC where that is None. What they show twice, when they are set back, is the first time; what they skip
-counts on from before. Years 1 to 9999.
+A number counts `s`, `ms`, `us` or `ns` since 1970, and can have a fraction. It is rounded to the nearest microsecond. Nanoseconds
+without a fraction are rounded down.
+
+A string is `YYYY-MM-DD`, or a date, a `T` or a space, and a time: `HH:MM`, `HH:MM:SS` or `HH:MM:SS.fraction`. A fraction can
+have any number of digits; those below a microsecond are cut. Then comes `Z`, `+HH`, `+HHMM` or `+HH:MM`. Without one of these,
+the string is the local time in the zone `tz`, or UTC if `tz` is None. A local time that occurs twice, because clocks are set
+back, is the first one. A local time that clocks skip counts on from before. Years 1 to 9999.
 
 Each form has a parser for a single value, which defines the meaning, and one for a column, which must agree.
 """
@@ -27,7 +28,7 @@ Marks = npt.NDArray[np.bool_]
 PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MID_CENTURY_MICROS = 2_524_608_000_000_000
-"""The year 2050. Half as many before and after it are the years 2010 to 2090."""
+"""The year 2050. The times from half this value to one and a half times this value are the years 2010 to 2090."""
 _SECONDS_FIRST = -62_135_596_800
 _SECONDS_END = 253_402_300_800
 _TEXT = re.compile(
@@ -35,7 +36,7 @@ _TEXT = re.compile(
     r"(?:[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d+))?)?(?:[Zz]|([+-])([01]\d|2[0-3]):?([0-5]\d)?)?)?",
     re.ASCII,
 )
-# The texts that mean the same to Arrow as to `_TEXT`: a day that exists from year 1000 on, seconds, up to six digits.
+# Strings that have the same meaning for Arrow as for `_TEXT`: an existing day from the year 1000, seconds, up to six digits.
 _LEAP_YEAR = r"(?:(?:[2468][048]|[13579][26])00|[1-9]\d(?:0[48]|[2468][048]|[13579][26]))"
 _DAY = r"(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8])"
 _HOUR_MINUTE = r"(?:[01]\d|2[0-3]):[0-5]\d"
@@ -46,13 +47,13 @@ _USUAL_TEXT = (
 
 
 def number_range(unit: str) -> tuple[int, int]:
-    """Return the first number in `unit` that lies in year 1, and the first after year 9999; of `ns`, what 64 bits hold."""
+    """Return the first number in `unit` that is in year 1, and the first after year 9999. For `ns`, the range of 64 bits."""
     per_second = PER_SECOND[unit]
     return max(_SECONDS_FIRST * per_second, -(2**63)), min(_SECONDS_END * per_second, 2**63 - 1)
 
 
 def parse_timestamp(value: float | str, unit: str, tz: str | None = None) -> int | None:
-    """Return the microseconds of one value of a record, or None when it is no time in years 1 to 9999."""
+    """Return the microseconds of one value of a record. None if it isn't a time in years 1 to 9999."""
     if isinstance(value, str):
         return _parse_text(value, tz)
     first, end = number_range(unit)
@@ -60,12 +61,13 @@ def parse_timestamp(value: float | str, unit: str, tz: str | None = None) -> int
         return None
     if isinstance(value, int):
         return value // 1_000 if unit == "ns" else value * _micros_per(unit)
-    # A float of seconds cannot hold most microseconds exactly; the sender meant the nearest.
+    # A float of seconds can't represent most microseconds exactly; the sender meant the nearest.
     return round(value / 1_000) if unit == "ns" else round(value * _micros_per(unit))
 
 
 def likely_unit(micros: int, unit: str, near_micros: int, within_micros: int) -> tuple[str, int] | None:
-    """Return in which other unit a number is a time near `near_micros`, and that time, if it was read as `micros` in `unit`."""
+    """Return another unit in which a number is a time near `near_micros`, and that time. `micros`: the number as read in
+    `unit`."""
     for other, per_second in PER_SECOND.items():
         found = micros * PER_SECOND[unit] // per_second
         if other != unit and abs(found - near_micros) <= within_micros:
@@ -74,22 +76,22 @@ def likely_unit(micros: int, unit: str, near_micros: int, within_micros: int) ->
 
 
 def unit_of_century(micros: int, unit: str) -> tuple[str, int] | None:
-    """Return in which other unit a number is a time of 2010 to 2090, and that time, if it was read as `micros` in `unit`."""
+    """Return another unit in which a number is a time of 2010 to 2090, and that time. `micros`: the number as read in `unit`."""
     return likely_unit(micros, unit, _MID_CENTURY_MICROS, _MID_CENTURY_MICROS // 2)
 
 
 def parse_timestamp_column(
     values: list[Any], unit: str, kinds: set[type], tz: str | None = None
 ) -> tuple[Micros, Marks]:
-    """Return the microseconds of each value, and which values are times.
+    """Return the microseconds of each value, and a mask of the values that are times.
 
-    Values are int or float (within `number_range`) or str; any other value is no time. `kinds` are their types.
+    Values are int or float (within `number_range`) or str. Other values aren't times. `kinds`: types of the values.
     """
     if len(kinds) == 1:
         return _parse_column_of(next(iter(kinds)), values, unit, tz)
     if not kinds:
         return np.zeros(0, np.int64), np.zeros(0, np.bool_)
-    # One kind is read in place, with its first value wherever there is another kind; the others are a column of their own.
+    # One kind is read in place, with its first value instead of values of other kinds. These are a separate column.
     kind = type(values[0])
     others = [row for row, value in enumerate(values) if type(value) is not kind]
     alike = values.copy()
@@ -101,12 +103,12 @@ def parse_timestamp_column(
 
 
 def format_timestamp(micros: int) -> str:
-    """Return ISO 8601 in UTC, for messages to people."""
+    """Return ISO 8601 in UTC, for messages."""
     return str((np.datetime64(0, "us") + micros).astype("datetime64[us]")) + "Z"
 
 
 def _micros_per(unit: str) -> int:
-    """Of the units of a microsecond and longer."""
+    """Return the number of microseconds of a unit, which must be at least a microsecond."""
     return 1_000_000 // PER_SECOND[unit]
 
 
@@ -118,7 +120,7 @@ def _parse_text(text: str, tz: str | None) -> int | None:
     says_zone = sign != "0" or text[-1] in "Zz"
     try:
         moment = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=UTC)
-    except ValueError:  # the 30th of February, hour 24, second 60
+    except ValueError:  # for example February 30, hour 24, or second 60
         return None
     since = moment - _EPOCH
     zone_s = int(zone_hours) * 3_600 + int(zone_minutes) * 60
@@ -130,8 +132,11 @@ def _parse_text(text: str, tz: str | None) -> int | None:
 
 
 def _of_clocks(micros: Micros, tz: str) -> pa.Array:
-    """When clocks of the zone show these times, in microseconds; null beyond the years 1 to 9999."""
-    from strandline.processing.operators.functions.zones import to_utc  # only here: few streams have such texts
+    """Return the times in UTC, in microseconds, at which clocks of the zone show these times. Null outside of the years 1 to
+    9999."""
+    from strandline.processing.operators.functions.zones import (
+        to_utc,
+    )  # imported here, because few streams have such strings
 
     return to_utc(pa.array(micros).cast(pa.timestamp("us")), tz).cast(pa.int64())
 
@@ -150,7 +155,7 @@ def _parse_column_of(kind: type, values: list[Any], unit: str, tz: str | None) -
 
 
 def _parse_text_column(texts: list[str], tz: str | None) -> tuple[Micros, Marks]:
-    """Give the texts of the usual forms to Arrow, and each other one to `_parse_text`."""
+    """Parse strings of the usual forms with Arrow, and the others with `_parse_text`."""
     column = pa.array(texts, pa.string())
     usual = pc.match_substring_regex(column, _USUAL_TEXT)
     if not pc.all(usual).as_py():
@@ -161,7 +166,7 @@ def _parse_text_column(texts: list[str], tz: str | None) -> tuple[Micros, Marks]
         zoned = pc.or_(zoned, pc.is_in(sign, pa.array([b"+", b"-"])))
         column = pc.if_else(zoned, column, pc.binary_join_element_wise(column, "Z", ""))
     micros = np.array(column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()))
-    # The zone may lead out of the last year.
+    # With its offset, a time can be after the last year.
     valid = np.array(usual) & (micros < _SECONDS_END * 1_000_000)
     if tz is not None and len(of_clocks := np.flatnonzero(valid & ~np.array(zoned))):
         moved = _of_clocks(micros[of_clocks], tz)

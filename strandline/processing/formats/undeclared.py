@@ -1,4 +1,4 @@
-"""What a stream's records hold that its schema doesn't declare, counted in a sample: while records are decoded nothing is."""
+"""Counts members of records that the schema doesn't declare, in a sample. The decoder doesn't count them."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from strandline.processing.formats.record_fields import why_unreadable
 from strandline.processing.formats.record_rows import RecordFormat, json_objects, record_format
 
 NAMES_MAX = 1_000
-"""So many undeclared fields are told apart: some senders put values into names."""
+"""Maximum number of undeclared fields that are distinguished: some senders put values into names."""
 _KINDS = {bool: "boolean", int: "long", float: "double", str: "string", list: "array", type(None): "null"}
 
 
 @dataclass(frozen=True)
 class UndeclaredField:
-    """A member that some records have and no field of the schema takes."""
+    """A member of some records that no field of the schema reads."""
 
     path: str
-    """As a field's `from` would name it; of an exploded record's elements with `[*]` for the place."""
+    """Path for the `from` of a field. In elements of exploded records, `[*]` replaces the index."""
     types: list[str]
-    """The types seen, the most frequent first."""
+    """Types that occur, the most frequent first."""
     records: int
-    """How many of the records have it."""
+    """Number of records that have it."""
 
 
 def undeclared_fields(stream: StreamSpec, values: Sequence[bytes]) -> list[UndeclaredField]:
-    """The undeclared fields of these records, the most frequent first. A line of csv and a bare value have none."""
+    """Return the undeclared fields of these records, the most frequent first. Lines of csv and bare values have none."""
     config = record_format(stream)
     if stream.form.paths != "members" or stream.form.has_schema:
         return []
@@ -57,7 +57,7 @@ def undeclared_fields(stream: StreamSpec, values: Sequence[bytes]) -> list[Undec
 
 
 def _members(config: RecordFormat, value: object) -> Iterator[tuple[str, Path, Any]]:
-    """Each value in a record that is no object: its name for people, its path as fields are looked for, and itself."""
+    """Yield each value in a record that isn't an object: its name for users, its path for fields, and the value."""
     if not isinstance(value, bytes) or why_unreadable(value) is not None:
         return
     try:

@@ -1,4 +1,4 @@
-"""Flat records in Avro's binary encoding as columns. A field is a number, a text or a boolean, or null."""
+"""Flat Avro records as columns: fields are numbers, strings, booleans, or null."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _FLOATS = {"float": "<f4", "double": "<f8"}
 
 
 class AvroColumns:
-    """Reads records of one schema. `prefix`: what stands before each."""
+    """Reads records of one schema. A record can have a prefix."""
 
     def __init__(self, members: Sequence[tuple[str, int | None, RecordField | None]]) -> None:
-        """`members`: of each the kind, the place of null in its union, and the field that it is."""
+        """`members`: for each member its kind, the index of null in its union, and the field that it fills."""
         self._members = members
 
     def columns(self, values: Sequence[bytes | None], prefix: bytes = b"") -> ColumnsAndMarks | None:
-        """As QuickReader has it."""
+        """See `QuickReader`. `prefix`: bytes before each record."""
         walk = ByteWalk(values)
         if prefix:
             walk.fits &= walk.is_next(prefix)
@@ -50,7 +50,7 @@ class AvroColumns:
 
 
 def avro_columns(schema: AvroType, fields: Sequence[RecordField]) -> AvroColumns | None:
-    """A reader of records of the schema; None if they hold what it can't read."""
+    """Return a reader of records of the schema. None if the schema has parts that it can't read."""
     named = {field.name: field for field in fields}
     if not all(map(can_be_read, fields)):
         return None

@@ -14,26 +14,26 @@ from strandline.processing.formats.with_schema.beside import FROM_BESIDE
 
 
 def _schema_text(value: object) -> object:
-    """A schema that is written as YAML, as the JSON text that a schema is."""
+    """Return the JSON of a schema that is written as YAML."""
     return json.dumps(value) if isinstance(value, dict | list) else value
 
 
 class AvroSpec(DocumentModel):
-    """By which schema the records of a stream of format avro were written."""
+    """The schema with which the records of a stream of format avro were written."""
 
     NOT_SUPPORTED: ClassVar[dict[str, str]] = {"schema_file": FROM_BESIDE.format("schema")}
     written_by: Annotated[str, BeforeValidator(_schema_text)] | None = Field(
         default=None, alias="schema", json_schema_extra={"type": ["string", "object"]}
     )
-    """The schema of all records, as JSON text or written out in YAML."""
+    """Schema of all records, as a JSON string or written as YAML."""
     registry: bool = False
-    """Whether each record begins with the number of its schema in the schema registry (Confluent's wire format)."""
+    """True if each record begins with the id of its schema in the schema registry (Confluent's wire format)."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if self.registry == (self.written_by is not None):
-            yield (), "expected one of 'schema' (of all records) and 'registry: true' (each record names its schema)"
+            yield (), "expected either 'schema' (of all records) or 'registry: true' (each record names its schema)"
         if self.written_by is not None:
-            from strandline.core.schemas.avro_schemas import read_avro_schema  # only where a document has one
+            from strandline.core.schemas.avro_schemas import read_avro_schema  # only needed if a document has a schema
 
             try:
                 read_avro_schema(self.written_by)

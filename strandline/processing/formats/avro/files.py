@@ -1,4 +1,4 @@
-"""Files of Avro, as the records that devices would send."""
+"""Avro files, read as the records that devices would send."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _AVRO_ERRORS = (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowE
 
 
 def file_records(file: BinaryIO, schema: str | None, name: str) -> Iterator[bytes]:
-    """Yield each record, written by the stream's schema and without the header of the file. Raises PermanentError."""
+    """Yield each record, encoded with the stream's schema and without the header of the file. Raises PermanentError."""
     if schema is None:
         raise PermanentError(
-            f"{name}: records of this stream name a schema of the registry, and those of a file of Avro don't; give them as they "
-            "are sent, each in base64 on a line of its own (.b64)"
+            f"{name}: records of this stream name a schema of the registry, but records of an Avro file don't. Pass them as they "
+            "are sent, each in base64 on its own line (.b64)"
         )
-    import fastavro  # takes a while, and only streams of Avro need it
+    import fastavro  # slow to import, and only streams of Avro need it
     from fastavro.read import SchemaResolutionError
 
     try:
@@ -32,5 +32,5 @@ def file_records(file: BinaryIO, schema: str | None, name: str) -> Iterator[byte
             yield written.getvalue()
     except (*_AVRO_ERRORS, SchemaResolutionError) as error:
         raise PermanentError(
-            f"{name} is no file of Avro whose records are of the stream's schema: {error or type(error).__name__}"
+            f"{name} is not an Avro file with records of the stream's schema: {error or type(error).__name__}"
         ) from error

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class AvroFormat(Format):
     name = "avro"
-    options_description = "Of the format avro: the schema, or that each record names one in the schema registry."
+    options_description = "Options of the format avro: the schema, or schemas of the schema registry that records name."
     requires_options = True
     files: Mapping[str, NamedFile] = {"schema_file": NamedFile("schema", is_text=True)}
     content_type = b"application/avro"

@@ -1,9 +1,8 @@
-"""Records in Avro's binary encoding to JSON objects: all by one schema, or each by the one that it names (Confluent's wire
-format).
+"""Converts Avro records to JSON objects. All have one schema, or each names its schema (Confluent's wire format).
 
-An enum becomes the text of its symbol, bytes become base64, what JSON can't hold (an infinite number) null. A logical type says
-what a declared field means: a `timestamp-*` or a `date` fits a field of type timestamp whatever the field's unit is, a `decimal`
-one of a number, a `uuid` one of text.
+An enum becomes the string of its symbol, and bytes become base64. Numbers that JSON can't represent, such as infinity, become
+null. A logical type determines the meaning of a value: a `timestamp-*` or a `date` fits a field of type timestamp, whatever the
+unit of the field. A `decimal` fits a number, and a `uuid` fits a string.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ from strandline.processing.formats.with_schema.registered_schemas import PREFIX_
 _SECONDS_A_DAY = 86_400
 _EPOCH = date(1970, 1, 1)
 _DECIMAL_BYTES_MAX = 32
-"""More than the longest decimal takes. A longer one stays base64 text, which the decoder rejects."""
+"""Longer than the longest decimal. A longer value stays a base64 string, which the decoder rejects."""
 _ONE_ITEM, _END_OF_ITEMS = b"\x02", b"\0"
-"""How many items an array has, and that no more follow."""
+"""Encoded block of an array: one item follows; no more items follow."""
 _READ_ERRORS = (EOFError, IndexError, ValueError, OverflowError, TypeError, KeyError, StopIteration)
-"""What fastavro raises of bytes that are no record."""
+"""Errors of fastavro for bytes that aren't a record."""
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 Convert = Callable[[Any], Any]
 
 
 class AvroRecords:
-    """Reads the records of one stream that are all of one schema."""
+    """Reads the records of one stream that all have one schema."""
 
     prefix_bytes = 0
 
@@ -58,22 +57,22 @@ class AvroRecords:
         self._type = _record_type(schema, (), tuple(fields), explode)
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
-        """Each record as a JSON object."""
+        """Return each record as a JSON object."""
         return [None if value is None else self._type.object(value) for value in values]
 
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """The records as columns, as far as they can be read so."""
+        """Return the records that can be read as columns."""
         return None if self._type.quick is None else self._type.quick.columns(values)
 
     def letters(self, value: bytes) -> Callable[[int], bytes]:
-        """What returns the record with an array of one element alone."""
+        """Return a function that returns the record with an array of only one element."""
         return self._type.letters(value)
 
 
 class RegisteredAvroRecords:
-    """Reads the records of one stream that each name their schema."""
+    """Reads the records of one stream that name their schemas."""
 
     def __init__(self, fields: Sequence[RecordField], explode: JsonPath | None, schemas: RegisteredSchemas) -> None:
         self._fields = tuple(fields)
@@ -82,20 +81,20 @@ class RegisteredAvroRecords:
         self._types: dict[int, RecordType | Rejection] = {}
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
-        """Each record as a JSON object. Raises RegistryUnavailable and SchemaChanged."""
+        """Return each record as a JSON object. Raises RegistryUnavailable and SchemaChanged."""
         return [None if value is None else self._object(value) for value in values]
 
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """The records that name the same schema as the first one as columns. Raises as `objects` does."""
+        """Return the records that name the same schema as the first one, as columns. Raises the errors of `objects`."""
         model = next((value for value in values if value is not None), b"")
         found = self._type_of(model)
         quick = None if isinstance(found, Rejection) else found.quick
         return None if quick is None else quick.columns(values, model[:PREFIX_BYTES])
 
     def letters(self, value: bytes) -> Callable[[int], bytes]:
-        """What returns the record with an array of one element alone."""
+        """Return a function that returns the record with an array of only one element."""
         found = self._type_of(value)
         assert isinstance(found, RecordType)
         letter = found.letters(value[PREFIX_BYTES:])
@@ -125,15 +124,15 @@ class RegisteredAvroRecords:
 
 
 class RecordType:
-    """One schema, ready to read by for the fields of a stream."""
+    """One schema, prepared to read the fields of a stream."""
 
     def __init__(self, schema: AvroType, fields: Sequence[RecordField], explode: JsonPath | None) -> None:
-        """`schema` as `read_avro_schema` returns it. Raises ValueError."""
+        """`schema`: result of `read_avro_schema`. Raises ValueError."""
         import fastavro
 
         self._read = fastavro.schemaless_reader
         self._parse = fastavro.parse_schema
-        # Logical types are read as what they stand on, so that none of them can fail where no field asks for it.
+        # Logical types are read as their physical types, so that they can't fail if no field needs them.
         self._schema: Any = fastavro.parse_schema(_physical(schema, count()))
         self._array = explode or ()
         self._conversions = [
@@ -143,7 +142,7 @@ class RecordType:
             if (convert := _conversion(schema, path, field)) is not None
         ]
         self.quick = avro_columns(schema, fields) if explode is None and not self._conversions else None
-        """Reads many records as columns; None if it can't."""
+        """Reads many records as columns. None if the schema can't be read in this way."""
         self._of_elements: list[tuple[JsonPath, Convert]] = []
         for field in fields if explode is not None else ():
             inner = path_in_element(field.path or (field.name,), self._array)
@@ -151,7 +150,7 @@ class RecordType:
                 self._of_elements.append((inner, convert))
 
     def object(self, value: bytes, first: int = 0) -> JsonText:
-        """The record that begins at byte `first` as a JSON object."""
+        """Return the record that begins at byte `first` as a JSON object."""
         stream = BytesIO(value)
         if first:
             stream.seek(first)
@@ -168,16 +167,18 @@ class RecordType:
         try:
             return _encode(found)
         except (TypeError, ValueError, RecursionError) as error:
-            return Rejection(REASON_DECODE, f"the record holds what no field can: {error}")
+            return Rejection(REASON_DECODE, f"the record contains a value that no field can have: {error}")
 
     def letters(self, value: bytes) -> Callable[[int], bytes]:
-        """What returns the record with an array of one element alone, by the element's place. The value is a record."""
+        """Return a function: index of an element -> the record with an array of only this element. `value` must be a record."""
         before, elements, behind = self._cut_at_elements(value)
         return lambda element: before + _ONE_ITEM + elements[element] + _END_OF_ITEMS + behind
 
     def _cut_at_elements(self, value: bytes) -> tuple[bytes, list[bytes], bytes]:
-        """What stands before the array, each of its elements, and what stands behind it. Bytes, because what is read and written
-        again may change: a number in a union takes another branch of it."""
+        """Return the bytes before the array, the bytes of each element, and the bytes after the array.
+
+        The bytes are copied, because decoding and encoding can change them: a number in a union can get another branch.
+        """
         stream = BytesIO(value)
         kind = self._parse(self._go_to(stream, self._schema, self._array)["items"])
         begin = stream.tell()
@@ -189,7 +190,7 @@ class RecordType:
         return value[:begin], elements, value[stream.tell() :]
 
     def _go_to(self, stream: BytesIO, schema: AvroType, path: JsonPath) -> AvroType:
-        """Go to where the value at the path begins, which there is. Returns its type."""
+        """Move to the value at the path, which must exist. Return its type."""
         if isinstance(schema, list):
             return self._go_to(stream, schema[self._number(stream)], path)
         if not path:
@@ -203,16 +204,16 @@ class RecordType:
         inner, begin = schema["values" if kind == "map" else "items"], 0
         for at, _ in enumerate(self._items(stream)):
             if (self._read(stream, "string", None) if kind == "map" else at) == path[0]:
-                begin = stream.tell()  # of a name that a map has twice the last one counts
+                begin = stream.tell()  # if a map has a name twice, the last one counts
             self._read(stream, inner, None)
         stream.seek(begin)
         return self._go_to(stream, inner, path[1:])
 
     def _items(self, stream: BytesIO) -> Iterator[None]:
-        """Once for each item of an array or a map, at its begin: the caller reads it."""
+        """Yield once for each item of an array or a map, at its beginning. The caller reads the item."""
         while count := self._number(stream):
             if count < 0:
-                self._number(stream)  # how many bytes the block has
+                self._number(stream)  # number of bytes of the block
             yield from repeat(None, abs(count))
 
     def _number(self, stream: BytesIO) -> int:
@@ -232,7 +233,7 @@ class RecordType:
 
 
 def _why(error: Exception) -> str:
-    """What the bytes lack. The library's own words may name places in memory, which differ each time."""
+    """Return the problem of the bytes. Messages of the library aren't used, because they can contain memory addresses."""
     if isinstance(error, UnicodeDecodeError):
         return not_utf8(error)
     return "it ends too soon" if isinstance(error, EOFError) else "it ends too soon, or a number in it leads nowhere"
@@ -242,12 +243,12 @@ def _why(error: Exception) -> str:
 def _record_type(
     schema: str, references: tuple[str, ...], fields: tuple[RecordField, ...], explode: JsonPath | None
 ) -> RecordType:
-    """Raises ValueError."""
+    """Return a cached schema. Raises ValueError."""
     return RecordType(read_avro_schema(schema, references), fields, explode)
 
 
 def declared_type(schema: AvroType, path: JsonPath) -> str | None:
-    """The type that a field needs for what the logical type at the path means; None where there is none, or another one."""
+    """Return the type that a field needs for the logical type at the path. None if there is none, or another logical type."""
     for found in types_at(schema, path):
         if isinstance(found, dict) and (logical := found.get("logicalType")) is not None:
             if logical in TIMES or logical == "date":
@@ -258,7 +259,7 @@ def declared_type(schema: AvroType, path: JsonPath) -> str | None:
 
 
 def _physical(schema: AvroType, numbers: Iterator[int]) -> AvroType:
-    """The schema without logical types, and with a name of its own for each type."""
+    """Return the schema without logical types, and with a unique name for each type."""
     if isinstance(schema, list):
         return [_physical(one, numbers) for one in schema]
     if isinstance(schema, str):
@@ -279,7 +280,7 @@ def _physical(schema: AvroType, numbers: Iterator[int]) -> AvroType:
 
 
 def _conversion(schema: AvroType, path: JsonPath, field: RecordField) -> Convert | None:
-    """How what stands at the path becomes a value of the field; None if it is one as it is read. Raises ValueError."""
+    """Return the conversion of the value at the path to a value of the field. None if none is needed. Raises ValueError."""
     try:
         meanings = meanings_at(schema, path, field.type, field.time_unit)
     except ValueError as error:
@@ -308,7 +309,7 @@ def _unchanged(value: Any) -> Any:
 
 
 def _convert_at(found: Any, path: JsonPath, convert: Convert) -> None:
-    """Convert the value at the path, if there is one."""
+    """Convert the value at the path, if it exists."""
     try:
         for step in path[:-1]:
             found = found[step]
@@ -320,13 +321,13 @@ def _convert_at(found: Any, path: JsonPath, convert: Convert) -> None:
 
 
 def _in_unit(value: int, unit: str, wanted: str) -> int | str:
-    """The time as a whole number in the wanted unit, or as text where it is none."""
+    """Return the time as an integer in the wanted unit, or as a string if it isn't a multiple of the unit."""
     number, rest = divmod(value * PER_SECOND[wanted], PER_SECOND[unit])
     return number if rest == 0 else _time_text(value, unit)
 
 
 def _time_text(value: int, unit: str) -> int | str:
-    """The time as ISO 8601 text; a number, which the decoder rejects, where it is outside of years 1 to 9999."""
+    """Return the time as an ISO 8601 string. Outside of years 1 to 9999, return a number, which the decoder rejects."""
     try:
         return format_timestamp(value * 1_000_000 // PER_SECOND[unit])
     except (OverflowError, ValueError):
@@ -341,6 +342,6 @@ def _date_text(days: int) -> int | str:
 
 
 def _decimal(value: bytes, scale: int) -> Decimal:
-    # From digits, because arithmetic with decimals rounds.
+    # Built from digits, because arithmetic with decimals rounds.
     number = int.from_bytes(value, "big", signed=True)
     return Decimal((int(number < 0), tuple(map(int, str(abs(number)))), -scale))

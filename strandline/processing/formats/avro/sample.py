@@ -24,7 +24,7 @@ def propose(name: str, sample: Sample) -> Proposed | None:
 
 
 def _of_file(name: str, sample: bytes) -> Proposed:
-    """Of a file of Avro: its schema, and its records as they would be sent."""
+    """Return a proposal for an Avro file: its schema, and its records as they would be sent."""
     import fastavro
 
     values = []
@@ -38,9 +38,7 @@ def _of_file(name: str, sample: bytes) -> Proposed:
         text = json.dumps(_plain_schema(schema))
         objects = AvroRecords((), None, text).objects(values, [None] * len(values))
     except (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowError) as error:
-        raise NoSampleError(
-            f"the sample is no file of Avro that can be read ({error or type(error).__name__})"
-        ) from error
+        raise NoSampleError(f"the sample is not a readable Avro file ({error or type(error).__name__})") from error
     found: dict[Path, list[Any]] = defaultdict(list)
     for one in objects:
         for path, value in leaves(json.loads(one) if isinstance(one, bytes) else {}, ()):
@@ -50,12 +48,12 @@ def _of_file(name: str, sample: bytes) -> Proposed:
     types = {path: kind for path in found if (kind := declared_type(read_schema, path)) and not is_nested(kind)}
     fields = schema_of(found, len(values), proposal.notes, is_text=False, declared=types)
     proposal.document["schema"] = fields
-    proposal.notes.append("send each record by itself, without the file's header; or use a schema registry")
+    proposal.notes.append("send each record separately, without the header of the file; or use a schema registry")
     return proposal, values
 
 
 def _plain_schema(schema: Any) -> Any:
-    """A schema without what the library adds to it."""
+    """Return a schema without the members that the library adds."""
     if isinstance(schema, dict):
         return {key: _plain_schema(value) for key, value in schema.items() if not key.startswith("__")}
     return [_plain_schema(one) for one in schema] if isinstance(schema, list) else schema

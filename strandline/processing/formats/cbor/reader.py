@@ -1,8 +1,8 @@
-"""Maps in CBOR (RFC 8949) to JSON objects.
+"""Converts CBOR maps (RFC 8949) to JSON objects.
 
-Times become ISO 8601 strings. `undefined` becomes null. A tag that means nothing here, or that doesn't fit the value that it
-encloses, leaves the value as it is. A reference to an earlier value (a shared value, a repeated string) is null: a few bytes
-could be any amount of text.
+Times become ISO 8601 strings. `undefined` becomes null. A tag without a meaning here, or one that doesn't fit the value that it
+encloses, leaves the value unchanged. A reference to an earlier value (a shared value, a repeated string) is null, because a few
+bytes could expand to any amount of text.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from strandline.processing.formats.packed_maps import PackedMaps
 from strandline.processing.formats.record_fields import RecordField
 
 _BIG_NUMBER_BYTES_MAX = 64
-"""A whole number of more bytes is null: no field holds it, and to write it costs the square of its length."""
+"""Maximum number of bytes of an integer. A longer one is null: no field can hold it, and formatting costs the square of its
+length."""
 _EXPONENT_MAX = 1_100
-"""A number with a greater exponent, or a less one than with a minus, is null: no double is as large, or as small."""
+"""Maximum absolute value of an exponent. Other numbers are null: they are larger or smaller than all doubles."""
 _DAY_0 = date(1970, 1, 1).toordinal()
 
 
@@ -35,7 +36,7 @@ def cbor_maps(fields: Sequence[RecordField] = ()) -> PackedMaps:
 
 def _whole(value: Any) -> int | None:
     if not isinstance(value, bytes):
-        raise TypeError("the bytes of a number are no byte string")
+        raise TypeError("the bytes of a number are not a byte string")
     return int.from_bytes(value) if len(value) <= _BIG_NUMBER_BYTES_MAX else None
 
 
@@ -44,7 +45,7 @@ def _below_zero(value: Any) -> int | None:
 
 
 def _scaled(value: Any, base: int) -> msgspec.Raw | None:
-    """The number of an exponent and a whole number, as JSON: msgspec would write a Decimal that is a name without quotes."""
+    """Return the number of an exponent and an integer, as JSON. msgspec would write a NaN or infinite Decimal without quotes."""
     match value:
         case [int(exponent), int(whole)]:
             if abs(exponent) > _EXPONENT_MAX:
@@ -54,17 +55,17 @@ def _scaled(value: Any, base: int) -> msgspec.Raw | None:
             else:
                 number = Decimal(f"{whole}E{exponent}") if base == 10 else whole * Decimal(base) ** exponent
             return msgspec.Raw(str(number)) if isfinite(float(number)) else None
-    raise TypeError("not an exponent and a whole number")
+    raise TypeError("not an exponent and an integer")
 
 
 def _uuid(value: Any) -> UUID:
     if not isinstance(value, bytes):
-        raise TypeError("the bytes of a UUID are no byte string")
+        raise TypeError("the bytes of a UUID are not a byte string")
     return UUID(bytes=value)
 
 
 def _if_fit(read: Callable[[Any], Any]) -> Callable[[Any, bool], Any]:
-    """What `read` makes of what a tag encloses; what it encloses as it is, where the two don't fit together."""
+    """Return a decoder: the result of `read` for the enclosed value, or the value unchanged if it doesn't fit the tag."""
 
     def decode(value: Any, _is_key: bool) -> Any:
         try:
@@ -90,13 +91,13 @@ _CBOR_TAGS: Mapping[int, Callable[[Any, bool], Any]] = {
     **dict.fromkeys((25, 29), lambda *_: None),
     **dict.fromkeys((0, 28, 30, 35, 36, 52, 54, 256, 258, 260, 261, 1004, 43000), _enclosed),
 }
-"""In place of what cbor2 makes of these tags: it refuses the record for one that doesn't fit. Tags 0 and 1004 enclose the text of
-a time, which is read as any other text of one. Of cbor2's own only 55799 is left, which means nothing here.
+"""Decoders that replace those of cbor2, which refuses a record if a value doesn't fit its tag. Tags 0 and 1004 enclose the string
+of a time, which is read like any other time. The only remaining tag of cbor2 is 55799, which has no meaning here.
 """
 
 
 def _unpack(value: bytes) -> Any:
-    import cbor2  # only where a stream needs it: each Python worker imports this module
+    import cbor2  # only imported if a stream needs it: each Python worker imports this module
 
     stream = BytesIO(value)
     try:

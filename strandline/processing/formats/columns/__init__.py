@@ -1,1 +1,1 @@
-"""Fields of many records read at once, as columns: the quick way of formats whose records stand alike."""
+"""Fields of many records as columns: the fast path of formats whose records have the same form."""

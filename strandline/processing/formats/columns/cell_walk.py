@@ -1,5 +1,5 @@
-"""Cells of texts, one record a line, as columns: where each cell stands is known, and what it is as a number or a text is found
-here."""
+"""Converts cells of lines to columns, one record per line. The position of each cell is known; this module reads its number or
+string."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ PATTERNS: dict[NumberForm, str] = {
     "short": r"-?(?:0|[1-9]\d{0,19})(?:\.\d{1,20})?(?:[eE][+-]?\d{1,2})?",
     "any": NUMBER,
 }
-"""How numbers are written: whole ones that 64 bits hold, those that are far from what a double can be, and all that JSON has."""
+"""Forms of numbers: integers of 64 bits; numbers far from the limits of a double; and all JSON numbers."""
 _WHOLE_DIGITS_MAX = 19
 _SHORT_BYTES_MAX = 40
 _WINDOW_BYTES, _WINDOWS_MAX = 32, 8
-"""So many bytes of each line are looked at at once, not more than LITERAL_BYTES_MAX, which stand behind the last line; and how
-often. Texts that go on are searched one by one."""
+"""Number of bytes of each line that are examined in one step, and maximum number of steps. The first is at most
+LITERAL_BYTES_MAX, the number of bytes after the last line. Longer strings are searched one by one."""
 
 
 class CellWalk:
-    """The lines of some records, each with its end behind it."""
+    """The lines of some records, each with its end."""
 
     def __init__(self, values: Sequence[bytes | None], refused: bytes | None) -> None:
-        """`refused`: records with any of these bytes are marked, and those that are not one line; None: none is."""
+        """`refused`: records that contain any of these bytes, or a line break, are marked. None if no record is marked."""
         self.walk = ByteWalk(values, b"\n")
         self.starts: Places = self.walk.at.copy()
         self.ends: Places = self.walk.ends - 1
-        """Where the line's end stands."""
+        """Position of the end of each line."""
         self.data = self.walk.data[: int(self.walk.ends[-1])]
         if refused is not None and (self.walk.holds(refused) or self.walk.count(b"\n") > len(values)):
             self._refuse(is_any(self.data, refused + b"\n"))
 
     @cached_property
     def are_plain(self) -> bool:
-        """Whether all lines are ASCII without control characters and escapes."""
+        """True if all lines are ASCII without control characters and escapes."""
         controls = np.count_nonzero(self.data < ord(" "))
         return self.walk.is_ascii and not self.walk.holds(b"\\") and controls == len(self.walk)
 
@@ -59,18 +59,21 @@ class CellWalk:
             self._refuse(are_controls)
 
     def _refuse(self, marks: Marks) -> None:
-        """Mark the lines with more than one of these bytes: the line's end is one."""
+        """Mark the lines with more than one of these bytes; one is the line end."""
         rows = np.searchsorted(self.walk.ends, np.flatnonzero(marks), "right")
         self.walk.fits &= np.bincount(rows, minlength=len(self.walk)) == 1
 
     def require_utf8(self) -> None:
-        """Mark the lines that are no UTF-8."""
+        """Mark the lines that aren't UTF-8."""
         if not self.walk.is_ascii:
             self.walk.text_at(self.starts, self.ends - self.starts, np.ones(len(self.walk), np.bool_))
 
     def first_and_count(self, places: Places, expected: int) -> tuple[Places, Places | int]:
-        """Of some places in the lines, in order: which of them is the first in each line, and how many are in it, quickly if each
-        line has as many as expected."""
+        """Return, for ascending positions in the lines, the index of the first position in each line, and the number of
+        positions in each.
+
+        This is fast if each line has the expected number.
+        """
         first = np.arange(len(self.walk)) * expected
         if len(places) == len(first) * expected:
             of_lines = places.reshape(len(first), expected)
@@ -80,20 +83,22 @@ class CellWalk:
         return first, np.searchsorted(places, self.ends) - first
 
     def next_of(self, byte: int, starts: Places) -> Places:
-        """Where this byte comes next; in a line without it, its end."""
+        """Return the next position of this byte in each line; the line's end if it has none."""
         found, rows = self._near(lambda data: data == byte, starts)
         spans = zip(found[rows].tolist(), self.ends[rows].tolist(), strict=True)
         found[rows] = [self.walk.place_of(bytes([byte]), start, end) for start, end in spans]
         return found
 
     def plain_text_ends(self, starts: Places) -> Places:
-        """Where the text that begins there ends, if it is short and ASCII without control characters and escapes."""
+        """Return the end of the string that begins at each position, if it is short ASCII without control characters and
+        escapes."""
         return self._near(
             lambda data: (data == ord('"')) | (data == ord("\\")) | (data.view(np.int8) < ord(" ")), starts
         )[0]
 
     def plain_number_ends(self, starts: Places) -> Places:
-        """Where the number that begins there ends, if it has no exponent; where none does, its begin."""
+        """Return the end of the number that begins at each position, if it has no exponent. Otherwise return the position
+        itself."""
         leads = np.minimum(starts + (self.data[starts] == ord("-")), self.ends)
         ends = self._digit_ends(leads)
         are_whole = (ends > leads) & ((self.data[leads] != ord("0")) | (ends - leads == 1))
@@ -108,7 +113,7 @@ class CellWalk:
         return self._near(lambda data: data - np.uint8(ord("0")) > 9, starts)[0]
 
     def _near(self, are_it: Callable[[Bytes], Marks], starts: Places) -> tuple[Places, Places]:
-        """Where the next such byte is, in a line without one its end; and the lines that have none near by, but may have."""
+        """Return the next position of such a byte in each line, or the line's end, and the lines whose search isn't finished."""
         found, go_on = self._in_window(are_it, starts, self.ends)
         rows = np.flatnonzero(go_on)
         for _ in range(_WINDOWS_MAX - 1):
@@ -119,7 +124,8 @@ class CellWalk:
         return found, rows
 
     def _in_window(self, are_it: Callable[[Bytes], Marks], starts: Places, ends: Places) -> tuple[Places, Marks]:
-        """Where the next such byte is, or how far it was looked for; and which lines go on behind that."""
+        """Return the next position of such a byte, or the end of the examined bytes, and a mask of the lines that continue
+        after it."""
         marks = are_it(self.walk.numbers_at(f"V{_WINDOW_BYTES}", starts).view(np.uint8).reshape(len(starts), -1))
         steps = marks.argmax(axis=1)
         is_none = (steps == 0) & ~marks[:, 0]
@@ -127,11 +133,11 @@ class CellWalk:
         return found, is_none & (found < ends)
 
     def require(self, starts: Places, literal: bytes) -> None:
-        """Mark the lines in which this doesn't stand there."""
+        """Mark the lines that don't have these bytes at these positions."""
         self.walk.fits &= self.are(starts, literal)
 
     def are(self, starts: Places, literal: bytes) -> Marks:
-        """Where this stands."""
+        """Return a mask of the lines that have these bytes at these positions."""
         marks = np.ones(len(self.walk), np.bool_)
         for first in range(0, len(literal), LITERAL_BYTES_MAX):
             self.walk.at = starts + first
@@ -139,7 +145,7 @@ class CellWalk:
         return marks
 
     def repeated(self, rows: Places) -> CellWalk:
-        """These lines, each by itself and as often as it is named."""
+        """Return these lines as separate lines, each as often as it occurs in `rows`."""
         other = copy(self)
         other.starts, other.ends = self.starts[rows], self.ends[rows]
         other.walk = self.walk.within(other.starts, self.walk.ends[rows])
@@ -147,7 +153,7 @@ class CellWalk:
         return other
 
     def without(self, starts: Places, ends: Places, words: Sequence[bytes]) -> Places:
-        """Where the cells end if those with one of the words in them are made empty."""
+        """Return the ends of the cells, with cells that contain one of the words made empty."""
         lead = self.data[np.minimum(starts, len(self.data) - 1)]
         if not (lead > ord("9")).any():
             return ends
@@ -157,11 +163,11 @@ class CellWalk:
         return ends
 
     def texts(self, starts: Places, ends: Places) -> Column:
-        """The cells as texts; an empty one is a text, too."""
+        """Return the cells as strings. An empty cell is an empty string."""
         return self.walk.text_at(starts, self._lengths(starts, ends), np.ones(len(self.walk), np.bool_))
 
     def plain_texts(self, starts: Places, ends: Places) -> Column:
-        """The cells as texts; lines in which one has a control character or an escape are marked."""
+        """Return the cells as strings. Mark the lines in which one has a control character or an escape."""
         found = self.texts(starts, ends)
         _, offsets, data = found.values.buffers()
         if data is not None:
@@ -173,8 +179,8 @@ class CellWalk:
     def column(
         self, field: RecordField, starts: Places, ends: Places, form: NumberForm | None = None, suffix: bytes = b""
     ) -> Column:
-        """The cells as values of the field; an empty one is a null. `form`, `suffix`: how those of a number are written, if not
-        as the field has them, and with what they end."""
+        """Return the cells as values of the field; an empty cell is null. `form`, `suffix`: form of numbers, if not that of the
+        field, and the bytes at their end."""
         present = ends > starts
         if field.type in ("string", "boolean"):
             texts = self.walk.text_at(starts, self._lengths(starts, ends), present)
@@ -191,19 +197,19 @@ class CellWalk:
         try:
             found = np.array(numbers.cast(pa.int64() if is_whole(field) else pa.float64()))
             if form != "short" and not is_whole(field) and (np.signbit(found) & (found == 0)).any():
-                found[_are(numbers, "-0")] = 0.0  # a whole number has no sign there
+                found[_are(numbers, "-0")] = 0.0  # an integer has no negative zero
             return Column(found, present)
-        except pa.ArrowInvalid:  # a number beyond what there are
+        except pa.ArrowInvalid:  # a number out of range
             self.walk.fits[:] = False
             return Column(np.zeros(len(self.walk)), present)
 
     def require_numbers(self, starts: Places, ends: Places) -> None:
-        """Mark the lines with cells that are no numbers as JSON has them, and not empty."""
+        """Mark the lines with cells that aren't JSON numbers and aren't empty."""
         if self.walk.short_wholes(starts, self._lengths(starts, ends)) is None:
             self.numbers(starts, ends, "any")
 
     def numbers(self, starts: Places, ends: Places, form: NumberForm, suffix: bytes = b"") -> Any:
-        """The texts of numbers, "0" where there is none; records in which something else stands are marked."""
+        """Return the strings of numbers, "0" for an empty cell. Mark the records with anything else."""
         lengths = self._lengths(starts, ends)
         if suffix:
             self.walk.fits &= (self.data[ends - 1] == suffix[0]) | (lengths == 0)
@@ -223,7 +229,7 @@ class CellWalk:
 
 
 def is_any(data: npt.NDArray[np.uint8], found: bytes) -> Marks:
-    """Where one of these bytes stands."""
+    """Return a mask of the bytes that are one of `found`."""
     return reduce(np.logical_or, [data == byte for byte in found])
 
 
@@ -232,7 +238,8 @@ def _are(texts: pa.Array, text: str) -> Marks:
 
 
 def _are_plain(texts: pa.Array, form: NumberForm) -> bool:
-    """Whether all are numbers of the form, none is empty, and none has an exponent. False where it can't tell."""
+    """Return True if all are numbers of the form, without empty strings and exponents. Return False if this can't be
+    determined."""
     _, offsets_buffer, data_buffer = texts.buffers()
     ends = np.frombuffer(offsets_buffer, np.int32)[: len(texts) + 1]
     firsts, ends = ends[:-1], ends[1:]

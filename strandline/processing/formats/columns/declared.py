@@ -1,4 +1,4 @@
-"""Columns against the declared fields: the same rules for values as `record_fields.py` has for those of one record."""
+"""Checks of columns by the declared fields. `record_fields.py` has the same rules for the values of one record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strandline.processing.formats.timestamps import PER_SECOND, Micros, number_
 
 
 def as_declared(field: RecordField, column: Column | None, count: int) -> Marks:
-    """Which of the records have what the field declares; None stands for a field that none has."""
+    """Return a mask of the records that fit the declared field. `column`: None if no record has the field."""
     if column is None:
         return np.full(count, not field.required)
     values = column.values
@@ -38,7 +38,7 @@ def as_declared(field: RecordField, column: Column | None, count: int) -> Marks:
 
 
 def micros_of(field: RecordField, column: Column) -> Micros:
-    """The times of a column of timestamps."""
+    """Return the times of a column of timestamps."""
     numbers: Micros = column.values
     if column.in_micros:
         return numbers
@@ -46,7 +46,7 @@ def micros_of(field: RecordField, column: Column) -> Micros:
 
 
 def array_of(field: RecordField, column: Column | None, keep: Marks) -> pa.Array:
-    """The column of the records to keep, which have what the field declares."""
+    """Return the column of the records to keep. They must fit the declared field."""
     kind = arrow_type(field.type)
     if column is None:
         return pa.nulls(int(keep.sum()), kind)

@@ -1,8 +1,8 @@
-"""JSON records with an array of objects as columns, a row for each element: those of one shape but for how many elements they
-have.
+"""JSON records with an array of objects as columns, one row for each element. All records have one shape, except for their
+numbers of elements.
 
-Without escapes a quote always begins or ends a text. So how many quotes a record has tells how many elements, and where they
-stand, where each value would stand if the record had the shape; then what stands between the values is compared, byte by byte.
+Without escapes, a quote always begins or ends a string. So the number of quotes in a record determines its number of elements,
+and where each value would be if the record had the shape. Then the bytes between the values are compared.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _MODELS_TRIED = 4
 
 @dataclass(frozen=True)
 class ElementColumns:
-    """What was read of some records."""
+    """The columns of some records."""
 
     columns: dict[str, Column]
-    """Of the rows of the records that fit, in order."""
+    """Columns of the rows of the records in `fits`, in their order."""
     fits: Marks
-    """Which of the records do."""
+    """True for the records that were read."""
     counts: Places
-    """How many rows each of them has."""
+    """Number of rows of each record."""
 
 
 class _Elements:
-    """The elements in a shape, at least two. Raises ValueError if they aren't alike, or if one of them, with what stands beside
-    the array, has more than CELLS_MAX cells."""
+    """The elements in a shape, at least two. Raises ValueError if they aren't alike, or if an element and the cells outside the
+    array together have more than CELLS_MAX cells."""
 
     def __init__(self, shape: Shape, array: JsonPath) -> None:
         depth = len(array)
@@ -53,15 +53,15 @@ class _Elements:
         self.count = int(within[-1].path[depth]) + 1 if within else 0
         width, rest = divmod(len(within), self.count) if self.count else (0, 0)
         if self.count < 2 or rest:
-            raise ValueError("fewer than two elements, or of several shapes")
+            raise ValueError("fewer than two elements, or elements of several shapes")
         if self.begin + width + len(shape.cells) - self.end > CELLS_MAX:
             raise ValueError("too many values")
         self.cells: Sequence[Cell] = within[:width]
-        """Of the first one."""
+        """Cells of the first element."""
         self.last: Cell = within[-1]
-        """Of the last one the last."""
+        """Last cell of the last element."""
         self.quotes = within[width].quote - within[0].quote
-        """How many each has."""
+        """Number of quotes of each element."""
         for at, cell in enumerate(within):
             model = within[at % width]
             is_alike = (model.is_text, model.after_quote) == (cell.is_text, cell.after_quote) and (
@@ -75,7 +75,7 @@ class ExplodedColumns:
     """Reads the records of one stream."""
 
     def __init__(self, fields: Sequence[RecordField], array: JsonPath, bytes_max: int) -> None:
-        """`bytes_max`: records whose rows may have more together are for others to read."""
+        """`bytes_max`: records whose rows can have more bytes together are left to other readers."""
         self._array = array
         self._bytes_max = bytes_max
         self._beside = fields_at(fields)
@@ -84,10 +84,10 @@ class ExplodedColumns:
             (*array, 0, *(path[depth:] if path[:depth] == array else path)): field
             for path, field in (self._beside or {}).items()
         }
-        """Where each stands in the first element."""
+        """Field at each path in the first element."""
 
     def columns(self, values: Sequence[bytes | None]) -> ElementColumns | None:
-        """The columns of the elements; None if it can't tell anything of them."""
+        """Return the columns of the elements. None if the records can't be read as columns."""
         if self._beside is None or len(self._own) < len(self._beside):
             return None
         for value in values[:_MODELS_TRIED]:
@@ -137,7 +137,7 @@ class ExplodedColumns:
     def _read_last(
         self, records: ShapedRecords, rows: CellWalk, first: Places, elements: _Elements, is_last: Marks
     ) -> dict[str, Column]:
-        """The column of the last cell of each element: another element follows it, or what stands behind the array."""
+        """Return the column of the last cell of each element. After it comes another element, or the rest after the array."""
         cell, last = elements.cells[-1], elements.last
         starts, ends = records.places(rows, first, cell)
         shift = (elements.count - 1) * elements.quotes
@@ -152,7 +152,7 @@ class ExplodedColumns:
 
 
 class ShapedRecords:
-    """Records, and where the cells of the shape stand in them; those that haven't the shape are marked."""
+    """Records, and the positions of the cells of the shape in them. Records without the shape are marked."""
 
     def __init__(self, values: Sequence[bytes | None], shape: Shape) -> None:
         self.shape = shape
@@ -161,14 +161,14 @@ class ShapedRecords:
         self.cells.refuse_controls()
         self._quotes: Places = np.flatnonzero(self.cells.data == ord('"'))
         self.first, self.counts = self.cells.first_and_count(self._quotes, shape.quotes)
-        """The first of each record's quotes, and how many they are."""
+        """Index of the first quote of each record, and its number of quotes."""
         if len(self._quotes) == 0:
             self.cells.walk.fits[:] = False
             self._quotes = np.zeros(1, np.int64)
         self.cells.require(self.cells.starts, shape.begin)
 
     def read(self, lines: CellWalk, first: Places, cells: Sequence[Cell], paths: Paths) -> dict[str, Column]:
-        """The columns of the fields among these cells. `first`: of each line the place of the quote that has number 0."""
+        """Return the columns of the fields among these cells. `first`: for each line, the index of its quote with number 0."""
         columns: dict[str, Column] = {}
         for cell in cells:
             starts, ends = self.places(lines, first, cell)
@@ -183,13 +183,13 @@ class ShapedRecords:
         return columns
 
     def places(self, lines: CellWalk, first: Places, cell: Cell) -> tuple[Places, Places]:
-        """Where the cell begins and ends in each line of the shape."""
+        """Return the beginning and the end of the cell in each line of the shape."""
         starts = self._quotes_at(first, cell.quote) + cell.after_quote
         is_followed = cell.quote + 1 < self.shape.quotes
         return starts, (self._quotes_at(first, cell.quote + 1) if is_followed else lines.ends) - cell.before_next
 
     def _quotes_at(self, first: Places, number: int) -> Places:
-        if first is self.first and isinstance(self.counts, int):  # one behind the other, which is read sooner
+        if first is self.first and isinstance(self.counts, int):  # at equal distances, which is faster
             return self._quotes[number :: self.counts]
         return self._quotes[np.clip(first + number, 0, len(self._quotes) - 1)]
 
@@ -197,8 +197,8 @@ class ShapedRecords:
 def rows_of(
     read: ElementColumns, texts: Callable[[Sequence[int]], Iterator[Rows]]
 ) -> tuple[ReadColumns, list[int], list[int | None]]:
-    """All rows in order: those that columns stand for, and of the other records what their texts say; the place of each row's
-    record, and of its element. `texts`: makes the rows of the records at some places."""
+    """Return all rows in their order, the index of each row's record, and the index of its element. Rows come from columns, or
+    from the text of the other records. `texts`: returns the rows of the records with these indices."""
     known: dict[int, list[tuple[JsonText, int | None]]] = {}
 
     def learn(records: Sequence[int]) -> None:

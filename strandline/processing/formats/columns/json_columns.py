@@ -1,8 +1,8 @@
-"""JSON records of one shape as columns: those whose text is that of a model but for its values.
+"""JSON records of one shape as columns: records whose text is that of a model, except for the values.
 
-All records are read in step, from one value to the next: where a value ends, the record must go on as the model does, byte by
-byte. Values that no field takes and that are the same in most records, such as the schema and the table's name in an event, are
-compared like what stands between values; the others are looked at, so that each record is known to be JSON.
+All records are read in parallel, from one value to the next. After each value, the bytes must be those of the model. Some
+values fill no field and are equal in most records, for example the schema and the table name of an event. They are compared
+like the bytes between values. All other values are checked, so that each record is known to be JSON.
 """
 
 from __future__ import annotations
@@ -22,29 +22,30 @@ from strandline.processing.formats.record_fields import RecordField
 
 _MODELS_TRIED = 4
 _REST_MIN = 64
-"""Of fewer records the texts are read sooner."""
+"""Minimum number of remaining records. It is faster to read fewer records one by one."""
 _SAMPLES, _SAMPLES_MIN = 16, 3
-"""So many records show which values stay the same. At least so many of them must have as many quotes as the shape."""
+"""Number of records that determine which values are constant, and the minimum number of them that have as many quotes as the
+shape."""
 _BEGIN_BYTES_MAX = 256
-"""What begins all records, and is longer, is compared in each before they are laid one behind the other."""
+"""Maximum length of a common beginning. A longer one is compared in each record before the records are joined."""
 _OPERATION = RecordField("$.op", "string")
-"""What is read of an event that no field takes: no field has this name."""
+"""Field for the operation of an event, if no field reads it. No declared field has this name."""
 _NULL, _WORDS = (b"null",), (b"null", b"true", b"false")
 
 Constants = frozenset[JsonPath]
-"""Places whose values are the same in most records."""
+"""Paths whose values are equal in most records."""
 Paths = Mapping[JsonPath, RecordField]
-"""The fields by the places where they stand."""
+"""Fields by their paths."""
 
 
 def model_of(values: Sequence[bytes | None]) -> Shape | None:
-    """The shape of the first record that has one."""
+    """Return the shape of the first record that has one. None if no record has one."""
     shapes = (shape_of(value) for value in values[:_MODELS_TRIED] if value is not None)
     return next((shape for shape in shapes if shape is not None), None)
 
 
 def fields_at(fields: Sequence[RecordField]) -> Paths | None:
-    """Where the fields stand in a record; None if columns can't hold one, or two stand at one place."""
+    """Return the fields by their paths. None if columns can't hold one of them, or if two have the same path."""
     found = {(field.name,) if field.path is None else field.path: field for field in fields}
     can_hold = all(holds_values(field) and not (field.text and field.type == "string") for field in fields)
     return found if can_hold and len(found) == len(fields) else None
@@ -59,7 +60,7 @@ class JsonColumns:
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """As QuickReader has it."""
+        """See `QuickReader`."""
         return read_by_shapes(values, self._of_one_shape)
 
     def _of_one_shape(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
@@ -70,18 +71,17 @@ class JsonColumns:
 
 
 class ChangeColumns:
-    """Reads the change events of one stream, as `change_events.py` has them: creations, updates and what a snapshot read, or
-    deletions."""
+    """Reads the change events of one stream (`change_events.py`): creations, updates, and rows of a snapshot; or deletions."""
 
     def __init__(self, fields: Sequence[RecordField], row: str) -> None:
-        """`row`: the first step of the paths into the changed row."""
+        """`row`: first step of the paths into the changed row."""
         self._paths = fields_at(fields)
         self._row = row
 
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """As QuickReader has it."""
+        """See `QuickReader`."""
         return read_by_shapes(values, self._of_one_shape)
 
     def _of_one_shape(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
@@ -115,9 +115,10 @@ class ChangeColumns:
 def read_by_shapes(
     values: Sequence[bytes | None], read: Callable[[Sequence[bytes | None]], ColumnsAndMarks | None]
 ) -> ColumnsAndMarks | None:
-    """The records of several shapes: what `read` does not find to be of one, it is given again. It takes the shape of the first.
+    """Read records of several shapes. `read` reads the records with the shape of the first one, and is called again for the
+    others.
 
-    Ends when few are left, or when twice few had the shape, as where each record has another one.
+    Ends if few records are left, or if few had the shape twice, for example because each record has its own shape.
     """
     if (found := read(values)) is None:
         return None
@@ -137,14 +138,14 @@ def read_by_shapes(
 
 
 def can_hold(shape: Shape, paths: Paths) -> bool:
-    """Whether all that stands at the paths may be values of the fields."""
+    """Return True if all values at the paths can be values of the fields."""
     return not paths.keys() & shape.containers and all(
         field.type == "string" or field.text for cell in shape.cells if cell.is_text and (field := paths.get(cell.path))
     )
 
 
 def constants_of(shape: Shape, values: Sequence[bytes | None]) -> Constants:
-    """The cells that hold what the model has there in some other records, too, of those that may have the shape."""
+    """Return the cells whose values are equal to the model's in some other records that can have the shape."""
     some = [
         one for one in values[:: len(values) // _SAMPLES + 1] if one is not None and one.count(b'"') == shape.quotes
     ]
@@ -163,8 +164,8 @@ def constants_of(shape: Shape, values: Sequence[bytes | None]) -> Constants:
 def read_shaped(
     values: Sequence[bytes | None], shape: Shape, paths: Paths, constants: Constants
 ) -> tuple[dict[str, Column], Marks]:
-    """The columns of the fields, and which records have the shape. `constants`: cells that hold what the model has there, as far
-    as no field takes them."""
+    """Return the columns of the fields, and a mask of the records with the shape. `constants`: cells whose values are equal to
+    the model's, if no field reads them."""
     literals, read = [shape.begin], list[Cell]()
     for cell in shape.cells:
         if cell.path in constants and cell.path not in paths:
@@ -173,7 +174,7 @@ def read_shaped(
             read.append(cell)
             literals.append(cell.literal)
     begin = literals[0]
-    if len(begin) > _BEGIN_BYTES_MAX:  # as with a schema: no byte of it is looked at twice
+    if len(begin) > _BEGIN_BYTES_MAX:  # for example a schema: each byte of it is only read once
         size = len(begin)
         values = [value[size:] if value is not None and value.startswith(begin) else None for value in values]
         begin = b""
@@ -201,14 +202,14 @@ def read_shaped(
 
 
 def _plain_ends(cells: CellWalk, cell: Cell, starts: Places, literal: bytes) -> Places | None:
-    """Where the cell ends, if it needs no closer look in any record; else None."""
+    """Return the end of the cell, if no record needs a closer check. Otherwise return None."""
     ends = cells.plain_text_ends(starts) if cell.is_text else cells.plain_number_ends(starts)
     marks = cells.are(ends, literal) & (cell.is_text | (ends > starts))
     return ends if (marks | ~cells.walk.fits).all() else None
 
 
 def read_cell(cells: CellWalk, cell: Cell, field: RecordField | None, starts: Places, ends: Places) -> Column | None:
-    """The values of the field, which the cell may hold; records in which no value of JSON stands there are marked."""
+    """Return the values of the field that reads the cell. Mark the records in which the cell isn't a JSON value."""
     if cell.is_text:
         if field is None or field.type == "string":
             return None if field is None else cells.texts(starts, ends)

@@ -1,4 +1,4 @@
-"""The shape of a JSON object: all of its text but its values, which stand in cells. A device's records mostly have one shape."""
+"""The shape of a JSON object: its text without the values, which are in cells. Records of a device mostly have one shape."""
 
 from __future__ import annotations
 
@@ -14,46 +14,49 @@ _TOKEN = re.compile(rb'"[^"]*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _UNUSUAL = re.compile(rb"[\x00-\x1f\\]")
 
 CELLS_MAX = 1_000
-"""Records are read by no shape with more cells, as many as a stream has fields: for each of them all records are walked, and the
-first record of a chunk decides."""
+"""Maximum number of cells of a shape, which is the maximum number of fields of a stream. All records are scanned for each cell,
+and the first record of a chunk determines the shape."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A text, a number, true, false or null. The quotes of a text stand around the cell."""
+    """A string, a number, true, false, or null. The quotes of a string are outside the cell."""
 
     path: JsonPath
     is_text: bool
     value: bytes
-    """What the model has there."""
+    """Bytes of the model's value."""
     quote: int
-    """Of the record's quotes the number of the last one before the cell."""
+    """Number of the last quote before the cell, among the quotes of the record."""
     after_quote: int
-    """How many bytes behind this quote the cell begins."""
+    """Number of bytes from this quote to the beginning of the cell."""
     before_next: int
-    """How many bytes before the next quote it ends, or, where none follows, before the record does."""
+    """Number of bytes from the end of the cell to the next quote, or to the end of the record if there is no quote."""
     literal: bytes
-    """What follows it, up to the next cell or the end."""
+    """Bytes between the cell and the next cell or the end."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What all records of one shape have in common."""
+    """The common parts of all records of one shape."""
 
     begin: bytes
-    """Up to the first cell."""
+    """Bytes before the first cell."""
     cells: Sequence[Cell]
     containers: frozenset[JsonPath]
-    """The paths of objects and arrays."""
+    """Paths of objects and arrays."""
     objects: frozenset[JsonPath]
-    """Those of objects."""
+    """Paths of objects."""
     quotes: int
-    """In a record."""
+    """Number of quotes of a record."""
 
 
 def shape_of(text: bytes, cells_max: int = CELLS_MAX) -> Shape | None:
-    """The shape; None if the text is no JSON object, has more cells, a name twice, a blank or an escape where few have one, or
-    two values without a quote between them."""
+    """Return the shape of a JSON object. None if the text has no shape.
+
+    It has none if it isn't a JSON object, or has too many cells, a name twice, unusual blanks or escapes, or two values
+    without a quote between them.
+    """
     if text[:1] != b"{" or _UNUSUAL.search(text) or why_unreadable(text) is not None:
         return None
     found = _values_in(text, cells_max)
@@ -83,8 +86,8 @@ def shape_of(text: bytes, cells_max: int = CELLS_MAX) -> Shape | None:
 def _values_in(
     text: bytes, count_max: int
 ) -> tuple[list[tuple[JsonPath, int, int]], set[JsonPath], set[JsonPath]] | None:
-    """Path, begin and end of each value that holds no others, and the paths of objects and of arrays; None if an object has a
-    name twice, or there are more values."""
+    """Return the path, beginning, and end of each value that contains no other value, and the paths of objects and of arrays.
+    None if an object has a name twice, or if there are more than `count_max` values."""
     spans: list[tuple[JsonPath, int, int]] = []
     objects: set[JsonPath] = set()
     arrays: set[JsonPath] = set()
@@ -93,7 +96,7 @@ def _values_in(
     for token in _TOKEN.finditer(text):
         first = token[0][:1]
         if first in b"{[":
-            (objects if first == b"{" else arrays).add(tuple(path))  # type: ignore[arg-type]  # a value has a name before it
+            (objects if first == b"{" else arrays).add(tuple(path))  # type: ignore[arg-type]  # a name comes before a value
             path.append(None if first == b"{" else 0)
             names.append(set())
         elif first in b"}]":

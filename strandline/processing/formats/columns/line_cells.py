@@ -11,9 +11,12 @@ from strandline.processing.formats.columns.cell_walk import CellWalk, is_any
 
 
 def cut(cells: CellWalk, separators: bytes, count: int, in_order: Sequence[bytes] | None = None) -> list[Places] | None:
-    """Where each cell begins, and in the end what follows the line; lines with more or fewer cells are marked, and those whose
-    separators are others. None if most have more or fewer: then the texts are read, and each cell would cost a
-    walk over all lines."""
+    """Return the beginning of each cell, and finally the position after the line. Mark lines with another number of cells, or
+    with other separators.
+
+    None if most lines have another number of cells. Then the lines are read one by one, because each cell would cost a scan of
+    all lines.
+    """
     places = np.flatnonzero(is_any(cells.data, separators))
     first, found = cells.first_and_count(places, count - 1)
     cells.walk.fits &= found == count - 1

@@ -1,7 +1,8 @@
-"""Flat maps in MessagePack and CBOR as columns: records whose maps have the same names in the same order, with numbers, texts,
-booleans and nulls.
+"""Flat maps in MessagePack and CBOR as columns. All records have the same names in the same order, with numbers, strings,
+booleans, and nulls.
 
-Both begin each value with a byte that says what it is and how long; the tables here hold what each byte means.
+In both formats, each value begins with a byte that contains its kind and its length. The tables here have the meaning of each
+byte.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from strandline.processing.formats.columns.read_columns import (
 from strandline.processing.formats.record_fields import RecordField
 
 _OTHER, _COUNT, _BELOW_ZERO, _SIGNED, _FLOAT, _DOUBLE, _TEXT, _NULL, _FALSE, _TRUE, _MAP = range(11)
-"""What a first byte begins. `_COUNT`: a number from 0; `_BELOW_ZERO`: -1 less such a one."""
+"""Kinds of first bytes. `_COUNT`: a number from 0. `_BELOW_ZERO`: -1 minus such a number."""
 _WIDTHS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
 class _Coding:
-    """For each first byte what it begins, how many bytes of a number follow, and the number that it holds itself."""
+    """For each first byte its kind, the number of bytes of the number that follows, and the number that the byte itself
+    contains."""
 
     kinds: npt.NDArray[np.uint8]
     widths: npt.NDArray[np.int64]
@@ -38,7 +40,7 @@ class _Coding:
 
 
 def _coding(ranges: Sequence[tuple[int, int, int]], wide: Sequence[tuple[int, int, int]]) -> _Coding:
-    """`ranges`: first byte, how many, and what: each holds how far it is from the first. `wide`: byte, what, width."""
+    """`ranges`: (first byte, count, kind); each byte contains its distance from the first. `wide`: (byte, kind, width)."""
     kinds, widths, own = np.zeros(256, np.uint8), np.zeros(256, np.int64), np.zeros(256, np.uint64)
     for first, count, kind in ranges:
         kinds[first : first + count] = kind
@@ -50,7 +52,7 @@ def _coding(ranges: Sequence[tuple[int, int, int]], wide: Sequence[tuple[int, in
 
 @cache
 def msgpack_coding() -> _Coding:
-    """As MessagePack's specification has it. Bytes, arrays and extensions are for others to read."""
+    """Return the coding of MessagePack. Bytes, arrays, and extensions are left to other readers."""
     numbers = [(0xCC + at, _COUNT, width) for at, width in enumerate(_WIDTHS)]
     numbers += [(0xD0 + at, _SIGNED, width) for at, width in enumerate(_WIDTHS)]
     texts = [(0xD9 + at, _TEXT, width) for at, width in enumerate(_WIDTHS[:3])]
@@ -62,7 +64,8 @@ def msgpack_coding() -> _Coding:
 
 @cache
 def cbor_coding() -> _Coding:
-    """As RFC 8949 has it. What has no length said before, tags, bytes, arrays and halves are for others to read."""
+    """Return the coding of RFC 8949. Values of indefinite length, tags, bytes, arrays, and half floats are left to other
+    readers."""
     majors = {0x00: _COUNT, 0x20: _BELOW_ZERO, 0x60: _TEXT}
     wide = [(first + 24 + at, kind, width) for first, kind in majors.items() for at, width in enumerate(_WIDTHS)]
     plain = [(0xF4, _FALSE, 0), (0xF5, _TRUE, 0), (0xF6, _NULL, 0), (0xFA, _FLOAT, 4), (0xFB, _DOUBLE, 8)]
@@ -79,7 +82,7 @@ class PackedColumns:
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """As QuickReader has it: maps with the names of the first one."""
+        """See `QuickReader`. Reads the maps with the names of the first map."""
         walk = ByteWalk(values)
         model = walk.first_fit()
         if self._fields is None or model is None:
@@ -106,7 +109,7 @@ class PackedColumns:
         return columns, walk.fits
 
     def _name_at(self, walk: ByteWalk, at: int) -> bytes | None:
-        """The name there with its first byte; None if it is a long one, or none."""
+        """Return the name at this position with its first byte. None if it is a long name, or not a name."""
         (head,) = walk.bytes_at(at, 1)
         if self._coding.kinds[head] != _TEXT or self._coding.widths[head]:
             return None
@@ -129,7 +132,7 @@ class PackedColumns:
         numbers = np.where(widths > 0, words, coding.own[head])
         walk.skip(widths)
         if field is None or field.type == "string":
-            # What no field takes has to be something that can be read, too.
+            # A value that fills no field must be readable too.
             walk.fits &= (kinds != _OTHER) & (kinds != _MAP) if field is None else is_text | ~present
             return walk.text(numbers.astype(np.int64), is_text)
         if field.type == "boolean":
@@ -168,7 +171,7 @@ def _whole(
     widths: npt.NDArray[np.int64],
     numbers: npt.NDArray[np.uint64],
 ) -> npt.NDArray[np.int64]:
-    """The whole numbers; records that have others are marked, or those that 64 bits with a sign don't hold."""
+    """Return the integers. Mark the records with other values, and with integers that don't fit into a signed 64-bit integer."""
     found = numbers.astype(np.int64)
     is_signed, is_below = kinds == _SIGNED, kinds == _BELOW_ZERO
     walk.fits &= (kinds == _COUNT) | is_signed | is_below | (kinds == _NULL)

@@ -1,5 +1,5 @@
-"""Flat messages of Protobuf as columns: numbers, texts and booleans that come in the order of their numbers, each once at most,
-as every writer of Protobuf writes them."""
+"""Flat Protobuf messages as columns: numbers, strings, and booleans in the order of their field numbers, each at most once. All
+Protobuf writers write them in this form."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KINDS = {
     "TYPE_UINT64": (_VARINT, "u8"), "TYPE_UINT32": (_VARINT, "u4"), "TYPE_SINT64": (_VARINT, "zigzag"),
     "TYPE_BOOL": (_VARINT, "bool"), "TYPE_STRING": (_LENGTH, "text"),
 }  # fmt: skip
-"""The wire type, and how it is read. What is not here is for others to read."""
+"""Wire type and kind of each type. Other types are left to other readers."""
 _FLOATS = ("<f8", "<f4")
 
 
@@ -40,11 +40,11 @@ class Member:
 
     tag: bytes
     kind: str
-    """How its value is read, as `_KINDS` has it."""
+    """Kind of its value, from `_KINDS`."""
     may_be_missing: bool = True
-    """Whether one that was not sent is none, and not zero or empty."""
+    """True if a value that wasn't sent is missing. False if it is zero or empty."""
     field: RecordField | None = None
-    """The one that takes it."""
+    """Field of the stream that it fills."""
 
 
 class ProtobufColumns:
@@ -54,7 +54,7 @@ class ProtobufColumns:
         self._members = members
 
     def columns(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
-        """As QuickReader has it."""
+        """See `QuickReader`."""
         walk = ByteWalk(values)
         columns: dict[str, Column] = {}
         for member in self._members:
@@ -69,7 +69,7 @@ class ProtobufColumns:
 
 
 def protobuf_columns(descriptor: Descriptor, fields: Sequence[RecordField]) -> ProtobufColumns | None:
-    """A reader of the type's messages; None if a field is not one that it can read."""
+    """Return a reader of the type's messages. None if it can't read one of the fields."""
     named = {field.name: field for field in fields}
     if not all(map(can_be_read, fields)):
         return None
@@ -86,7 +86,7 @@ def protobuf_columns(descriptor: Descriptor, fields: Sequence[RecordField]) -> P
 
 
 def _kind_of(one: FieldDescriptor) -> tuple[int, str] | None:
-    # Of a choice the last that comes counts.
+    # If a record has several members of a oneof, the last one counts.
     is_choice = one.containing_oneof is not None and len(one.containing_oneof.fields) > 1
     if one.is_repeated or is_choice:
         return None
@@ -110,12 +110,12 @@ def _varint(number: int) -> bytes:
 
 
 def read_member(walk: ByteWalk, member: Member, is_sent: Marks) -> Column:
-    """What comes next, where it was sent; elsewhere 0 or nothing."""
+    """Read the next member where it was sent. Elsewhere its value is 0 or empty."""
     kind, field = member.kind, member.field
     if kind == "text":
         lengths = walk.varint(is_sent).astype(np.int64)
         texts = walk.text(lengths, is_sent)
-        # Not sent, it is empty, and no null.
+        # A string that wasn't sent is empty, not null.
         return texts if member.may_be_missing else Column(texts.values.fill_null(""), is_sent)
     if kind in _FLOATS:
         found = np.where(is_sent, walk.doubles_at(kind, walk.at), 0.0)

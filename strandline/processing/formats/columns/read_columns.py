@@ -1,7 +1,7 @@
-"""What a quick reader has read of many records: columns of the fields, and which records it is sure of.
+"""Columns that a fast reader has read from many records, and the records that they represent.
 
-A quick reader only reads what it is sure of: a record with exactly the parts that it expects. Of each of these the columns hold
-what the record's text as JSON says. All others are read by their texts, as if there were no columns.
+A fast reader only reads records that consist of exactly the expected parts. For these, the columns contain the values of the
+record's JSON text. All other records are read by their text, as if there were no columns.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from strandline.processing.formats.record_fields import JsonText, RecordField
 Marks = npt.NDArray[np.bool_]
 
 ROWS_MIN = 64
-"""Of fewer records the texts are read sooner."""
+"""Minimum number of records. It is faster to read fewer records one by one."""
 SURE_WHOLE_MAX = 2**53
-"""Up to here each whole number is a double."""
+"""Limit up to which doubles represent each integer exactly."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One field of each record. Where a record is not sure of, it means nothing."""
+    """One field of all records. Values of records that weren't read have no meaning."""
 
     values: Any
-    """Of strings an Arrow array; else numbers or marks in numpy, of a timestamp in the unit of its field."""
+    """An Arrow array for strings, otherwise a numpy array. Timestamps have the unit of their field."""
     present: Marks
-    """Where the record has the field, and it is not null."""
+    """True where the record has the field and it isn't null."""
     in_micros: bool = False
     """True if the values of a timestamp are microseconds, whatever the unit of its field is."""
 
     def of(self, rows: npt.NDArray[np.int64]) -> Column:
-        """The values at these places."""
+        """Return the values with these indices."""
         values = self.values.take(pa.array(rows)) if isinstance(self.values, pa.Array) else self.values[rows]
         return Column(values, self.present[rows], self.in_micros)
 
     def with_rows(self, rows: npt.NDArray[np.int64], other: Column) -> Column:
-        """With the values of the other column at these places."""
+        """Return the column with the values of the other column at these indices."""
         origin = np.arange(len(self.present))
         origin[rows] = len(origin) + np.arange(len(rows))
         is_array = isinstance(self.values, pa.Array)
@@ -51,14 +51,14 @@ class Column:
 
     @classmethod
     def without(cls, like: Column, count: int) -> Column:
-        """So many records without the field whose values these are."""
+        """Return a column of `count` records without the field. `like`: a column of the field."""
         is_array = isinstance(like.values, pa.Array)
         values = pa.nulls(count, like.values.type) if is_array else np.zeros(count, like.values.dtype)
         return cls(values, np.zeros(count, np.bool_))
 
 
 class ReadColumns(Sequence[JsonText]):
-    """The texts of records, each made when it is asked for, and the columns that stand for them."""
+    """The text of each record, made when it is needed, and the columns that represent the records."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class ReadColumns(Sequence[JsonText]):
         of: Callable[[Sequence[int]], Sequence[JsonText]],
     ) -> None:
         self.columns = columns
-        """By the field's name; a field that no record has is not among them."""
+        """Columns by field name. A field that no record has is missing."""
         self.fits = fits
-        """Which records the columns stand for."""
+        """True for the records that the columns represent."""
         self.of = of
-        """Makes the texts of the records at some places."""
+        """Returns the text of each record with these indices."""
         self._texts: Sequence[JsonText] | None = None
 
     def __len__(self) -> int:
@@ -88,7 +88,7 @@ class ReadColumns(Sequence[JsonText]):
 
 
 ColumnsAndMarks = tuple[dict[str, Column], Marks]
-"""The columns by their fields' names, and which records they stand for."""
+"""Columns by field name, and a mask of the records that they represent."""
 
 
 @runtime_checkable
@@ -98,26 +98,26 @@ class QuickReader(Protocol):
     def columns(
         self, values: Sequence[bytes | None], sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """The columns, and which of the records they stand for; None if it can't tell anything of them. `sources`: each that a
-        record has, once."""
+        """Return the columns, and a mask of the records that they represent. None if no record can be read as columns.
+        `sources`: the different sources of the records."""
 
 
 def can_be_read(field: RecordField) -> bool:
-    """Whether a column can hold the field as it is declared, in a member of its own name."""
+    """Return True if a column can hold the declared field, in a member with its name."""
     return field.path is None and not field.text and holds_values(field)
 
 
 def holds_values(field: RecordField) -> bool:
-    """Whether a column can hold the field's values."""
+    """Return True if a column can hold the field's values."""
     is_plain = field.type in ("string", "double", "boolean", "timestamp") or field.type in WHOLE_RANGES
     return is_plain and not field.rest and not field.joined and not field.has_parser
 
 
 def is_whole(field: RecordField) -> bool:
-    """Whether it is read as a whole number."""
+    """Return True if the field is read as an integer."""
     return field.type == "timestamp" or field.type in WHOLE_RANGES
 
 
 def as_doubles(numbers: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.float64], Marks]:
-    """Whole numbers as doubles, and where that changes none."""
+    """Return integers as doubles, and a mask of those that don't change."""
     return numbers.astype(np.float64), (numbers >= -SURE_WHOLE_MAX) & (numbers <= SURE_WHOLE_MAX)

@@ -1,4 +1,4 @@
-"""Fields that stand beside the records, as columns: many records have the same source, and each is read once."""
+"""Fields from the sources of records, as columns. Many records have the same source, so each source is read once."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from strandline.processing.formats.columns.read_columns import (
 from strandline.processing.formats.record_fields import RecordField
 
 _MANY = 4
-"""With so many records a source, on the average, it is worth it."""
+"""Minimum average number of records per source for which columns are worth the cost."""
 _WHOLE_END = 2**63
 
 
 def numbered(sources: Sequence[bytes | None]) -> tuple[list[bytes | None], npt.NDArray[np.int64]] | None:
-    """The different sources, and the number of each record's; None if there are too many of them."""
+    """Return the different sources, and the index of each record's source. None if there are too many sources."""
     numbers: dict[bytes | None, int] = {}
     of_each = np.array([numbers.setdefault(source, len(numbers)) for source in sources], np.int64)
     return (list(numbers), of_each) if len(numbers) * _MANY <= len(of_each) else None
@@ -34,8 +34,10 @@ def numbered(sources: Sequence[bytes | None]) -> tuple[list[bytes | None], npt.N
 def source_columns(
     members: Sequence[Sequence[tuple[bytes, bytes]]], of_each: npt.NDArray[np.int64], fields: Sequence[RecordField]
 ) -> ColumnsAndMarks | None:
-    """The columns of what the sources give. `members`: of each source the names and values in JSON; `of_each`: the number of each
-    record's source. None if a field is not one that a column holds."""
+    """Return the columns of the fields that the sources fill. None if a column can't hold one of the fields.
+
+    `members`: names and JSON values of each source. `of_each`: index of each record's source.
+    """
     given = [{msgspec.json.decode(name): content for name, content in one} for one in members]
     columns: dict[str, Column] = {}
     fits = np.ones(len(given), np.bool_)
@@ -57,7 +59,7 @@ def source_columns(
 
 
 def _value(field: RecordField, value: Any) -> Any:
-    """The value as the column holds it; None where that is for the text to say."""
+    """Return the value in the form of the column. None if it must be read from the text."""
     if field.type == "double":
         is_sure = type(value) is float or (type(value) is int and abs(value) <= SURE_WHOLE_MAX)
         return float(value) if is_sure else None

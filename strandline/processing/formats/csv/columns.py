@@ -1,4 +1,4 @@
-"""Lines of delimited values as columns: lines without quotes that have as many values as columns."""
+"""Lines of delimited values as columns. Lines must have no quotes, and as many values as there are columns."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class DelimitedColumns:
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """As QuickReader has it."""
+        """See `QuickReader`."""
         if not self._can_read:
             return None
-        cells = CellWalk(values, b'"\r\xef')  # the last one begins a byte order mark
+        cells = CellWalk(values, b'"\r\xef')  # a byte order mark begins with the last byte
         cells.require_utf8()
         starts = cut(cells, self._delimiter, len(self._fields))
         if starts is None or self._has_time_texts(cells, starts):
@@ -38,7 +38,7 @@ class DelimitedColumns:
         }, cells.walk.fits
 
     def _has_time_texts(self, cells: CellWalk, starts: Sequence[Places]) -> bool:
-        """Whether the first line has a time that is no number."""
+        """Return True if the first line has a time that isn't a number."""
         model = cells.walk.first_fit()
         if model is None:
             return True

@@ -1,4 +1,4 @@
-"""Rows of values with a delimiter between them."""
+"""Rows of delimited values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class CsvFormat(Format):
     name = "csv"
-    options_description = "Of the format csv: delimiter and columns."
+    options_description = "Options of the format csv: delimiter and columns."
     content_type = b"text/csv"
     untyped_body = "lines"
     paths = "columns"
@@ -31,7 +31,7 @@ class CsvFormat(Format):
         return CsvSpec
 
     def problems(self, stream: StreamDocument) -> Iterator[tuple[Path, str]]:
-        """Yield the problems of columns: each is a field, or a path of a field names it."""
+        """Yield the problems of columns: each must be a field, or the path of a field."""
         columns = self.value_rows(stream).columns
         read = {name: field.joined or [field.path or ""] for name, field in stream.fields.items() if field.source}
         paths = {parse_json_path(path): name for name, one in read.items() for path in one}
@@ -39,7 +39,7 @@ class CsvFormat(Format):
             if len(path) != 1 or path[0] not in columns:
                 yield (
                     ("schema", name, "from"),
-                    f"'{path_text(path)}' is no column; expected '$.NAME' with a name of csv.columns",
+                    f"'{path_text(path)}' is not a column; expected '$.NAME' with a name of csv.columns",
                 )
         for column in columns:
             if column not in stream.fields and (column,) not in paths:
@@ -50,7 +50,7 @@ class CsvFormat(Format):
 
     def refused_changes(self, old: StreamDocument, new: StreamDocument) -> Iterator[str]:
         if self.value_rows(old) != self.value_rows(new):
-            yield f"what a line of csv is: values are told by their place, and senders don't change all at once; {ANOTHER_STREAM}"
+            yield f"columns of csv: a value is known by its position, and senders don't change together; {ANOTHER_STREAM}"
 
     def value_rows(self, stream: StreamDocument) -> ValueRows:
         options = stream.options

@@ -1,7 +1,7 @@
-"""Lines of values with a delimiter between them (RFC 4180, one line a record) to JSON objects.
+"""Converts lines of delimited values (RFC 4180, one record per line) to JSON objects.
 
-A value may stand in double quotes; a quote inside them is written twice. An empty value is a missing one. A line may not have
-more or fewer values than columns.
+A value can be in double quotes; a quote inside them is doubled. An empty value is missing. A line must have as many values as
+there are columns.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from strandline.processing.formats.csv.columns import DelimitedColumns
 from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, in_blocks, not_utf8
 from strandline.processing.formats.text_values import NUMBER, json_of_text
 
-csv.field_size_limit(1 << 30)  # a record has a limit of its own; that of the library is 128 KiB a value
+csv.field_size_limit(1 << 30)  # records have their own limit; the library's is 128 KiB per value
 _MARK = "\ufeff"
-"""A byte order mark, which some senders write before a text."""
+"""A byte order mark, which some senders write at the beginning."""
 _NUMBERS = re.compile(rf"(?:{NUMBER}\n)*+", re.ASCII)
 _TIMES = re.compile(r"(?:\d{4}-[^\x00-\x1f\\]++\n)*+", re.ASCII)
-"""Texts that are no numbers, and hold nothing that JSON escapes."""
+"""Strings that aren't numbers, and contain nothing that JSON escapes."""
 _PLAIN_TEXTS = re.compile(r"(?:[^\x00-\x1f\\]++\n)*+")
-"""Not empty, and with nothing that JSON escapes; quotes are looked for before."""
+"""Strings that aren't empty, and contain nothing that JSON escapes. Quotes are searched before."""
 
 
 class DelimitedLines:
-    """Reads the lines of one stream. `columns`: the names of the values, in order; not all need be fields."""
+    """Reads the lines of one stream. `columns`: names of the values in their order. They needn't all be fields."""
 
     def __init__(self, fields: Sequence[RecordField], columns: Sequence[str], delimiter: str) -> None:
         types = {
@@ -42,12 +42,12 @@ class DelimitedLines:
         self.columns = DelimitedColumns(fields, columns, delimiter).columns
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
-        """Each line as a JSON object of texts and numbers."""
+        """Return each line as a JSON object of strings and numbers."""
         return in_blocks(self._at_once, self._object, values)
 
     def _at_once(self, values: Sequence[bytes | None]) -> list[bytes] | None:
-        """The objects of lines that need no second look, column by column; None if any does: a quote, a value that is missing, a
-        number that is none. Only what `_object` makes of a line, too, may come out."""
+        """Return the objects of simple lines, computed column by column. None if a line needs a closer check, for example
+        because of a quote, a missing value, or an invalid number. The result must be that of `_object` for each line."""
         try:
             text = b"\n".join(values).decode()  # type: ignore[arg-type]  # None raises TypeError
         except (TypeError, UnicodeDecodeError):
@@ -84,7 +84,7 @@ class DelimitedLines:
             except csv.Error as error:
                 return Rejection(REASON_DECODE, f"not a line of values: {error}")
             if len(lines) != 1:
-                return Rejection(REASON_DECODE, f"{len(lines)} lines of values; expected one a record")
+                return Rejection(REASON_DECODE, f"{len(lines)} lines of values; expected one per record")
             (cells,) = lines
         if len(cells) != len(self._columns):
             return Rejection(REASON_DECODE, f"{len(cells)} values in the line; expected {len(self._columns)}")
@@ -97,7 +97,7 @@ class DelimitedLines:
 
 
 def _form_of(column: Sequence[str], field_type: str) -> str | None:
-    """How each value of a column stands in JSON; None if they differ in that, or one has to be looked at."""
+    """Return the form of the values of a column in JSON. None if their forms differ, or if a value needs a closer check."""
     cells = "\n".join(column) + "\n"
     if field_type == "string":
         return '"%s"' if _PLAIN_TEXTS.fullmatch(cells) else None

@@ -25,13 +25,14 @@ class CsvSample:
     texts: list[str]
     """The rows as they are."""
     rows: list[list[str]]
-    """The values of those that have as many as most."""
+    """Values of the rows that have the most frequent number of values."""
     comments: int
-    """How many lines above them begin with #."""
+    """Number of lines above the rows that begin with #."""
 
 
 def read_csv(text: str, rows_max: int) -> CsvSample | None:
-    """The sample as CSV: by a delimiter that gives as many values in each row, or in nearly all; None if there is none."""
+    """Return the sample as CSV, with the delimiter that results in equally many values in (nearly) all rows. None if there is
+    none."""
     lines = text.encode().split(b"\n")
     comments = next((at for at, line in enumerate(lines) if not line.startswith(b"#")), 0)
     for above, share in ((0, 1.0), (comments, 1.0), (comments, FITS_SHARE)):
@@ -49,20 +50,20 @@ def read_csv(text: str, rows_max: int) -> CsvSample | None:
 
 
 def titles_of(rows: Sequence[Sequence[str]]) -> list[str] | None:
-    """The names of the columns, each once; None where the first row holds values."""
+    """Return the unique names of the columns. None if the first row contains values."""
     titles = [title.strip() for title in rows[0]]
-    titles[0] = titles[0] or untitled(0)  # an index, as pandas writes it
+    titles[0] = titles[0] or untitled(0)  # the name of an index that pandas writes is empty
     has_titles = len(rows) > 1 and not any(map(_is_value, titles)) and any(map(_is_value, rows[1]))
     return _unlike(titles) if has_titles else None
 
 
 def untitled(at: int) -> str:
-    """The name of the column at this place that has none."""
+    """Return the name of a column without a title."""
     return f"column_{at + 1}"
 
 
 def _unlike(names: list[str]) -> list[str]:
-    """The names of columns, those that stand there again with their place."""
+    """Return unique names of columns: a name that occurs again gets its position."""
     found: dict[str, None] = {}
     for at, name in enumerate(names):
         while name in found:
@@ -72,7 +73,7 @@ def _unlike(names: list[str]) -> list[str]:
 
 
 def _is_value(text: str) -> bool:
-    """Whether a text is something else than a name: empty, a number, true or false, or a time, also in another form."""
+    """Return True if a string isn't a name: it is empty, a number, true or false, or a time in any form."""
     return (
         not text
         or not isinstance(value_of(text), str)

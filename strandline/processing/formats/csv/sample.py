@@ -28,15 +28,15 @@ def _of_csv(name: str, sample: CsvSample) -> Proposed:
         )
     if sample.comments:
         proposal.notes.append(
-            f"comments (#) above the rows, which no reader of files leaves out: {sample.comments:,}; take them away: "
+            f"comments (#) above the rows, which are not skipped when files are read: {sample.comments:,}; remove them: "
             f"tail -n +{sample.comments + 1} FILE"
         )
     titles = titles_of(rows)
     if titles is not None:
         rows, lines = rows[1:], lines[1:]
-        proposal.notes.append("the first line holds the names of the columns; don't send it")
+        proposal.notes.append("the first line contains the names of the columns; don't send it")
     else:
-        proposal.notes.append("no line holds the names of the columns: put better ones")
+        proposal.notes.append("no line contains the names of the columns; choose better names")
     names = titles or [untitled(at) for at in range(len(rows[0]))]
     rows = [row for row in rows if not any(map(is_beyond, row))] or rows
     found: dict[Path, list[Any]] = {(key,): [row[at] for row in rows if row[at]] for at, key in enumerate(names)}
@@ -44,8 +44,8 @@ def _of_csv(name: str, sample: CsvSample) -> Proposed:
         if 2 * sum(value.startswith(" ") for value in values) > len(values):
             shown = next(value for value in values if value.startswith(" "))
             proposal.notes.append(
-                f"values begin with a blank, as {json.dumps(shown)}, which is part of them: send them without it, or take it "
-                "away by trim"
+                f"values begin with a blank, as {json.dumps(shown)}, which is a part of them; send them without it, or remove "
+                "it with trim"
             )
             break
     empty: dict[Path, str] = {path: "string" for path, values in found.items() if not values}

@@ -25,7 +25,7 @@ class DebeziumFormat(Format):
     def problems_of_lookup(self, stream: StreamDocument, *, deletes: bool) -> Iterator[str]:
         if not deletes:
             yield (
-                f"stream '{stream.stream}' has changes of a table, which delete rows, too: declare a field there, as "
+                f"stream '{stream.stream}' has changes of a table, which include deletions; declare a field there, as "
                 "'op: {type: string, from: $.op}', and write here 'deleted_if: \"op = 'd'\"'"
             )
 

@@ -1,9 +1,9 @@
-"""Debezium's change events in JSON, with or without the schema around them, to JSON objects with the changed row at `row`.
+"""Converts Debezium's change events in JSON, with or without the schema, to JSON objects with the changed row at `row`.
 
-The row is `after`, of a deletion `before`. Fields without a path are columns of the row; a path leads from the event, as `$.op`
-or `$.source.ts_ms`. A tombstone (no value), which follows a deletion, says nothing new and gives no row: the caller skips it.
-A column is missing where the event has Debezium's placeholder for its value: PostgreSQL doesn't tell large values that an update
-left as they were.
+The row is `after`, or `before` for a deletion. Fields without a path are columns of the row. A path begins at the event, as
+`$.op` or `$.source.ts_ms`. A tombstone (no value) follows a deletion and contains nothing new: it has no row, and the caller
+skips it. A column is missing if the event has Debezium's placeholder for its value: PostgreSQL doesn't send large values that
+an update didn't change.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from strandline.processing.formats.record_fields import (
 )
 
 ROW = "row"
-"""The member under which the changed row stands."""
+"""Name of the member with the changed row."""
 _PAYLOAD = "payload"
 _OPERATIONS = {b'"c"': "after", b'"r"': "after", b'"u"': "after", b'"d"': "before"}
-"""Operation -> where its row stands: created, read by a snapshot, updated, deleted."""
+"""Operation -> member with its row: created, read by a snapshot, updated, deleted."""
 _ROWS = (ROW, "before", "after")
 _UNAVAILABLE = ("__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==")
 """Debezium's placeholder, and its form in Base64, for columns of bytes."""
@@ -46,7 +46,7 @@ _encode = msgspec.json.encode
 
 
 def fields_of_changes(fields: Sequence[RecordField]) -> tuple[RecordField, ...]:
-    """The fields with a path each: those that have none are columns of the row."""
+    """Return the fields, each with a path. Fields without one are columns of the row."""
     return tuple(field if field.path is not None else replace(field, path=(ROW, field.name)) for field in fields)
 
 
@@ -54,14 +54,14 @@ class ChangeEvents:
     """Reads the change events of one stream."""
 
     def __init__(self, fields: Sequence[RecordField]) -> None:
-        """`fields` as `fields_of_changes` returns them."""
+        """`fields`: result of `fields_of_changes`."""
         self._wanted = sorted({str(field.path[0]) for field in fields if field.path} - {ROW})
         self._quick = ChangeColumns(fields, ROW)
 
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """As QuickReader has it. An event with a placeholder is left to its text."""
+        """See `QuickReader`. Events with a placeholder are read by their text."""
         if (found := self._quick.columns(values)) is None:
             return None
         columns, fits = found
@@ -71,7 +71,7 @@ class ChangeEvents:
         return columns, fits
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
-        """Each event as a JSON object of its `row` and what else the fields want of it."""
+        """Return each event as a JSON object with its `row`, and the other members that fields need."""
         return [None if value is None else self._object(value) for value in values]
 
     def _object(self, value: bytes) -> JsonText:
@@ -95,7 +95,7 @@ class ChangeEvents:
             return Rejection(REASON_SCHEMA, f"expected a change event with 'op', got {shown(payload)}")
         where = _OPERATIONS.get(operation := bytes(members["op"]))
         if where is None:
-            return Rejection(REASON_SCHEMA, f"an event of operation {shown(operation)} holds no row")
+            return Rejection(REASON_SCHEMA, f"an event of operation {shown(operation)} has no row")
         row = members.get(where)
         if row is None or bytes(row)[:1] != b"{":
             found = "it is missing" if row is None else f"got {shown(bytes(row))}"
@@ -111,7 +111,7 @@ class ChangeEvents:
 
 
 def row_of_change(event: dict[str, Any]) -> dict[str, Any] | None:
-    """The row of an event that is read already; None if it is no change of a row."""
+    """Return the row of a parsed event. None if it isn't a change of a row."""
     payload = event.get(_PAYLOAD, event)
     if not isinstance(payload, dict) or not isinstance(operation := payload.get("op"), str):
         return None
@@ -120,7 +120,7 @@ def row_of_change(event: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _columns_of(row: Raw) -> Raw | Rejection:
-    """The row without the columns whose values the event doesn't have."""
+    """Return the row without the columns whose values the event doesn't contain."""
     if bytes(row)[:1] != b"{":
         return row
     members = _members_of(row)
@@ -130,8 +130,8 @@ def _columns_of(row: Raw) -> Raw | Rejection:
 
 
 def _repeated(text: bytes, members: dict[str, Raw]) -> str | None:
-    """A name that an object has twice."""
-    # Nothing is shorter than what is written here, with each member once: in a text of this length nothing else has room.
+    """Return a name that an object has twice. None if there is none."""
+    # The encoded members, each once, are the shortest form: in a text of this length there is nothing else.
     if len(_encode(members)) == len(text):
         return None
     return next((name for name, number in Counter(top_level_keys(text)).items() if number > 1), None)

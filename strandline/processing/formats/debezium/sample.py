@@ -22,14 +22,14 @@ def propose(name: str, sample: Sample) -> Proposed | None:
 
 
 def _of_changes(name: str, events: list[dict[str, Any]]) -> Proposal:
-    """Of Debezium's change events: the columns of their rows, and what happened to them when."""
+    """Return a proposal for Debezium's change events: the columns of their rows, the operation, and its time."""
     found: dict[Path, list[Any]] = defaultdict(list)
     for event in events:
         for path, value in leaves(row_of_change(event) or {}, ()):
             found[path].append(value)
     proposal = Proposal({"stream": name, "format": "debezium"})
     schema = schema_of(found, len(events), proposal.notes, is_text=False, fields_max=COLUMNS_MAX - 2)  # two are added
-    for field_name, spec in schema.items():  # a column that is nested deeper, or has no field's name
+    for field_name, spec in schema.items():  # a nested column, or a column whose name isn't a field name
         if isinstance(spec, dict) and "from" in spec:
             schema[field_name] = spec | {"from": f"$.row{spec['from'][1:]}"}
     for field_name, kind, leads in (("op", "string", "$.op"), ("changed", "timestamp", "$.source.ts_ms")):

@@ -19,7 +19,7 @@ NULL = b"null"
 
 
 class Absent:
-    """Stands for a value that means that there is none."""
+    """The result for a value that means null."""
 
     def __init__(self, *, is_misfit: bool) -> None:
         self.is_misfit = is_misfit
@@ -44,7 +44,7 @@ class ParsedColumn:
 
 
 class ParsedField(Protocol):
-    """What parsers need to know of a `RecordField`."""
+    """The attributes of a `RecordField` that parsers need."""
 
     @property
     def type(self) -> str: ...
@@ -71,7 +71,7 @@ class FieldParser(Protocol):
         """Return the value in the form of Arrow, ABSENT or MISFIT if it means null, or None if it doesn't fit."""
 
     def parse_column(self, texts: Sequence[msgspec.Raw]) -> ParsedColumn:
-        """Return the values of a column; `null` stands for a missing member."""
+        """Return the values of a column. `null` means a missing member."""
 
 
 def column_of(values: Sequence[Any], kind: pa.DataType, strings: Marks) -> ParsedColumn:
@@ -83,5 +83,5 @@ def column_of(values: Sequence[Any], kind: pa.DataType, strings: Marks) -> Parse
 
 
 def are_strings(texts: Sequence[msgspec.Raw]) -> Marks:
-    """Return which of the JSON texts are strings."""
+    """Return a mask of the JSON values that are strings."""
     return np.array([bytes(text)[:1] == b'"' for text in texts], np.bool_)

@@ -27,7 +27,7 @@ _doubles_of = msgspec.json.Decoder(list[float | str | bool | None]).decode
 
 
 class Markers:
-    """Values that mean that there is none. A text matches in any case, a number matches an equal number, written anyhow."""
+    """Values that mean null. A string matches in upper and lower case. A number matches an equal number, whatever its form."""
 
     def __init__(self, markers: Sequence[str | float]) -> None:
         self._texts = frozenset(marker.strip().lower() for marker in markers if isinstance(marker, str))
@@ -49,7 +49,7 @@ class LenientParser:
     def __init__(
         self, plain: FieldParser, type_name: str, markers: Sequence[str | float], *, or_null: bool, is_plain: bool
     ) -> None:
-        """`plain`: parses the values that are no markers. `is_plain`: True if it is a double without limits."""
+        """`plain`: parses the values that aren't markers. `is_plain`: True for a double without limits."""
         self._plain = plain
         self._markers = Markers(markers)
         self._or_null = or_null
@@ -69,7 +69,7 @@ class LenientParser:
         return column_of([self.parse(bytes(text)) for text in texts], self._arrow_type, are_strings(texts))
 
     def _doubles(self, texts: Sequence[msgspec.Raw]) -> ParsedColumn | None:
-        """Return the column of doubles. None if the texts can't be read together."""
+        """Return the column of doubles. None if the values can't be parsed together."""
         try:
             values = _doubles_of(b"[" + b",".join(texts) + b"]")
         except (msgspec.DecodeError, ValueError):

@@ -1,4 +1,4 @@
-"""Timestamps that are written by a pattern, as `d/M/yyyy HH:mm:ss`, in UTC or in a zone."""
+"""Timestamps with a pattern, as `d/M/yyyy HH:mm:ss`, in UTC or in a zone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _raws_of = msgspec.json.Decoder(str | int | float | bool | None)
 
 
 class PatternedTimeParser:
-    """A text that the pattern doesn't read doesn't fit. A pattern with an offset ignores the zone."""
+    """Reads strings by the pattern. Other strings don't fit. If the pattern has an offset, the zone is ignored."""
 
     def __init__(self, pattern: str, tz: str | None) -> None:
         self._pattern = read_pattern(pattern)

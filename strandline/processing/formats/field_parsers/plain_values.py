@@ -1,4 +1,4 @@
-"""Values of the ordinary types, one at a time: as the validator of records reads them."""
+"""Values of the ordinary types, one by one, as the validator of records reads them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _text_of = msgspec.json.Decoder(str).decode
 
 
 class WrittenValueParser:
-    """A string is its content. A number, a boolean, an object, or an array is its JSON text."""
+    """Returns the content of a string, or the JSON text of a number, a boolean, an object, or an array."""
 
     def parse(self, text: bytes) -> Any:
         text = text.strip()

@@ -1,7 +1,7 @@
 """Proposes the type of a field from its values.
 
-It may leave out some of them: where at least `FITS_MIN` values fit a type, and these are at least `FITS_SHARE` of all, that
-type is proposed, even if they would all fit `string`.
+A type can be proposed although some values don't fit. At least `FITS_MIN` values must fit it, and at least `FITS_SHARE` of all.
+Such a type is preferred to `string`, even if all values fit `string`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from strandline.processing.formats.timestamps import PER_SECOND, parse_timestamp
 FITS_MIN = 20
 FITS_SHARE = 0.95
 _CENTURY_S = (946_684_800, 4_102_444_800)
-"""2000 to 2099: what a number may be that is taken for a time."""
+"""The years 2000 to 2099: the range of numbers that are regarded as times."""
 _CODE = re.compile(r"0\d+", re.ASCII)
 _TIME_NAME = re.compile(
     r"(?i)(?:^|_|\b)(?:t|ts|epoch|time|timestamp|date|datetime|at|when|created|measured|ns)(?:_?(?:s|ms|us|ns))?$"
@@ -28,16 +28,16 @@ _TIME_NAME = re.compile(
 
 @dataclass(frozen=True)
 class ProposedType:
-    """What a schema says of a field, and the values that don't fit that."""
+    """The proposed schema of a field, and the values that don't fit."""
 
     spec: dict[str, Any]
     unfitting: list[Any] = field(default_factory=list)
 
 
 def type_of(name: str, values: Sequence[Any], *, is_text: bool) -> ProposedType:
-    """The type for these values. None of them may be null, a list or an object.
+    """Return the type for these values. None of them may be null, a list, or an object.
 
-    `is_text`: the values are texts, as in CSV, and blanks at their ends stay.
+    `is_text`: True if the values are strings, as in CSV. Then blanks at their ends count.
     """
     meant = [
         value_of(value) if isinstance(value, str) and not (is_text and value != value.strip()) else value
@@ -69,12 +69,12 @@ def type_of(name: str, values: Sequence[Any], *, is_text: bool) -> ProposedType:
 
 
 def are_most(fitting: int, count: int) -> bool:
-    """Whether so many of the values are all, or so many that the others are left out."""
+    """Return True if all values fit, or if so few don't fit that they can be left out."""
     return fitting > 0 and (fitting == count or (fitting >= FITS_MIN and fitting >= FITS_SHARE * count))
 
 
 def _best(fits_of: dict[str, list[bool]], count: int) -> str:
-    """Which kind to propose; of those that are as good, the first."""
+    """Return the kind to propose. If several are equally good, return the first."""
     fitting = {kind: sum(fits) for kind, fits in fits_of.items()}
     usual = next((kind for kind, fits in fitting.items() if fits == count), None)
     near = next((kind for kind, fits in fitting.items() if are_most(fits, count)), None)
@@ -84,7 +84,8 @@ def _best(fits_of: dict[str, list[bool]], count: int) -> str:
 
 
 def _unit(name: str, numbers: list[int | float]) -> str | None:
-    """The unit in which most of the numbers are times of this century, if they can be times by the name of their field."""
+    """Return the unit in which most of the numbers are times of this century. None if the name of their field isn't that of a
+    time."""
     if not _TIME_NAME.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)):
         return None
     times = {unit: sum(_is_of_century(number, unit) for number in numbers) for unit in PER_SECOND}
@@ -108,12 +109,12 @@ def _number_type(numbers: list[int | float]) -> str:
 
 
 def is_code(text: str) -> bool:
-    """Whether it is digits with a zero in front, as numbers of things are written: those without one are no numbers, either."""
+    """Return True if it is digits with a leading zero, as in identifiers. Then identifiers without one aren't numbers either."""
     return _CODE.fullmatch(text.strip()) is not None
 
 
 def value_of(text: str) -> Any:
-    """What a text means: a number that a field can hold, true or false, or itself."""
+    """Return the value of a string: a number that a field can hold, true or false, or the string itself."""
     stripped = text.strip()
     if stripped in ("true", "false"):
         return stripped == "true"
@@ -121,10 +122,10 @@ def value_of(text: str) -> Any:
 
 
 def number_of(text: str) -> int | float:
-    """A number as JSON writes it; infinite if it is one that no field can hold."""
+    """Return the value of a JSON number. Infinity if no field can hold it."""
     return int(text) if isfinite(number := float(text)) and text.removeprefix("-").isdigit() else number
 
 
 def is_beyond(text: str) -> bool:
-    """Whether a text is a number that no field can hold."""
+    """Return True if a string is a number that no field can hold."""
     return is_number_text(text.strip()) and not isfinite(float(text))

@@ -1,4 +1,4 @@
-"""The document of a stream whose records are objects: JSON, or maps that become JSON."""
+"""The document of a stream whose records are objects: JSON, or maps that are converted to JSON."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def propose_for_objects(
     explodes: bool = True,
     declared: Callable[[Path | None], Mapping[Path, str]] | None = None,
 ) -> Proposal:
-    """Of objects. `explodes`: an array of objects may give the rows. `declared`: the types that are known, by the array that
-    does."""
+    """Return a proposal for objects. `explodes`: True if the elements of an array of objects can be the rows. `declared`:
+    returns the known types for the path of this array, or for None."""
     document: dict[str, Any] = {"stream": name, "format": "json"}
     proposal = Proposal(document)
     array = _array_of_rows(objects) if explodes else None
@@ -41,7 +41,7 @@ def propose_for_objects(
     if array is not None:
         document["explode"] = path_text(array)
         proposal.notes.append(
-            f"each element of {path_text(array)} becomes a row; without explode, take single ones as "
+            f"each element of {path_text(array)} becomes a row; to read single elements instead, remove explode and use "
             f"{path_text((*array, 0))}.name"
         )
         rows = [_without(one, array) | element for one in objects for element in _objects_in(_at(one, array))]
@@ -55,7 +55,8 @@ def propose_for_objects(
 
 
 def _array_of_rows(objects: list[dict[str, Any]]) -> Path | None:
-    """Where most records have an array of objects; of several that with numbers in its objects, and then the most of them."""
+    """Return the path of an array of objects that most records have. If there are several, prefer arrays with numbers in their
+    objects, then the array with the most objects."""
     having: Counter[Path] = Counter()
     elements: Counter[Path] = Counter()
     with_numbers = set()
@@ -79,14 +80,14 @@ def _has_number(one: dict[str, Any]) -> bool:
 
 
 def _at(one: Any, path: Path) -> Any:
-    """What stands at a path of members; None where it leads nowhere."""
+    """Return the value at a path of members. None if it doesn't exist."""
     for step in path:
         one = one.get(step) if isinstance(one, dict) else None
     return one
 
 
 def _without(one: dict[Any, Any], path: Path) -> dict[Any, Any]:
-    """The object without what stands at the path."""
+    """Return the object without the value at the path."""
     first, *others = path
     left = {key: value for key, value in one.items() if key != first}
     return (

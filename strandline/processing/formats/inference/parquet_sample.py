@@ -1,4 +1,4 @@
-"""Rows of a file of Parquet as the JSON objects that they become, and the types that its schema says they have."""
+"""The rows of a Parquet file as JSON objects, and the types in its schema."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from strandline.core.files.parquet_rows import ROWS_AT_ONCE, json_rows
 from strandline.processing.formats.inference.schemas import NoSampleError, Path
 
 _SAMPLE_BYTES_MAX = 64 << 20
-"""Length in bytes of the rows as JSON at which the sample ends."""
+"""Maximum length in bytes of the rows of a sample as JSON."""
 
 
 def read_parquet(sample: bytes, rows_max: int) -> tuple[list[bytes], pa.Schema]:
-    """The first rows of the file, and its schema. Raises NoSampleError."""
+    """Return the first rows of the file, and its schema. Raises NoSampleError."""
     import pyarrow.parquet as pq
 
     rows: list[bytes] = []
@@ -30,11 +30,12 @@ def read_parquet(sample: bytes, rows_max: int) -> tuple[list[bytes], pa.Schema]:
                     break
             return rows[:rows_max], file.schema_arrow
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise NoSampleError(f"the sample is no file of Parquet that can be read ({error})") from error
+        raise NoSampleError(f"the sample is not a readable Parquet file ({error})") from error
 
 
 def declared_types(schema: pa.Schema, exploded: Path | None) -> dict[Path, str]:
-    """The type at each path of a row; of an element of the array `exploded` and what stands beside it, where there is one."""
+    """Return the type at each path of a row. `exploded`: path of the array whose elements are rows, together with the other
+    members of their record. None if there is none."""
     types = dict(_types_of(schema, ()))
     if exploded is not None:
         kind: pa.DataType = pa.struct(list(schema))
@@ -53,7 +54,7 @@ def _types_of(fields: Iterable[pa.Field], path: Path) -> Iterator[tuple[Path, st
 
 
 def _type_of(kind: pa.DataType) -> str | None:
-    """The type of a field for such values as they stand in JSON; None for what no field can hold whole."""
+    """Return the type of a field for such values, in the form of JSON. None if no field can hold them completely."""
     types = pa.types
     if types.is_dictionary(kind):
         return _type_of(kind.value_type)

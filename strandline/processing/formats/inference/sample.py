@@ -20,7 +20,7 @@ SAMPLE_RECORDS_MAX = 10_000
 
 @dataclass
 class Proposal:
-    """A document for the sample, and what a person should know about it."""
+    """A document for the sample, with notes for the user."""
 
     document: dict[str, Any]
     notes: list[str] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Proposal:
     accepted: int = 0
     """Rows that the document accepts."""
     rejected: list[str] = field(default_factory=list)
-    """The reasons of the first rows that it rejects."""
+    """Reasons of the first rejected rows."""
 
 
 Proposed = tuple[Proposal, list[bytes]]
@@ -40,11 +40,11 @@ class JsonSample:
     """A sample that is JSON."""
 
     records: list[Any]
-    """The values that can be read. At least one is an object."""
+    """Values that can be read. At least one is an object."""
     objects: list[dict[str, Any]]
     """The values that are objects."""
     notes: list[str]
-    """What a person should know about the sample."""
+    """Notes for the user on the sample."""
 
     @property
     def values(self) -> list[bytes]:
@@ -53,7 +53,7 @@ class JsonSample:
 
 
 class Sample:
-    """A sample of records: a file, or lines that were made of the records of a topic."""
+    """A sample of records: a file, or lines that were made from the records of a topic."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -82,17 +82,15 @@ class Sample:
         records = list(readable(texts))
         unreadable = len(texts) - len(records)
         if unreadable > len(records):
-            raise NoSampleError(
-                "the sample looks like JSON and most lines are none that can be read; give one object a line"
-            )
+            raise NoSampleError("the sample looks like JSON, but most lines can't be read; pass one object per line")
         objects = [record for record in records if isinstance(record, dict)]
         if not objects:
-            raise NoSampleError("the sample holds no JSON object; give one object a line, or an array of objects")
+            raise NoSampleError("the sample contains no JSON object; pass one object per line, or an array of objects")
         notes = []
         if program is not None:
             notes.append(
-                "the sample is one JSON value; requests by HTTP and pipeline run take it so, and strandline ingest one object a "
-                f"line: jq -c {program} FILE"
+                "the sample is one JSON value; HTTP requests and pipeline run accept it, but strandline ingest needs one object "
+                f"per line: jq -c {program} FILE"
             )
         if unreadable:
             notes.append(f"records of the sample that can't be read, and are left out: {unreadable:,}")
@@ -100,8 +98,8 @@ class Sample:
 
 
 def read_json(text: str) -> Any:
-    """The value of a JSON text. Raises ValueError for what no stream takes: a text that can't be read, as one with half of a
-    surrogate pair, and a number that no field can hold."""
+    """Return the value of a JSON text. Raises ValueError if no stream accepts it: it can't be read, for example because of half a
+    surrogate pair, or it contains a number that no field can hold."""
     if (why := why_unreadable(text.encode())) is not None:
         raise ValueError(why)
     value = json.loads(text, parse_int=number_of)
@@ -110,15 +108,15 @@ def read_json(text: str) -> Any:
 
 
 def readable(texts: Sequence[str]) -> Iterator[Any]:
-    """The values of the texts that `read_json` reads."""
+    """Yield the values of the JSON strings that `read_json` can read."""
     for text in texts:
         with contextlib.suppress(ValueError):
             yield read_json(text)
 
 
 def _json_texts(text: str, lines: list[str]) -> tuple[list[str], str | None]:
-    """The text of each record: of each element of an array, of one value on several lines, or each line; and by which program of
-    jq they would stand one a line, if they don't."""
+    """Return the text of each record: the elements of an array, one value over several lines, or the lines. Also return the jq
+    program that writes one record per line; None if they already are."""
     found = split_one_value(text.encode())
     if found is None:
         return lines, None

@@ -1,4 +1,4 @@
-"""The schema of a proposed document: a field for each place in the sample's records at which values stand."""
+"""The schema of a proposed document: one field for each path in the sample's records that has values."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from strandline.processing.formats.timestamps import parse_timestamp
 
 Path = tuple[str | int, ...]
 SOME_ZONE = "Asia/Kolkata"
-"""One that was never UTC."""
+"""A zone that was never UTC."""
 
 
 class NoSampleError(StrandlineError):
-    """Nothing can be told from the sample."""
+    """The sample can't be used for a proposal."""
 
     code = "no_sample"
 
 
 def leaves(value: dict[str, Any], path: Path) -> Iterator[tuple[Path, Any]]:
-    """Every value that is no object; lists are one value each."""
+    """Yield every value that isn't an object. A list is one value."""
     for key, inner in value.items():
         if isinstance(inner, dict):
             yield from leaves(inner, (*path, key))
@@ -44,15 +44,19 @@ def schema_of(
     fields_max: int = COLUMNS_MAX,
     declared: Mapping[Path, str] | None = None,
 ) -> dict[str, Any]:
-    """A field for the values at each path, as so many rows have them; what a person should know of them is added to `notes`.
+    """Return a field for the values at each path. Notes for the user are added to `notes`.
 
-    `is_text`: the values are texts whatever they mean. `declared`: types that are known. Raises NoSampleError where no
-    field is left.
+    Raises NoSampleError if no field remains.
+
+    Args:
+        rows: Number of rows.
+        is_text: True if the values are strings, whatever their meaning.
+        declared: Known types.
     """
     schema: dict[str, Any] = {}
     times = []
     if len(found) > fields_max:
-        notes.append(f"{len(found) - fields_max:,} fields that the fewest records have are left out")
+        notes.append(f"{len(found) - fields_max:,} fields that occur in the fewest records are left out")
         found = dict(sorted(found.items(), key=lambda one: -len(one[1]))[:fields_max])
     within = _counts_within(found)
     for path, values in found.items():
@@ -61,16 +65,16 @@ def schema_of(
             continue
         known = [value for value in values if value is not None]
         type_known = (declared or {}).get(path)
-        if path in within and len(known) < max(1, within[path]):  # an object, which some records lack
+        if path in within and len(known) < max(1, within[path]):  # an object that some records lack
             if known:
                 notes.append(
-                    f"{path_text(path)} is an object; in {len(known):,} of {rows:,} records it is something else, as "
+                    f"{path_text(path)} is an object, but in {len(known):,} of {rows:,} records it has another type, as "
                     f"{_shown(known[0])}; left out"
                 )
             continue
         if type_known is None and not are_most(sum(not isinstance(value, list) for value in known), len(known)):
             element = path_text((*path, 0))
-            what = "is null throughout" if not known else f"is an array: take single elements by a path, as {element}"
+            what = "is always null" if not known else f"is an array; read single elements by a path, as {element}"
             notes.append(f"{path_text(path)} {what}; left out")
             continue
         proposed = _type_of(path, known, is_text=is_text) if type_known is None else ProposedType({"type": type_known})
@@ -81,7 +85,7 @@ def schema_of(
         notes += _notes_of(name, proposed.spec, known, proposed.unfitting)
         schema[name] = spec
     if not schema:
-        raise NoSampleError("the sample's records hold no value that a field can have")
+        raise NoSampleError("the records of the sample contain no value that a field can have")
     if times:
         notes.append(f"for a pipeline: event_time: {{field: {times[0]}, delay: 10s}}")
     else:
@@ -96,7 +100,7 @@ def _type_of(path: Path, known: list[Any], *, is_text: bool) -> ProposedType:
 
 
 def _spec_of(name: str, path: Path, proposed: ProposedType, *, is_required: bool) -> dict[str, Any] | str:
-    """What the schema says of the field, in as few words as can be."""
+    """Return the shortest declaration of the field."""
     spec = dict(proposed.spec)
     if not is_required:
         spec["required"] = False
@@ -108,7 +112,7 @@ def _spec_of(name: str, path: Path, proposed: ProposedType, *, is_required: bool
 
 
 def _counts_within(found: Mapping[Path, list[Any]]) -> dict[Path, int]:
-    """Path of an object -> how many values the member has that is there most often."""
+    """Return path of an object -> number of values of its most frequent member."""
     counts: dict[Path, int] = {}
     for path, values in found.items():
         count = sum(value is not None for value in values)
@@ -118,21 +122,21 @@ def _counts_within(found: Mapping[Path, list[Any]]) -> dict[Path, int]:
 
 
 def _notes_of(name: str, spec: dict[str, Any], known: list[Any], unfitting: list[Any]) -> Iterator[str]:
-    """What a person should know about one field."""
+    """Yield notes for the user on one field."""
     if unfitting:
         yield unfitting_note(name, spec, known, unfitting)
     texts = [value for value in known if isinstance(value, str)]
     if spec["type"] == "timestamp" and any(map(_is_of_a_clock, texts)):
-        yield f"{name} names no time zone, so it is UTC; if it is not, add tz: {SOME_ZONE} or another"
+        yield f"{name} has no time zone, so it is read as UTC; otherwise add tz: {SOME_ZONE} or another zone"
     if spec["type"] == "string" and texts and (hint := hint_of(name, texts)) is not None:
         yield hint
 
 
 def unfitting_note(name: str, spec: dict[str, Any], known: list[Any], unfitting: list[Any]) -> str:
-    """How many values don't fit the proposed type, and one of them."""
+    """Return a note with the number of values that don't fit the proposed type, and one of them."""
     how_many = f"{len(unfitting):,} of {len(known):,}, as {_shown(unfitting[0])}"
     if "unit" in spec and not isinstance(unfitting[0], str | bool | list):
-        return f"{name}: values that are no times of 2000 to 2099 in {spec['unit']}: {how_many}"
+        return f"{name}: values that are not times of 2000 to 2099 in {spec['unit']}: {how_many}"
     return f"{name}: values that don't fit {spec['type']}: {how_many}; their records become dead letters"
 
 
@@ -142,12 +146,12 @@ def _shown(value: Any) -> str:
 
 
 def _is_of_a_clock(text: str) -> bool:
-    """Whether the time depends on where the clock hangs."""
+    """Return True if the time has no zone, so that it depends on the location of the clock."""
     return parse_timestamp(text, "ms") != parse_timestamp(text, "ms", SOME_ZONE)
 
 
 def _field_name(path: Path, taken: dict[str, Any]) -> str:
-    """The last name on the path, made a field name; with those before it where that is taken."""
+    """Return the last name on the path as a field name. If it is taken, prefix the names before it."""
     steps = [re.sub(r"\W", "_", str(step), flags=re.ASCII) for step in path]
     lower = {name.lower() for name in taken}
     for count in range(1, len(steps) + 1):

@@ -1,4 +1,4 @@
-"""What a field's texts seem to be, though they are declared as texts, and the expression that makes that of them."""
+"""Hints on string fields whose values seem to have another type, with the expression that converts them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strandline.processing.operators.functions.written_times import read
 from strandline.processing.pipelines.expressions import column_text
 
 _TEXTS_MAX = 1_000
-"""So many are looked at."""
+"""Maximum number of strings that are examined."""
 _TIME = re.compile(r"\d{1,4}[./-](?:\d{1,2}|[A-Za-z]{3,9})[./-]\d{1,4}(?:[ T]|, )+\d{1,2}:\d{2}")
 _TIME_PARTS = re.compile(
     r"(?P<first>\d{1,4})(?P<mark>[./-])(?P<second>\d{1,2}|[A-Za-z]{3,9})(?P=mark)(?P<third>\d{1,4})(?P<gap>,? +|T)"
@@ -25,13 +25,14 @@ _TIME_PARTS = re.compile(
 )
 _COMMA_NUMBER = re.compile(r"-?\d+,\d+", re.ASCII)
 _THOUSANDS = re.compile(r"-?[1-9]\d{0,2},\d{3}", re.ASCII)
-"""A number whose comma may stand between thousands."""
+"""A number whose comma can be a separator of thousands."""
 _BOOLEANS = ("true", "false")
 _TIME_REMEDY = "as docs/formats.md shows (Times in other forms)"
 
 
 def is_of_another_form(text: str) -> bool:
-    """Whether it is a time in another form than ISO 8601, a number with a decimal comma or a zero in front, `True` or `False`."""
+    """Return True if it is a time in another form than ISO 8601, a number with a decimal comma or a leading zero, `True` or
+    `False`."""
     stripped = text.strip()
     return (
         bool(_TIME.search(stripped) or _COMMA_NUMBER.fullmatch(stripped) or is_code(stripped))
@@ -40,7 +41,7 @@ def is_of_another_form(text: str) -> bool:
 
 
 def hint_of(name: str, texts: Sequence[str]) -> str | None:
-    """What to do with the texts of the field of this name, where they seem to be something else."""
+    """Return a hint on a string field with this name whose values seem to have another type. None if they don't."""
     some = [text.strip(" ") for text in texts[:_TEXTS_MAX]]
     needed = FITS_SHARE * len(some)
     column = column_text(name)
@@ -58,64 +59,59 @@ def hint_of(name: str, texts: Sequence[str]) -> str | None:
     if len(booleans) >= needed:
         derived = _derived(f"{name}_is_true", f"lower({column}) = 'true'")
         return (
-            f'{name} is a text: it says "{booleans[0]}", and only true and false are booleans; a pipeline makes them of it by '
+            f'{name} is a string with values as "{booleans[0]}", but booleans are only true and false; convert it in a pipeline: '
             f"{derived}"
         )
     if 2 * sum(numbers) >= len(some) and not any(map(is_code, some)):
-        taken = (
-            f"a pipeline takes the numbers out of it by {_derived(f'{name}_number', f'try_cast({column} as double)')}"
-        )
+        taken = f"convert it in a pipeline: {_derived(f'{name}_number', f'try_cast({column} as double)')}"
         other = next((text for text, is_number in zip(some, numbers, strict=True) if not is_number), None)
         if other is not None:
-            return f"{name} is a text: too many of its values are no numbers, as {other[:40]!a}; {taken}"
+            return f"{name} is a string, because too many values are not numbers, as {other[:40]!a}; {taken}"
         if has_blanks:
             shown = next(text for text in texts if text != text.strip(" "))
-            return f"{name} is a text: there are blanks around its numbers, as {json.dumps(shown)}; {taken}"
+            return f"{name} is a string, because there are blanks around its numbers, as {json.dumps(shown)}; {taken}"
     return None
 
 
 def _derived(name: str, expression: str) -> str:
-    """The step of a pipeline, in YAML."""
+    """Return the step of a pipeline, in YAML."""
     return f"derive: {{{name}: {json.dumps(expression, ensure_ascii=False)}}}"
 
 
 def _comma_hint(name: str, column: str, commas: list[str], points: list[str]) -> str:
-    """`commas`, `points`: the numbers that have one."""
+    """`commas`, `points`: the numbers with a comma or a point."""
     decimal = _derived(f"{name}_number", f"try_cast(replace({column}, ',', '.') as double)")
     if all(map(_THOUSANDS.fullmatch, commas)):
         mark, shown, without = "comma", commas[0], f"replace({column}, ',')"
     elif points:
         mark, shown, without = "point", points[0], f"replace(replace({column}, '.'), ',', '.')"
     else:
-        return (
-            f'{name} is a text: its numbers have a decimal comma, as "{commas[0]}"; a pipeline makes numbers of them by '
-            f"{decimal}"
-        )
+        return f'{name} is a string with decimal commas, as "{commas[0]}"; convert it in a pipeline: {decimal}'
     thousands = _derived(f"{name}_number", f"try_cast({without} as double)")
     return (
-        f'{name} is a text: the {mark} in its numbers, as "{shown}", may be a decimal {mark}: then a pipeline makes numbers of '
-        f"them by {decimal}; or it stands between thousands: then by {thousands}"
+        f'{name} is a string, because the {mark} in its numbers, as "{shown}", is ambiguous. If it is a decimal {mark}, '
+        f"convert it with {decimal}; if it separates thousands, with {thousands}"
     )
 
 
 def _time_hint(name: str, column: str, texts: list[str]) -> str:
     patterns = time_patterns(texts)
     if not patterns:
-        return f"{name} is a text: a time in another form than ISO 8601; read it by to_timestamp(text, pattern), {_TIME_REMEDY}"
+        return f"{name} is a string with times that are not ISO 8601; read it by to_timestamp(text, pattern), {_TIME_REMEDY}"
     first, *others = (one.replace("'", r"\'") for one in patterns)
     derived = _derived(f"{name}_time", f"to_timestamp({column}, '{first}')")
     told = (
-        f'{name} is a text: times as "{texts[0]}" are not guessed at; a pipeline makes a timestamp of it by {derived}, '
+        f'{name} is a string: times as "{texts[0]}" are ambiguous, so they are not converted; in a pipeline, write {derived}, '
         f"{_TIME_REMEDY}"
     )
     return told + "".join(
-        f"; if the month stands elsewhere, the pattern is '{json.dumps(one)[1:-1]}'" for one in others
+        f"; for another position of the month, the pattern is '{json.dumps(one)[1:-1]}'" for one in others
     )
 
 
 def time_patterns(texts: Sequence[str]) -> list[str]:
-    """The patterns by which `to_timestamp` reads nearly all of the texts, the likeliest first; one for each order of day and
-    month."""
+    """Return the patterns with which `to_timestamp` reads nearly all of the strings, the most probable first. One for each
+    order of day and month."""
     parts = next((found for text in texts if (found := _TIME_PARTS.fullmatch(text))), None)
     if parts is None:
         return []
@@ -131,7 +127,7 @@ def time_patterns(texts: Sequence[str]) -> list[str]:
 
 
 def _orders(parts: re.Match[str]) -> Iterator[list[str]]:
-    """The dates that can be meant, the likeliest order first; of each, with two digits and with as many as it has."""
+    """Yield the possible forms of the date for each order, the most probable order first: with two digits, and as written."""
     months = ("MMM", "MMMM") if parts["second"].isalpha() else ("MM", "M")
     year = "yyyy" if max(len(parts["first"]), len(parts["third"])) == 4 else "yy"
     mark = parts["mark"]

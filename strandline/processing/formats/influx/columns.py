@@ -1,4 +1,4 @@
-"""Lines of InfluxDB's protocol as columns: lines without quotes and escapes that have the parts of the first one."""
+"""Lines of InfluxDB's protocol as columns. Lines must have no quotes and escapes, and the parts of the first line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strandline.processing.formats.record_fields import RecordField
 
 @dataclass(frozen=True)
 class _Form:
-    """How a cell of a line of InfluxDB's protocol is written, and the types of fields that it can be."""
+    """The form of a cell of a line of InfluxDB's protocol, and the types of fields that can read it."""
 
     number: NumberForm | None
     suffix: bytes
@@ -30,14 +30,15 @@ _VALUES = {
     rf"{PATTERNS['short']}": _Form("short", b"", ("double",)),
     rf"{PATTERNS['whole']}i": _Form("whole", b"i", ("double", *_WHOLE_TYPES)),
 }
-"""Values that are numbers, by their patterns; texts and booleans are for others to read."""
+"""Forms of numbers, by their patterns. Strings and booleans are left to other readers."""
 _KEY_BYTES_MAX = 32_768
-"""Of a measurement and its tags. Longer ones are left to the text: InfluxDB has none of more than 65,535 bytes."""
+"""Maximum length of a measurement and its tags. Longer ones are read by their text; those of InfluxDB have at most 65,535
+bytes."""
 _INFLUX_LINE = re.compile(rb"[^,= ]+(?:,[^,= ]+=[^,= ]+)* [^,= ]+=[^,= ]+(?:,[^,= ]+=[^,= ]+)*(?: [^,= ]+)?")
 
 
 class InfluxColumns:
-    """Reads the lines of one stream: those with the measurement and the names of the first one."""
+    """Reads the lines of one stream that have the measurement and the names of the first line."""
 
     def __init__(self, fields: Sequence[RecordField]) -> None:
         self._fields = fields
@@ -47,11 +48,11 @@ class InfluxColumns:
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """As QuickReader has it, of lines whose times are nanoseconds."""
+        """See `QuickReader`. Times must be nanoseconds."""
         model = next((value for value in values if value is not None and _INFLUX_LINE.fullmatch(value)), None)
         if not self._can_read or model is None:
             return None
-        cells = CellWalk(values, b'"\\\r\0#\t')  # a tab before the measurement is no part of it
+        cells = CellWalk(values, b'"\\\r\0#\t')  # a tab before the measurement isn't a part of it
         cells.require_utf8()
         separators = [bytes([byte]) for byte in model if byte in b",= "]
         starts = cut(cells, b",= ", len(separators) + 1, separators)
@@ -90,8 +91,7 @@ class InfluxColumns:
     def _columns(
         self, cells: CellWalk, starts: Sequence[Places], forms: Mapping[str, tuple[int, _Form]]
     ) -> ColumnsAndMarks | None:
-        """The columns of the fields. `forms`: by name the place of each cell, and its form; None where a field is of no such
-        type."""
+        """Return the columns of the fields. `forms`: name -> index of the cell and its form. None if a field has another type."""
         columns: dict[str, Column] = {}
         for field in self._fields:
             if field.name in forms:
@@ -103,7 +103,7 @@ class InfluxColumns:
 
 
 def _are(cells: CellWalk, begin: Places, end: Places, expected: bytes) -> Marks:
-    """Where exactly these bytes stand."""
+    """Return a mask of the lines in which exactly these bytes are at this position."""
     cells.walk.at = begin
     marks: Marks = (end - begin == len(expected)) & cells.walk.is_next(expected)
     return marks

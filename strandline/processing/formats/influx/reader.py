@@ -1,7 +1,8 @@
-"""InfluxDB's line protocol, a line a record, to JSON objects: `weather,site=lundy temp=4.5,open=t 1764000000000000000`.
+"""Converts lines of InfluxDB's protocol to JSON objects, one record per line: `weather,site=lundy temp=4.5,open=t
+1764000000000000000`.
 
-Tags and fields become members of their names, the measurement `measurement`, the timestamp `time` in nanoseconds, unless a tag
-or a field has that name. A line without a timestamp has no `time`.
+Tags and fields become members with their names. The measurement becomes `measurement`, and the timestamp becomes `time`, in
+nanoseconds, unless a tag or a field has that name. A line without a timestamp has no `time`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _NANOS_PER = {
     "m": 60 * 10**9,
     "h": 3_600 * 10**9,
 }
-"""By the `precision` of a write request; those of one letter are of InfluxDB 1."""
+"""Nanoseconds by the `precision` of a write request. Names of one letter are those of InfluxDB 1."""
 
 
 class InfluxLines:
@@ -38,14 +39,14 @@ class InfluxLines:
     def columns(
         self, values: Sequence[bytes | None], sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """The lines as columns, where all times are nanoseconds."""
+        """Return the lines as columns, if all times are nanoseconds."""
         if any(source is not None and _nanos_per(source) != 1 for source in sources):
             return None
         return self._quick.columns(values)
 
     def objects(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> list[JsonText]:
-        """Each line as a JSON object. `sources`: the query of the request may say the `precision` of timestamps."""
-        from line_protocol_parser import LineFormatError, parse_line  # only where a stream needs it
+        """Return each line as a JSON object. `sources`: query of the request, which can contain the `precision` of timestamps."""
+        from line_protocol_parser import LineFormatError, parse_line  # only needed for this format
 
         objects: list[JsonText] = []
         for value, source in zip(values, sources, strict=True):
@@ -58,7 +59,9 @@ class InfluxLines:
                 objects.append(Rejection(REASON_DECODE, f"not a line of InfluxDB's protocol: {error}"))
                 continue
             if line is None:
-                objects.append(Rejection(REASON_DECODE, "not a line of InfluxDB's protocol: a comment holds no values"))
+                objects.append(
+                    Rejection(REASON_DECODE, "not a line of InfluxDB's protocol: a comment contains no values")
+                )
                 continue
             tags, fields = line["tags"], line["fields"]
             members = {"measurement": line["measurement"]}

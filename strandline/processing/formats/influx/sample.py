@@ -39,8 +39,8 @@ def _of_influx(name: str, lines: list[str]) -> Proposed:
         schema["time"] = {"type": "timestamp?" if len(times) < good else "timestamp", "unit": unit}
         if unit != "ns":
             proposal.notes.append(
-                f"time counts {unit} in these lines. A write request by HTTP that says so (?precision={unit}) brings ns: where "
-                "all lines come that way, write unit: ns"
+                f"time counts {unit} in these lines. A write request by HTTP with ?precision={unit} converts it to ns; if "
+                "all lines are sent in this way, write unit: ns"
             )
     proposal.document["schema"] = schema
     return proposal, values

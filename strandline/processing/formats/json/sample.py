@@ -1,4 +1,4 @@
-"""Proposes the document of a stream from JSON, or from a file of Parquet, whose rows become JSON objects."""
+"""Proposes the document of a stream from JSON, or from a Parquet file, whose rows become JSON objects."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def propose(name: str, sample: Sample) -> Proposed | None:
 
 
 def _of_parquet(name: str, sample: bytes) -> Proposed:
-    """Of a file of Parquet: its rows as JSON objects, with the types of its schema."""
+    """Return a proposal for a Parquet file: its rows as JSON objects, with the types of its schema."""
     rows, schema = read_parquet(sample, SAMPLE_RECORDS_MAX)
     proposal = propose_for_objects(name, list(map(json.loads, rows)), declared=partial(declared_types, schema))
-    proposal.notes.append("a row of the file becomes a JSON object, where a file is read: pipeline run, ingest")
+    proposal.notes.append("pipeline run and ingest convert each row of the file to a JSON object")
     return proposal, rows

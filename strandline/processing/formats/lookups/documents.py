@@ -1,4 +1,4 @@
-"""A lookup's document with its rows."""
+"""The document of a lookup with its rows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from strandline.processing.operators.lookups.lookup_table import LookupTable
 
 @dataclass(frozen=True)
 class ReadLookup:
-    """A lookup's document with its rows, which have been checked. One that is followed has none here: its source gives them."""
+    """The document of a lookup with its checked rows. A lookup that follows a source has no rows here."""
 
     spec: LookupSpec
     text: bytes
-    """The rows as JSON, one a line."""
+    """Rows as JSON, one per line."""
     rows: pa.RecordBatch
 
     @property
@@ -29,12 +29,12 @@ class ReadLookup:
 
     @property
     def is_followed(self) -> bool:
-        """Whether its rows come from a source."""
+        """True if its rows come from a source."""
         return self.spec.source is not None
 
     @property
     def followed_stream(self) -> str | None:
-        """The stream that it follows, if it does."""
+        """Stream that it follows. None if it follows none."""
         return None if self.spec.source is None else self.spec.source.stream
 
     def table(self, version: int = 1) -> LookupTable:
@@ -42,7 +42,7 @@ class ReadLookup:
 
 
 def read_lookup(document: YamlDocument) -> ReadLookup:
-    """The lookup of a document. Raises InvalidDocument with every problem found, each with its line where it has one."""
+    """Return the lookup of a document. Raises InvalidDocument with all problems, with their lines if they are known."""
     spec = LookupSpec.parse(document)
 
     def refuse(path: Path, message: str) -> InvalidDocument:
@@ -56,7 +56,7 @@ def read_lookup(document: YamlDocument) -> ReadLookup:
     else:
         text = b"\n".join(encode_rows(spec.rows or ()))
         if len(text) > TEXT_BYTES_MAX:
-            raise refuse(("rows",), f"are more than {TEXT_BYTES_MAX:,} bytes as JSON; a lookup holds no more")
+            raise refuse(("rows",), f"are more than {TEXT_BYTES_MAX:,} bytes as JSON, the maximum of a lookup")
     rows = read_rows(spec, lines_of(text))
     if not isinstance(rows, list):
         return ReadLookup(spec, text, rows)

@@ -1,4 +1,5 @@
-"""The rows of a lookup, from JSON objects to columns: by the decoder that reads records, so that types mean the same."""
+"""Converts the rows of a lookup from JSON objects to columns. The decoder of records reads them, so types have the same
+meaning."""
 
 from __future__ import annotations
 
@@ -23,48 +24,50 @@ if TYPE_CHECKING:
 
 
 Key = tuple[Any, ...]
-"""The values of the key's fields, in their order."""
+"""Values of the key's fields, in their order."""
 Row = dict[str, Any]
-"""Field -> value, of all fields in the order of the schema."""
+"""Field -> value, for all fields in the order of the schema."""
 KeyedRows = dict[Key, Row]
 
 
 @dataclass(frozen=True)
 class RowProblem:
-    """What is wrong with a row."""
+    """The problem of a row."""
 
     row: int
-    """Its place, from 0."""
+    """Index of the row."""
     message: str
     before: int | None = None
-    """The place of another row, with which it can't stand together."""
+    """Index of another row with the same key. None if the problem has no other row."""
 
     def told(self, place_of: Callable[[int], str]) -> str:
-        """The sentence behind the row's own place. `place_of`: how the place of a row is called."""
-        return self.message if self.before is None else f"{self.message} {place_of(self.before)}; a key stands once"
+        """Return the message without the row's own position. `place_of`: returns the position of a row in words."""
+        return (
+            self.message if self.before is None else f"{self.message} {place_of(self.before)}; each key must be unique"
+        )
 
 
 def encode_rows(rows: Sequence[Mapping[str, Any]]) -> list[bytes]:
-    """Each row as a JSON object."""
+    """Return each row as a JSON object."""
     return [msgspec.json.encode(row) for row in rows]
 
 
 def lines_of(text: bytes) -> list[bytes]:
-    """The rows of a text with one a line."""
+    """Return the rows of a text with one per line."""
     return text.split(b"\n") if text else []
 
 
 def digest_of(spec: LookupSpec, text: bytes) -> str:
-    """What tells a version's content from all others: types, key and rows. `text`: the rows as JSON, one a line."""
+    """Return the hash of a version's content: types, key, and rows. `text`: the rows as JSON, one per line."""
     head = msgspec.json.encode([spec.without_rows(), len(text)], order="deterministic")
     return hashlib.sha256(head + b"\n" + text).hexdigest()
 
 
 def read_rows(spec: LookupSpec, rows: Sequence[bytes]) -> pa.RecordBatch | list[RowProblem]:
-    """The rows as columns of the declared fields, in their order; or what is wrong with them: values that don't fit, members that
-    are not declared, and keys that stand twice."""
+    """Return the rows as columns of the declared fields, in their order, or their problems. Problems are values that don't fit,
+    members that aren't declared, and repeated keys."""
     if len(rows) > ROWS_MAX:
-        return [RowProblem(ROWS_MAX, f"is one more than the {ROWS_MAX:,} rows that a lookup may have")]
+        return [RowProblem(ROWS_MAX, f"is beyond the limit of {ROWS_MAX:,} rows of a lookup")]
     decoder = Decoder(record_fields(spec), EventTimeSource(None), list(spec.fields))
     decoded = decoder.decode(rows, [0] * len(rows), None)
     if decoded.rejects:
@@ -77,7 +80,7 @@ def read_rows(spec: LookupSpec, rows: Sequence[bytes]) -> pa.RecordBatch | list[
 
 
 def _undeclared(spec: LookupSpec, rows: Sequence[bytes]) -> Iterator[RowProblem]:
-    """A member that is no field is a misspelt one as likely as not."""
+    """Yield members that aren't fields, which are often misspelt."""
     members = msgspec.json.Decoder(dict[str, msgspec.Raw])
     for at, row in enumerate(rows):
         if extra := members.decode(row).keys() - spec.fields.keys():
@@ -91,31 +94,31 @@ def _repeated(spec: LookupSpec, batch: pa.RecordBatch) -> list[RowProblem]:
         before = first.setdefault(key, at)
         if before != at and len(problems) < PROBLEMS_MAX:
             shown = ", ".join(f"{name} {value!r}" for name, value in zip(spec.key, key, strict=True))
-            problems.append(RowProblem(at, f"has the key {shown}, as has", before))
+            problems.append(RowProblem(at, f"has the same key {shown} as", before))
     return problems
 
 
 def keyed_rows(spec: LookupSpec, rows: pa.RecordBatch) -> KeyedRows:
-    """The rows by their keys."""
+    """Return the rows by their keys."""
     return {tuple(row[name] for name in spec.key): row for row in rows.to_pylist()}
 
 
 def canonical_text(rows: KeyedRows) -> bytes:
-    """The rows as JSON, one a line, in the order of their keys: the same rows are the same text, however they came."""
+    """Return the rows as JSON, one per line, in the order of their keys. So equal rows have equal text, whatever their order."""
     return b"\n".join(encode_rows([rows[key] for key in sorted(rows)]))
 
 
 def kept_rows(row: LookupRow, packed: str) -> pa.RecordBatch:
-    """The rows of a version, from what the ledger keeps of it. Raises PermanentError where they can't be read."""
+    """Return the rows of a version in the ledger. Raises PermanentError if they can't be read."""
     rows = read_rows(LookupSpec.described(row.document), lines_of(unpack_rows(packed)))
     if isinstance(rows, list):
         raise PermanentError(
-            f"Lookup {row.name} can't be read as it was kept (version {row.version}): row {rows[0].row + 1}: {rows[0].message}. "
-            "Was it kept by a newer release?"
+            f"lookup {row.name}: version {row.version} in the ledger can't be read: row {rows[0].row + 1}: {rows[0].message}; "
+            "check whether a newer release stored it"
         )
     return rows
 
 
 def kept_table(row: LookupRow, packed: str) -> LookupTable:
-    """The table of a version, from what the ledger keeps of it. Raises PermanentError where it can't be read."""
+    """Return the table of a version in the ledger. Raises PermanentError if it can't be read."""
     return LookupTable(row.name, row.version, kept_rows(row, packed), LookupSpec.described(row.document).key)

@@ -1,4 +1,4 @@
-"""Maps in MessagePack to JSON objects. Extensions become base64 strings."""
+"""Converts MessagePack maps to JSON objects. Extensions become base64 strings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests with metrics of OpenTelemetry. Each data point is a row."""
+"""OpenTelemetry requests with metrics. Each data point is a row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from strandline.processing.formats.format import Format, FormatReader, ReaderReq
 class OtlpFormat(Format):
     name = "otlp"
     content_type = b"application/x-protobuf"
-    has_line_files = True  # in JSON, as a collector writes them
+    has_line_files = True  # in JSON, the form that a collector writes
     rows_at = ("points",)
 
     def reader(self, request: ReaderRequest) -> FormatReader:

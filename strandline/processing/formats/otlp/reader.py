@@ -1,9 +1,15 @@
-"""Requests with metrics of OpenTelemetry (OTLP 1, `ExportMetricsServiceRequest`), in protobuf or JSON, to their data points.
+"""Converts OpenTelemetry requests with metrics (OTLP 1, `ExportMetricsServiceRequest`), in Protobuf or JSON, to their data
+points.
 
-A point has `metric`, `unit`, `type` (`gauge`, `sum`, `histogram`, `exponential_histogram`, `summary`), `time` and `start_time` in
-nanoseconds, `attributes`, `resource` (the attributes of what sent it) and `scope`. A gauge and a sum have a `value`; the others
-`count`, `sum`, `min` and `max`, as far as they were sent, a histogram `bucket_counts` and `explicit_bounds`, a summary
-`quantiles`. A point whose flags say that it has no recorded value (its series has ended) has none of these.
+All points have `metric`, `unit`, `type` (`gauge`, `sum`, `histogram`, `exponential_histogram`, `summary`), `time` and
+`start_time` in nanoseconds, `attributes`, `resource` (the attributes of the source), and `scope`. The values are:
+
+- gauge and sum: `value`;
+- other types: `count`, `sum`, `min`, and `max`, if they were sent;
+- histogram: also `bucket_counts` and `explicit_bounds`;
+- summary: also `quantiles`.
+
+A point whose flags say that it has no recorded value, because its series has ended, has none of these.
 """
 
 from __future__ import annotations
@@ -63,7 +69,7 @@ _MESSAGES = {
     "KeyValues": [("values", 1, "repeated KeyValue")],
 }  # fmt: skip
 _NO_RECORDED_VALUE = 1
-"""The flag of a point that says only that its series has ended, as Prometheus' stale markers do."""
+"""Flag of a point that only shows that its series has ended, like Prometheus' stale markers."""
 _KINDS = ("gauge", "sum", "histogram", "exponential_histogram", "summary")
 
 
@@ -71,7 +77,7 @@ class OtlpMetrics:
     """Reads the requests of one stream."""
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
-        """Each request as an object with its points."""
+        """Return each request as an object with its points."""
         return [value if value is None or is_of_points(value) else _read(value) for value in values]
 
 
@@ -81,7 +87,9 @@ def _request_class() -> Any:
 
 
 def _read(value: bytes) -> JsonText:
-    from google.protobuf import json_format  # only where a stream needs it: each Python worker imports this module
+    from google.protobuf import (
+        json_format,
+    )  # only imported if a stream needs it: each Python worker imports this module
     from google.protobuf.message import DecodeError
 
     try:
@@ -91,7 +99,7 @@ def _read(value: bytes) -> JsonText:
 
 
 def _request(value: bytes) -> Any:
-    """The request, which is JSON if it begins with a brace."""
+    """Return the request. It is JSON if it begins with a brace."""
     from google.protobuf import json_format
     from google.protobuf.message import DecodeError
 
@@ -101,8 +109,8 @@ def _request(value: bytes) -> Any:
     try:
         return json_format.Parse(value, request_class(), ignore_unknown_fields=True)
     except (json_format.Error, ValueError):
-        # Protobuf may begin so, too: with its tag, which is a line's end, and a first part of 123 bytes. A message with
-        # metrics has control characters, which no JSON has.
+        # Protobuf can begin in the same way: with its tag, which is a line break, and a first part of 123 bytes. A message with
+        # metrics contains control characters, which JSON can't contain.
         if value.startswith(b"\n"):
             with suppress(DecodeError):
                 return request_class.FromString(value)
@@ -125,7 +133,7 @@ def _series(request: Any) -> Iterator[Series]:
 
 def _point(kind: str, point: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"attributes": _attributes(point.attributes)}
-    if point.time_unix_nano:  # 0 is a point that does not know its time
+    if point.time_unix_nano:  # 0 means that the time of the point is unknown
         found["time"] = point.time_unix_nano
     if point.start_time_unix_nano:
         found["start_time"] = point.start_time_unix_nano

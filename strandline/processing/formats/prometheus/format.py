@@ -1,4 +1,4 @@
-"""Requests of Prometheus' remote write. Each sample is a row."""
+"""Prometheus remote-write requests. Each sample is a row."""
 
 from __future__ import annotations
 

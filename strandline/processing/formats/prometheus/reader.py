@@ -1,7 +1,7 @@
-"""Requests of Prometheus' remote write 1.0 (`WriteRequest` in protobuf, packed as one block of Snappy) to their samples.
+"""Converts Prometheus remote-write 1.0 requests (a `WriteRequest` in Protobuf, packed as one Snappy block) to their samples.
 
-A sample has `metric`, the label `__name__`; `labels`, the others; `time` in milliseconds; and `value`, null where Prometheus says
-that a series has ended (a stale marker) or the value is no number. A native histogram has `count` and `sum` instead.
+A sample has `metric`, the label `__name__`; `labels`, the other labels; `time` in milliseconds; and `value`. The value is null
+if it is NaN, also for a stale marker, which shows that a series has ended. A native histogram has `count` and `sum` instead.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from strandline.processing.formats.record_fields import JsonText, Rejection
 from strandline.processing.formats.telemetry.points import Series, is_of_points, message_class, of_points
 
 PLAIN_BYTES_MAX = 64 << 20
-"""A request that says it is larger when it is unpacked is rejected."""
+"""Maximum size of an unpacked request, by the size in its header. Larger requests are rejected."""
 PARTS_MAX = 500_000
-"""A request that has more series, labels, samples and histograms is rejected: Snappy packs a million empty ones into 100 kB."""
+"""Maximum number of series, labels, samples, and histograms of a request: Snappy packs a million empty ones into 100 kB."""
 _MESSAGES = {
     "WriteRequest": [("timeseries", 1, "repeated TimeSeries")],
     "TimeSeries": [
@@ -36,7 +36,7 @@ class RemoteWrites:
     """Reads the requests of one stream."""
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
-        """Each request as an object with its samples."""
+        """Return each request as an object with its samples."""
         return [value if value is None or is_of_points(value) else _read(value) for value in values]
 
 
@@ -46,7 +46,7 @@ def _request_class() -> Any:
 
 
 def _read(value: bytes) -> JsonText:
-    from google.protobuf.message import DecodeError  # only where a stream needs it
+    from google.protobuf.message import DecodeError  # only imported if a stream needs it
 
     request = _request_class()()
     try:
@@ -63,7 +63,7 @@ class _TooManyPartsError(Exception):
 
 
 def _series(request: Any) -> Iterator[Series]:
-    """Raises _TooManyPartsError."""
+    """Yield the series. Raises _TooManyPartsError."""
     parts = len(request.timeseries)
     for series in request.timeseries:
         parts += len(series.labels) + len(series.samples) + len(series.histograms)
@@ -84,11 +84,11 @@ def _samples(series: Any) -> Iterator[dict[str, Any]]:
 
 
 def unpack_snappy(value: bytes) -> bytes:
-    """The bytes of one block. Raises ValueError for what is no block, or says that it is larger than PLAIN_BYTES_MAX."""
-    import pyarrow as pa  # loaded in every worker that decodes
+    """Return the bytes of one block. Raises ValueError if it isn't a block, or if its size is over PLAIN_BYTES_MAX."""
+    import pyarrow as pa  # already imported in every worker that decodes
 
     size = shift = 0
-    for byte in value[:5]:  # the length, 7 bits a byte, the lowest first
+    for byte in value[:5]:  # the length, 7 bits per byte, lowest first
         size |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:
@@ -96,9 +96,9 @@ def unpack_snappy(value: bytes) -> bytes:
     else:
         raise ValueError("it doesn't begin with the length of a Snappy block")
     if size > PLAIN_BYTES_MAX:
-        raise ValueError(f"it says that it has {size} bytes unpacked, and {PLAIN_BYTES_MAX} are taken")
+        raise ValueError(f"its header has {size} bytes unpacked, but the maximum is {PLAIN_BYTES_MAX}")
     try:
         plain = bytes(pa.Codec("snappy").decompress(value, size, asbytes=True))
     except OSError as error:
-        raise ValueError("it is no Snappy block") from error
+        raise ValueError("it is not a Snappy block") from error
     return plain

@@ -11,30 +11,30 @@ from strandline.processing.formats.with_schema.beside import FROM_BESIDE
 
 
 class ProtobufSpec(DocumentModel):
-    """By which message type the records of a stream of format protobuf were written."""
+    """The message type with which the records of a stream of format protobuf were written."""
 
     NOT_SUPPORTED: ClassVar[dict[str, str]] = {
         "descriptor_file": FROM_BESIDE.format("descriptor"),
-        "schema_file": "write 'descriptor_file: m.desc' and 'message', with the file that protoc makes: "
+        "schema_file": "write 'descriptor_file: m.desc' and 'message', with the file that protoc writes: "
         "protoc --include_imports --descriptor_set_out=m.desc m.proto",
     }
     descriptor: str | None = None
-    """A set of file descriptors in base64, as `protoc --include_imports --descriptor_set_out=FILE` writes it."""
+    """Set of file descriptors in base64, from `protoc --include_imports --descriptor_set_out=FILE`."""
     message: str | None = None
-    """The full name of the message type, as `acme.plant.Reading`."""
+    """Full name of the message type, as `acme.plant.Reading`."""
     registry: bool = False
-    """Whether each record begins with the number of its schema in the schema registry (Confluent's wire format)."""
+    """True if each record begins with the id of its schema in the schema registry (Confluent's wire format)."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         if self.registry == (self.descriptor is not None):
             yield (
                 (),
-                "expected one of 'descriptor' (of all records) and 'registry: true' (each record names its schema)",
+                "expected either 'descriptor' (of all records) or 'registry: true' (each record names its schema)",
             )
         if self.descriptor is not None and self.message is None:
             yield ("message",), "is missing; expected: the full name of the message type"
         if self.descriptor is not None and self.message is not None:
-            from strandline.core.schemas.message_types import read_descriptor_set  # only where a document has one
+            from strandline.core.schemas.message_types import read_descriptor_set  # only needed if a document has one
 
             try:
                 read_descriptor_set(self.descriptor, self.message)

@@ -1,4 +1,4 @@
-"""Messages of Protobuf."""
+"""Protobuf messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MessageTypes(NamedTuple):
 class ProtobufFormat(Format):
     name = "protobuf"
     options_description = (
-        "Of the format protobuf: the message type, or that each record names one in the schema registry."
+        "Options of the format protobuf: the message type, or message types of the schema registry that records name."
     )
     requires_options = True
     files: Mapping[str, NamedFile] = {"descriptor_file": NamedFile("descriptor", is_text=False)}

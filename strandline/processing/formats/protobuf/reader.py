@@ -1,9 +1,14 @@
-"""Messages of Protobuf to JSON objects: all of one type, or each of the one that it names (Confluent's wire format).
+"""Converts Protobuf messages to JSON objects. All have one type, or each names its type (Confluent's wire format).
 
-Only what the fields' paths lead to is read. Names are those of the .proto file. An enum is the name of its value (for a field of
-numbers its number), bytes are base64 text; a `google.protobuf.Timestamp` fits a field of type timestamp, a `Duration` is a number
-of seconds, and Google's wrappers are what they wrap. A field that knows no presence (proto3's plain ones) is never missing: what
-was not sent has its default, 0 or "".
+Only the values at the fields' paths are read. Names are those of the .proto file. Values are converted as follows:
+
+- enum: the name of its value, or its number for a field of numbers;
+- bytes: a base64 string;
+- `google.protobuf.Timestamp`: fits a field of type timestamp;
+- `google.protobuf.Duration`: a number of seconds;
+- Google's wrappers: the wrapped value.
+
+A field without presence (a plain field of proto3) is never missing: if it wasn't sent, it has its default, 0 or "".
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ if TYPE_CHECKING:
 
 _NANOS = 10**9
 _INDEXES_MAX = 32
-"""Of a message's type, one for each level."""
+"""Maximum number of indices of a message's type, one for each level."""
 _WRAPPERS = {
     f"google.protobuf.{name}Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
@@ -40,32 +45,32 @@ _encode = msgspec.json.encode
 
 Message = Any
 Plain = Callable[[Any], Any]
-"""From what Protobuf gives to what JSON can hold."""
+"""Converts a value of Protobuf to a value that JSON can represent."""
 
 
 class ProtobufMessages:
-    """Reads the messages of one stream that are all of one type."""
+    """Reads the messages of one stream that all have one type."""
 
     def __init__(self, fields: Sequence[RecordField], explode: JsonPath | None, descriptors: str, message: str) -> None:
         self._type = _type_of_set(descriptors, message, tuple(fields), explode)
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
-        """Each message as a JSON object."""
+        """Return each message as a JSON object."""
         return self._type.objects(values)
 
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """The messages as columns, as far as they can be read so."""
+        """Return the messages that can be read as columns."""
         return None if self._type.quick is None else self._type.quick.columns(values)
 
     def letters(self, value: bytes) -> Callable[[int], bytes]:
-        """What returns the message with an array of one element alone."""
+        """Return a function that returns the message with an array of only one element."""
         return self._type.letters(value)
 
 
 class RegisteredProtobufMessages:
-    """Reads the messages of one stream that each name their schema."""
+    """Reads the messages of one stream that name their schemas."""
 
     def __init__(
         self,
@@ -74,7 +79,7 @@ class RegisteredProtobufMessages:
         message: str | None,
         schemas: RegisteredSchemas,
     ) -> None:
-        """`message`: the type that all of them have to be of; None: any."""
+        """`message`: required type of all messages. None if any type is accepted."""
         self._fields = tuple(fields)
         self._explode = explode
         self._message = message
@@ -82,11 +87,11 @@ class RegisteredProtobufMessages:
         self._types: dict[tuple[int, tuple[int, ...]], MessageType | Rejection] = {}
 
     def objects(self, values: Sequence[bytes | None], _sources: Sequence[bytes | None]) -> list[JsonText]:
-        """Each message as a JSON object. Raises RegistryUnavailable and SchemaChanged."""
+        """Return each message as a JSON object. Raises RegistryUnavailable and SchemaChanged."""
         return [None if value is None else self._object(value) for value in values]
 
     def letters(self, value: bytes) -> Callable[[int], bytes]:
-        """What returns the message with an array of one element alone."""
+        """Return a function that returns the message with an array of only one element."""
         found = self._type_of(value)
         assert not isinstance(found, Rejection)
         kind, first = found
@@ -98,7 +103,7 @@ class RegisteredProtobufMessages:
         return found if isinstance(found, Rejection) else found[0].object(value[found[1] :])
 
     def _type_of(self, value: bytes) -> tuple[MessageType, int] | Rejection:
-        """The type of a message, and where it begins."""
+        """Return the type of a message, and the position where the message begins."""
         number = number_of(value)
         if isinstance(number, Rejection):
             return number
@@ -127,7 +132,7 @@ _TYPES_REMEMBERED_MAX = 1_000
 
 
 class MessageType:
-    """One message type, ready to read by for the fields of a stream."""
+    """One message type, prepared to read the fields of a stream."""
 
     def __init__(self, descriptor: Descriptor, fields: Sequence[RecordField], explode: JsonPath | None) -> None:
         from google.protobuf.message import DecodeError
@@ -139,10 +144,10 @@ class MessageType:
         self._has_array = explode is not None and _leads_to_array(descriptor, explode)
         self._plain = _plain_message(descriptor, _wanted(fields, explode))
         self.quick = protobuf_columns(descriptor, fields) if explode is None else None
-        """Reads many messages as columns; None if it can't."""
+        """Reads many messages as columns. None if the type can't be read in this way."""
 
     def objects(self, values: Sequence[bytes | None]) -> list[JsonText]:
-        """Each message as a JSON object of what the fields want of it."""
+        """Return each message as a JSON object of the values that fields read."""
         return in_blocks(self._at_once, self.object, values)
 
     def _at_once(self, values: Sequence[bytes | None]) -> list[bytes] | None:
@@ -150,11 +155,11 @@ class MessageType:
             return None
         try:
             return list(map(_encode, map(self._plain, map(self._parse, values))))
-        except (*self._errors, ValueError, TypeError):  # one of them is no message, or a tombstone
+        except (*self._errors, ValueError, TypeError):  # a value isn't a message, or is a tombstone
             return None
 
     def object(self, value: bytes | None) -> JsonText:
-        """The message as a JSON object of what the fields want of it."""
+        """Return the message as a JSON object of the values that fields read."""
         if value is None:
             return None
         try:
@@ -162,17 +167,17 @@ class MessageType:
             found = _encode(self._plain(message))
         except self._errors as error:
             return Rejection(REASON_DECODE, f"not a message of the type: {error}")
-        except ValueError as error:  # a text of proto2 may hold any bytes
-            return Rejection(REASON_SCHEMA, f"the message holds what no field can: {error}")
+        except ValueError as error:  # a string of proto2 can contain any bytes
+            return Rejection(REASON_SCHEMA, f"the message contains a value that no field can have: {error}")
         if self._has_array and (count := len(array := self._array_in(message))) * len(value) > EXPLODED_BYTES_MAX:
-            del array[:]  # what is left stands beside it, whether a field wants it or not
+            del array[:]  # the other members remain, even if no field reads them
             if count * message.ByteSize() > EXPLODED_BYTES_MAX:
                 assert self._array is not None
                 return too_large(self._array)
         return found
 
     def letters(self, value: bytes) -> Callable[[int], bytes]:
-        """What returns the message with an array of one element alone, by the element's place. The value is a message."""
+        """Return a function: index of an element -> the message with an array of only this element. `value` must be a message."""
         message: Message = self._parse(value)
         array, elements = self._array_in(message), self._array_in(self._parse(value))
         del array[:]
@@ -215,17 +220,17 @@ def _type_of_file(
     fields: tuple[RecordField, ...],
     explode: JsonPath | None,
 ) -> MessageType:
-    """Raises ValueError."""
+    """Return a cached type. Raises ValueError."""
     return MessageType(read_registered_file(text, references, indexes, message), fields, explode)
 
 
 def read_indexes(value: bytes, first: int) -> tuple[tuple[int, ...], int]:
-    """Return the place of a message's type in its schema, and where the message begins. Raises ValueError."""
+    """Return the indices of a message's type in its schema, and the position where the message begins. Raises ValueError."""
     count, first = _number(value, first)
-    if count == 0:  # short for [0], the first type of the file
+    if count == 0:  # short form of [0], the first type of the file
         return (0,), first
     if not 0 < count <= _INDEXES_MAX:
-        raise ValueError(f"expected the place of the message's type in its schema, got one of {count} steps")
+        raise ValueError(f"expected the indices of the message's type in its schema, got {count} of them")
     indexes = []
     for _ in range(count):
         index, first = _number(value, first)
@@ -234,7 +239,7 @@ def read_indexes(value: bytes, first: int) -> tuple[tuple[int, ...], int]:
 
 
 def _number(value: bytes, first: int) -> tuple[int, int]:
-    """A zigzag number of variable length, and what follows it."""
+    """Return a zigzag number of variable length, and the position after it."""
     found = 0
     for at in range(5):
         if first + at >= len(value):
@@ -243,17 +248,17 @@ def _number(value: bytes, first: int) -> tuple[int, int]:
         found |= (byte & 0x7F) << 7 * at
         if byte < 0x80:
             return (found >> 1) ^ -(found & 1), first + at + 1
-    raise ValueError("the record ends, or is broken, where the place of the message's type in its schema stands")
+    raise ValueError("the record ends, or is broken, in the indices of the message's type in its schema")
 
 
-# --- What is wanted of a message, and how it is read
+# --- The parts of a message that fields read, and their conversion
 
 _EACH = 0
-"""The step to any element of an array."""
+"""Step to any element of an array."""
 
 
 class _Wanted:
-    """What the paths of fields want at one place: the value itself, for a field, and what is nested deeper."""
+    """The fields that read one position of a message: the value itself, and nested values."""
 
     def __init__(self) -> None:
         self.field: RecordField | None = None
@@ -279,7 +284,7 @@ def _wanted(fields: Sequence[RecordField], explode: JsonPath | None) -> _Wanted:
 
 
 def _plain_message(descriptor: Descriptor, wanted: _Wanted) -> Plain:
-    """A function from a message of the type to an object of what is wanted of it."""
+    """Return a function from a message of the type to an object of the values that are read."""
     plain_names: list[str] = []
     others: list[tuple[str, bool, Plain]] = []
     for step, inside in wanted.inside.items():
@@ -317,7 +322,7 @@ def _same(value: Any) -> Any:
 
 
 def _plain_field(field: FieldDescriptor, wanted: _Wanted) -> Plain | None:
-    """How the value of a field becomes plain; None if it is."""
+    """Return the conversion of a field's value. None if none is needed."""
     message = field.message_type
     if message is not None and message.GetOptions().map_entry:
         value_field = message.fields_by_name["value"]
@@ -335,7 +340,7 @@ def _plain_field(field: FieldDescriptor, wanted: _Wanted) -> Plain | None:
 
 
 def _map_key(key: FieldDescriptor, step: str | int) -> Any:
-    """The step as a key of the map; None if it can't be one."""
+    """Return the step as a key of the map. None if it can't be one."""
     if key.cpp_type == key.CPPTYPE_STRING:
         return str(step)
     if key.cpp_type == key.CPPTYPE_BOOL:
@@ -360,7 +365,8 @@ def _plain_one(field: FieldDescriptor, wanted: _Wanted) -> Plain | None:
 
 
 def _plain_common(message: Descriptor, field: RecordField | None) -> Plain | None:
-    """How a message of Google's common types becomes plain; None of any other, or if no field wants the whole of it."""
+    """Return the conversion of a message of Google's common types. None for other types, or if no field reads the whole
+    message."""
     if field is None:
         return None
     if message.full_name == "google.protobuf.Timestamp":
@@ -373,7 +379,8 @@ def _plain_common(message: Descriptor, field: RecordField | None) -> Plain | Non
 
 
 def _time(seconds: int, nanos: int, per_second: int, *, is_text: bool) -> int | str:
-    """The time as a whole number of the unit; as text where that is asked for, or it is none."""
+    """Return the time as an integer of the unit. Return a string if it is requested, or if the time isn't a multiple of the
+    unit."""
     number, rest = divmod(nanos * per_second, _NANOS)
     if rest == 0 and not is_text:
         return seconds * per_second + number

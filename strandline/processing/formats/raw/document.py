@@ -8,7 +8,7 @@ from strandline.core.document_model import DocumentModel
 
 
 class RawSpec(DocumentModel):
-    """How a whole record becomes text."""
+    """The conversion of a whole record to a string."""
 
     encoding: Literal["utf8", "base64"] = "utf8"
-    """`utf8`: the record is text, and one that is none is a dead letter; `base64`: any bytes, written in base64."""
+    """`utf8`: the record is text, and other records become dead letters. `base64`: any bytes, encoded in base64."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 class RawFormat(Format):
     name = "raw"
-    options_description = "Of the format raw: how the record becomes text."
+    options_description = "Options of the format raw: the conversion of the record to a string."
     paths = "value"
     is_line = True
     fills_in_sources = True
@@ -28,10 +28,10 @@ class RawFormat(Format):
     def problems(self, stream: StreamDocument) -> Iterator[tuple[Path, str]]:
         whole = [name for name, field in stream.fields.items() if field.path == "$"]
         if all(stream.fields[name].type != "string" for name in whole or stream.fields):
-            yield ("schema", *whole), "a raw record goes into a field of type string, and there is none"
+            yield ("schema", *whole), "a raw record needs a field of type string, but there is none"
 
     def read_options(self, stream: StreamDocument) -> Hashable:
-        """Return True if records are written in base64."""
+        """Return True if records are encoded in base64."""
         return stream.options is not None and stream.options.encoding == "base64"
 
     def reader(self, request: ReaderRequest) -> FormatReader:

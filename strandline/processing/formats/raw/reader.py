@@ -1,4 +1,4 @@
-"""Records that are any text or bytes, to JSON objects with one string field and the fields of the topic or the URL."""
+"""Converts records of any text or bytes to JSON objects with one string field, and the fields of the topic or the URL."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from strandline.processing.formats.value.reader import BareValues
 
 
 class RawValues(BareValues):
-    """Reads whole records into one text field, chosen as for a bare value among those of type string. Nothing of the record is
-    left out."""
+    """Reads whole records into one string field. The field is chosen as for a bare value, among those of type string. No part
+    of the record is left out."""
 
     def __init__(self, fields: Sequence[RecordField], source_fields: SourceFields, *, is_base64: bool) -> None:
         super().__init__([field for field in fields if field.type == "string"], source_fields)
@@ -27,7 +27,7 @@ class RawValues(BareValues):
     def columns(
         self, values: Sequence[bytes | None], sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """The records as a column of texts."""
+        """Return the records as a column of strings."""
         field = self.field_for_all(sources)
         if field is None or self._is_base64:
             return None

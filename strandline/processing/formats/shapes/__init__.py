@@ -1,1 +1,1 @@
-"""Shapes of records that are several rows, other than an array within an object."""
+"""Shapes of records with several rows, except arrays within an object."""

@@ -1,7 +1,7 @@
 """Members of an object as rows, with their names as fields: `{members: $.sensors, name: sensor}`.
 
-With `match`, only the members whose names the regular expression matches are rows, so wide rows become long rows:
-`{members: $, match: "temp_(?P<room>.+)"}`. The other members of the object hold for each row.
+With `match`, only members whose names match the regular expression are rows. So wide rows become long rows:
+`{members: $, match: "temp_(?P<room>.+)"}`. The other members of the object apply to each row.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class ObjectMembers:
         return QuickRows(len(names), columns)
 
     def _read_name(self, name: str) -> dict[int, Raw] | None:
-        """Return the values of the fields that a name fills. None if the member is no row."""
+        """Return the values of the fields that a name fills. None if the member isn't a row."""
         if self._match is None:
             return {} if self._name is None else {self._name: self._raw(name, self._name)}
         (found,) = pc.extract_regex(pa.array([name]), self._match).to_pylist() if _groups(self._match) else [None]

@@ -18,7 +18,7 @@ _array_of = msgspec.json.Decoder(list[Raw]).decode
 
 
 class ParallelArrays:
-    """Opens several arrays. If one path is given, it is that of the object which contains them."""
+    """Opens several arrays. If there is one path, it is that of the object that contains the arrays."""
 
     def __init__(self, config: ShapeConfig, fields: Sequence[RecordField], paths: Sequence[JsonPath]) -> None:
         self.containers: Sequence[JsonPath] = config.containers
@@ -34,7 +34,7 @@ class ParallelArrays:
             for at, path in enumerate(paths)
             if path[: len(array)] == array
         ]
-        """Position of a path, the array that it leads into, and where it goes on in an element."""
+        """Index of a path, the array that it leads into, and the rest of the path in an element."""
         self.own_only = frozenset(at for at in (self._index, *(at for at, _, _ in self._own)) if at is not None)
         self._count = len(paths)
         is_typed = (

@@ -1,4 +1,4 @@
-"""Records of a shape to rows: one at a time, which defines the outcome, and as columns, where the values are as declared."""
+"""Rows of records of a shape: one by one, which defines the outcome, or as columns, if the values are as declared."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ShapedRows:
         return rows_in_parts(map(self._rows, values))
 
     def letters(self, value: bytes) -> Callable[[int], bytes]:
-        """Return a function from the number of a row to the record with this row only."""
+        """Return a function: index of a row -> the record with only this row."""
         value = self._fields.readable(value)
         containers = [resolve(value, path) for path in self.shape.containers]
 
@@ -147,7 +147,7 @@ class ShapedColumns:
     """Reads the records of one stream as columns, a row for each row of the shape."""
 
     def __init__(self, fields: Sequence[RecordField], config: ShapeConfig, bytes_max: int) -> None:
-        """`bytes_max`: records whose rows may have more bytes together are read one at a time."""
+        """`bytes_max`: records whose rows can have more bytes together are read one by one."""
         self._all = list(fields)
         self._clock = _clock_of(fields, config)
         self._bytes_max = bytes_max
@@ -169,7 +169,7 @@ class ShapedColumns:
         )
 
     def columns(self, values: Sequence[bytes | None]) -> ElementColumns | None:
-        """Return the columns of the rows of plain records. None if no field can be read so."""
+        """Return the columns of the rows of plain records. None if a field can't be read in this way."""
         if not self._can_read:
             return None
         fits = np.zeros(len(values), np.bool_)
@@ -264,7 +264,7 @@ def _nests_deep(value: bytes) -> bool:
 
 
 def _column(field: RecordField, values: list[Any]) -> tuple[Column, Any]:
-    """Return the column of typed values, and which of them it can hold."""
+    """Return the column of typed values, and a mask of the values that it can hold."""
     kinds = set(map(type, values))
     if msgspec.UnsetType in kinds:
         values = [None if value is UNSET else value for value in values]

@@ -18,4 +18,4 @@ SHAPES: Mapping[str, Callable[[ShapeConfig, Sequence[RecordField], Sequence[Json
     "arrays": ParallelArrays,
     "table": NamedColumns,
 }
-"""Kind of a `ShapeSpec` -> what opens such records."""
+"""Kind of a `ShapeSpec` -> class that opens such records."""

@@ -1,4 +1,4 @@
-"""Elements of arrays and objects as typed values: read by one call for a whole array."""
+"""Elements of arrays and objects as typed values, read by one call for a whole array."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ListReader = Callable[[bytes], list[Any]]
 
 
 def can_be_typed(field: RecordField) -> bool:
-    """Return True if msgspec reads the values of the field as they are declared."""
+    """Return True if msgspec can read the values of the field as they are declared."""
     return (
         field.type in ("string", "double", "boolean", "timestamp", "long", "integer")
         and not field.has_parser
@@ -27,7 +27,7 @@ def can_be_typed(field: RecordField) -> bool:
 
 
 def typed(field: RecordField) -> Any:
-    """Return the type of a value in an element, which may be null: whether it must not be, is decided later."""
+    """Return the type of a value in an element. It can be null; whether the field is required is checked later."""
     return field.plain_type | None
 
 
@@ -35,8 +35,8 @@ class TypedElements:
     """Reads elements, and the values at paths in them."""
 
     def __init__(self, paths: Sequence[tuple[int, JsonPath, RecordField]]) -> None:
-        """`paths`: position, path within an element, field. Raises ValueError if they can't be read together. An element that is
-        a value itself has no members, so that the other fields are of the record."""
+        """`paths`: index, path within an element, field. Raises ValueError if they can't be read together. If an element is a
+        value, it has no members, so that the other fields belong to the record."""
         self._bare = next((one for one in paths if one[1] == ()), None)
         if self._bare is not None:
             self.type: Any = typed(self._bare[2])
@@ -59,7 +59,7 @@ class TypedElements:
         self._spelled = {name: f'"{name}"'.encode() for name in {str(way[-1]) for way in ways}}
         self._places = Counter(str(way[-1]) for way in ways)
         self._inner_count = len(ways) - len(paths)
-        """Number of names in an element that lead to an object."""
+        """Number of names in an element whose values are objects."""
         self._leaves = {str(path[-1]): at for at, path, _ in paths}
         self._extracts = [
             (at, _extract_of(".".join(names[path[:end]] for end in range(1, len(path) + 1)))) for at, path, _ in paths
@@ -78,7 +78,7 @@ class TypedElements:
         return True
 
     def count_names(self, count: int, columns: Mapping[int, list[Any]]) -> int:
-        """Return how many names the elements have, apart from those of members that no field takes."""
+        """Return the number of names in the elements, without those of members that no field reads."""
         if self._bare is not None:
             return 0
         return count * self._inner_count + sum(
@@ -96,7 +96,7 @@ class TypedElements:
 
 
 def _extract_of(attributes: str) -> Callable[[Sequence[Any]], list[Any]]:
-    """Return a function from elements to the values of one path. Code that names the attributes takes half the time of an
+    """Return a function from elements to the values of one path. Code with fixed attribute names takes half the time of an
     attrgetter."""
     extract: Callable[[Sequence[Any]], list[Any]] = eval(f"lambda elements: [one.{attributes} for one in elements]")  # noqa: S307
     return extract

@@ -1,1 +1,1 @@
-"""Sparkplug B: messages of edge nodes and their devices to one row a metric, with the aliases that births declare."""
+"""Sparkplug B: messages of edge nodes and their devices become one row per metric, with the aliases that births declare."""

@@ -1,4 +1,4 @@
-"""Messages of Sparkplug B. Each metric is a row."""
+"""Sparkplug B messages. Each metric is a row."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class SparkplugFormat(Format):
         if stream.partitions > 1 and (stream.key is None or levels.get(stream.key) != _NODE_LEVEL):
             yield (
                 ("key",),
-                f"the messages of an edge node must come to one partition: take the field of the topic's level {_NODE_LEVEL} "
+                f"the messages of an edge node must be in one partition; use the field of topic level {_NODE_LEVEL} "
                 f"('key: node', 'mqtt: {{fields: {{node: {_NODE_LEVEL}}}}}'), or 'partitions: 1'",
             )
 
     def problems_of_lookup(self, stream: StreamDocument, *, deletes: bool) -> Iterator[str]:
-        yield f"stream '{stream.stream}' is of Sparkplug, whose records depend on those before; follow what a job emits"
+        yield f"stream '{stream.stream}' is Sparkplug, whose records depend on earlier ones; follow a stream that a job emits"
 
     def session_reader(
         self,

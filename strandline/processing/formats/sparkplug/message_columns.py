@@ -1,5 +1,5 @@
-"""Payloads of Sparkplug B as columns: those of plain metrics, whose fields come in the order of their numbers, each once at most,
-as every writer of Protobuf writes them. Here they are only taken apart; what a metric says depends on the messages before it."""
+"""Sparkplug B payloads as columns. Plain metrics have their fields in the order of their numbers, each at most once, as all
+Protobuf writers write them. This module only parses them: the meaning of a metric depends on earlier messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from strandline.processing.formats.columns.protobuf_columns import Member, read_
 from strandline.processing.formats.columns.read_columns import Column, Marks
 
 METRICS_MAX = 1_000
-"""Of a message with more, each is read by itself: all messages are gone through in step, up to the last metric of the longest."""
+"""Maximum number of metrics of a message in columns. All messages are scanned in parallel, up to the last metric of the
+longest."""
 _TIME, _METRIC, _SEQ = Member(b"\x08", "u8"), b"\x12", Member(b"\x18", "u8")
 _MEMBERS = {
     "name": Member(b"\x0a", "text"),
@@ -24,31 +25,31 @@ _MEMBERS = {
     "is_transient": Member(b"\x30", "bool"),
     "is_null": Member(b"\x38", "bool"),
     "int_value": Member(b"\x50", "u4"),
-    "long_value": Member(b"\x58", "i8"),  # as 64 bits with a sign, whatever the datatype
+    "long_value": Member(b"\x58", "i8"),  # as a signed 64-bit integer, whatever the datatype
     "float_value": Member(b"\x65", "<f4"),
     "double_value": Member(b"\x69", "<f8"),
     "boolean_value": Member(b"\x70", "bool"),
     "string_value": Member(b"\x7a", "text"),
 }
-"""Of a metric, in the order of their numbers."""
+"""Members of a metric, in the order of their numbers."""
 
 
 @dataclass(frozen=True)
 class ReadMessages:
-    """What was read of some messages."""
+    """The content of some messages."""
 
     fits: Marks
-    """Which of them were read. Of the others nothing here means anything."""
+    """True for messages that were read. The other values have no meaning for other messages."""
     time: Column
     seq: Column
     counts: Places
-    """How many metrics each has."""
+    """Number of metrics of each message."""
     metrics: Mapping[str, Column]
-    """Of all metrics, in order. A member that none has is not among them."""
+    """Members of all metrics, in their order. A member that no metric has is missing."""
 
 
 def read_messages(values: Sequence[bytes | None]) -> ReadMessages:
-    """Take the messages apart."""
+    """Parse the messages."""
     walk = ByteWalk(values)
     time = _read(walk, _TIME, walk.is_next(_TIME.tag))
     starts, ends, counts = _metrics_of(walk)
@@ -68,13 +69,13 @@ def read_messages(values: Sequence[bytes | None]) -> ReadMessages:
 
 
 def _read(walk: ByteWalk, member: Member, is_sent: Marks) -> Column:
-    """The member, which comes next where it is sent."""
+    """Read the member, which comes next if it was sent."""
     walk.skip(len(member.tag), is_sent)
     return read_member(walk, member, is_sent)
 
 
 def _metrics_of(walk: ByteWalk) -> tuple[Places, Places, Places]:
-    """Where the metrics that come next begin and end, message after message, and how many each has."""
+    """Return the beginning and the end of the next metrics, message after message, and the number of metrics of each message."""
     found: list[tuple[Places, Places, Places]] = []
     rows = np.flatnonzero(walk.is_next(_METRIC))
     while len(rows) and len(found) < METRICS_MAX:
@@ -83,7 +84,7 @@ def _metrics_of(walk: ByteWalk) -> tuple[Places, Places, Places]:
         is_long = length > 0x7F
         if is_long.any():
             more = walk.data[np.minimum(head + 1, len(walk.data) - 1)].astype(np.int64)
-            walk.fits[rows[is_long & (more > 0x7F)]] = False  # it takes more than 16 KiB
+            walk.fits[rows[is_long & (more > 0x7F)]] = False  # longer than 16 KiB
             length = np.where(is_long, (length & 0x7F) | (more << 7), length)
         begin = head + 1 + is_long
         end = begin + length
@@ -97,7 +98,7 @@ def _metrics_of(walk: ByteWalk) -> tuple[Places, Places, Places]:
     none = np.zeros(0, np.int64)
     owners, starts, ends = (np.concatenate([none, *(one[at] for one in found)]) for at in range(3))
     counts = np.bincount(owners, minlength=len(walk))
-    # They were found the first of each message first.
+    # They were found in the order: first metric of each message, second metric, and so on.
     order = (counts.cumsum() - counts)[owners] + np.repeat(np.arange(len(found)), [len(one[0]) for one in found])
     ordered = np.empty((2, len(order)), np.int64)
     ordered[:, order] = starts, ends

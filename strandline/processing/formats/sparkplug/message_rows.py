@@ -1,7 +1,7 @@
-"""Many messages of one partition to their rows: plain data as columns, all else one message after the other.
+"""Converts many messages of one partition to rows: plain data as columns, and all other messages one by one.
 
-Each message takes its place in the order of its node's by itself, whichever way it is read. What it says then depends on its
-payload and on the birth that is found for it alone, so its rows can be made as texts later, where anybody asks for them.
+Each message gets its position in the order of its node's messages separately, whichever path reads it. After that, its content
+depends only on its payload and on its birth. So its rows can be made as text later, when they are needed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from strandline.processing.formats.sparkplug.metric_columns import MetricColumns
 from strandline.processing.formats.sparkplug.sessions import Birth
 
 Found = Sequence[Row] | Rejection
-"""The rows of a message, or why it is rejected whole."""
+"""Rows of a message, or the reason why it is rejected completely."""
 TextsOf = Callable[[Sequence[JsonText], Sequence[bytes | None]], Sequence[JsonText]]
 
 
@@ -33,8 +33,8 @@ class MessageRows:
     def __init__(
         self, fields: Sequence[RecordField], texts: TextsOf, members_of: Callable[[bytes | None], Members]
     ) -> None:
-        """`texts`: the texts in which fields are looked for, of rows and the sources of their messages. `members_of`: the fields
-        that a source gives."""
+        """`texts`: returns the text in which fields are searched, for rows and the sources of their messages. `members_of`:
+        returns the fields that a source fills."""
         at = fields_at(fields)
         self._paths = None if any(field.text for field in fields) else at
         self._fields = fields
@@ -44,8 +44,8 @@ class MessageRows:
     def parts(
         self, reader: MessageReader, values: Sequence[bytes | None], sources: Sequence[bytes | None]
     ) -> Iterator[Rows]:
-        """The rows of the messages that come next in their partition, in parts of whole messages. With each part, `reader` has
-        read its messages and no more."""
+        """Yield the rows of the next messages of the partition, in parts of whole messages. After each part, `reader` has
+        read exactly its messages."""
         sources = sources or [None] * len(values)
         if self._paths is not None and len(values) >= ROWS_MIN:
             read = read_messages(values)
@@ -59,7 +59,7 @@ class MessageRows:
         yield from turns.rows(range(len(values)), self._texts)
 
     def _columns(self, turns: _Turns, read: ReadMessages) -> Iterator[Rows]:
-        """The rows of plain messages as columns, with those of the others between them."""
+        """Yield the rows of plain messages as columns, with those of the other messages between them."""
         assert self._paths is not None
         turns.take()
         numbers = {source: number for number, source in enumerate(turns.topics)}
@@ -75,7 +75,7 @@ class MessageRows:
         for name, column in given[0].items():
             if name not in columns:
                 columns[name] = column.of(record_of)
-            else:  # its own value counts, where there is one
+            else:  # the message's own value counts, if it has one
                 metrics.fits &= columns[name].present | ~column.present[record_of]
         fits = turns.birth_of >= 0
         fits[record_of[~metrics.fits]] = False
@@ -92,7 +92,7 @@ class MessageRows:
 
 
 class _Turns:
-    """Messages, each read in its turn, and what was found for it."""
+    """Messages that are read in their order, and the results."""
 
     def __init__(
         self,
@@ -102,16 +102,17 @@ class _Turns:
         topics: dict[bytes | None, Topic | None],
         read: ReadMessages | None,
     ) -> None:
-        """`topics`: those of data that is not put back. `read`: those that it fits wait for their rows."""
+        """`topics`: topics of data messages that aren't requeued. `read`: columns; the rows of the messages in it are made
+        later."""
         self.values, self.sources, self.topics = values, sources, topics
         self.births: list[Birth] = []
         self.birth_of = np.full(len(values), -1)
-        """The place of the birth by which each message is read that waits for its rows; -1 of the others."""
+        """Index of the birth of each message whose rows are made later; -1 for the others."""
         self._reader, self._read = reader, read
         self._known: dict[int, Found] = {}
 
     def take(self) -> None:
-        """Read all messages, but for the rows of those that are plain data."""
+        """Read all messages, except for the rows of plain data messages."""
         assert self._read is not None
         numbers: dict[int, int] = {}
         are_sent, seqs = self._read.seq.present.tolist(), self._read.seq.values.tolist()
@@ -131,7 +132,7 @@ class _Turns:
             self.birth_of[place] = number
 
     def found(self, place: int) -> Found:
-        """What one message says. It is read if it wasn't."""
+        """Return the result of one message. Read it if it wasn't read."""
         if place not in self._known:
             value, source, number = self.values[place], self.sources[place], self.birth_of[place]
             topic = self.topics.get(source) if number >= 0 else None
@@ -142,7 +143,7 @@ class _Turns:
         return self._known[place]
 
     def row(self, place: int, element: int | None) -> JsonText:
-        """One row, before fields are looked for in it."""
+        """Return one row, before its fields are read."""
         found = self.found(place)
         if isinstance(found, Rejection):
             return found
@@ -150,7 +151,8 @@ class _Turns:
         return found[element]
 
     def rows(self, places: Sequence[int], texts: TextsOf) -> Iterator[Rows]:
-        """The rows of the messages at these places, in parts of whole messages; places are among these."""
+        """Yield the rows of the messages with these indices, in parts of whole messages. The rows' `places` are indices into
+        `places`."""
         wholes, owners, elements = list[JsonText](), list[int](), list[int | None]()
         for at, place in enumerate(places):
             found = self.found(place)

@@ -1,18 +1,23 @@
-"""Reads the messages of one partition, one after the other: each becomes its rows, or the reason why it has none.
+"""Reads the messages of one partition in their order. Each message becomes its rows, or the reason why it has none.
 
-Topics say what a message is: `spBv1.0/GROUP/TYPE/NODE`, and `/DEVICE` for those of devices.
+The topic determines the kind of a message: `spBv1.0/GROUP/TYPE/NODE`, and `/DEVICE` for messages of devices.
 
 * A birth (NBIRTH, DBIRTH) declares the metrics of a node or a device, and has a row for each.
-* Data (NDATA, DDATA) has a row for each metric that it brings. An alias stands for the name that the birth gave it.
-* A death (NDEATH, DDEATH) has a row for each metric that is stale from now on, without a value.
-* A command (NCMD, DCMD) has a row for each metric; it changes nothing.
+* Data (NDATA, DDATA) has a row for each of its metrics. An alias means the name that the birth declared for it.
+* A death (NDEATH, DDEATH) has a row without a value for each metric that is stale from then on.
+* A command (NCMD, DCMD) has a row for each metric. It changes no state.
 
-Rejected as `schema`: data, a death or a birth of a device without the birth before it; a message whose sequence number doesn't
-follow (of a birth it is taken as it is); a death of an earlier session; and by itself a metric with an alias that nobody
-declared, or no value of its datatype. What follows such a message is read again: a rebirth is for others to ask for.
+These are rejected as `schema`:
 
-A record that was put back from its dead letter is read by what is declared then. It has no place in the order of messages, so it
-neither needs one nor changes anything.
+* data, a death, or a birth of a device without the birth before it;
+* a message whose sequence number doesn't follow the number before it. A birth can have any number;
+* a death of an earlier session;
+* a single metric with an alias that wasn't declared, or without a value of its datatype.
+
+Later messages are read normally. Another program must request a rebirth.
+
+A record that was requeued from its dead letter is read with the declarations at that time. It has no position in the order of
+messages, so it needs none, and changes no state.
 """
 
 from __future__ import annotations
@@ -47,20 +52,20 @@ _encode = msgspec.json.encode
 _read_points = msgspec.json.Decoder(dict[str, list[msgspec.Raw]]).decode
 
 Row = bytes | Rejection
-"""A row as a JSON object, or why there is none."""
+"""A row as a JSON object, or the reason why there is none."""
 
 
 class Topic(NamedTuple):
-    """Whose message it is, and what kind of message."""
+    """The sender of a message, and its kind."""
 
     key: Key
     kind: str
     device: str
-    """NODE of a node."""
+    """NODE if the node itself is the sender."""
 
 
 class RejectedError(Exception):
-    """A message is rejected whole."""
+    """A message is rejected completely."""
 
     def __init__(self, message: str, reason: str = REASON_SCHEMA) -> None:
         super().__init__(message)
@@ -74,8 +79,8 @@ class MessageReader:
         self.sessions = sessions
 
     def rows(self, value: bytes | None, source: bytes | None) -> Sequence[Row] | Rejection:
-        """The rows of one record, or why it is rejected whole. `source`: the header that names its topic, packed with those
-        beside it."""
+        """Return the rows of one record, or the reason why it is rejected completely. `source`: header with its topic, packed
+        with its other headers."""
         try:
             return self._rows(value, source)
         except RejectedError as error:
@@ -84,7 +89,7 @@ class MessageReader:
     def _rows(self, value: bytes | None, source: bytes | None) -> Sequence[Row]:
         if value is None:
             raise RejectedError("no value (a tombstone)", REASON_DECODE)
-        if value.startswith(_POINTS_START):  # what the dead letter of one metric holds
+        if value.startswith(_POINTS_START):  # content of the dead letter of one metric
             return _rows_of_points(value)
         header, named = unpack_header_values(source)
         topic = _read_topic(header)
@@ -104,7 +109,7 @@ class MessageReader:
         return _of_data(message, about, birth)
 
     def topic_of_data(self, source: bytes | None) -> Topic | None:
-        """The topic of data that has a place in the order of messages; None of all others."""
+        """Return the topic of a data message that has a position in the order of messages. None for all others."""
         header, named = unpack_header_values(source)
         try:
             topic = _read_topic(header)
@@ -140,7 +145,7 @@ class MessageReader:
             raise RejectedError(
                 f"the death of another session: its bdSeq is {bd_seq}, and that of the birth {node.bd_seq}"
             )
-        # Its time is that of the connection, when the broker was given it.
+        # Its time is that of the connection, when the client gave it to the broker.
         rows = list(_stale(about, node.births[NODE]))
         for device in sorted(node.alive):
             rows += _stale({**about, "device": device}, node.births[device])
@@ -149,13 +154,13 @@ class MessageReader:
         return rows
 
     def turn(self, topic: Topic, seq: int | None, *, is_put_back: bool = False) -> Birth:
-        """Give data, or the death of a device, its place in the order of its node's messages; return the birth by which it is
+        """Add a data message, or the death of a device, to the order of its node's messages. Return the birth with which it is
         read. Raises RejectedError."""
         node, device = self.sessions.node(topic.key), topic.device
         if node is None:
             raise RejectedError("its node has no birth before it, or has died since: ask it for a rebirth")
         if seq is None:
-            raise RejectedError("it has no seq, so nobody can tell whether a message before it is missing")
+            raise RejectedError("it has no seq, so a missing message before it can't be detected")
         before, seq_here = node.seq, seq % 256
         missing = (seq_here - before - 1) % 256
         if not is_put_back and seq_here != before:
@@ -176,7 +181,7 @@ class MessageReader:
 
 
 def rows_of_data(value: bytes, topic: Topic, birth: Birth) -> Sequence[Row]:
-    """The rows of a payload that can be read, of data that has had its turn."""
+    """Return the rows of a readable data message, after `turn`."""
     message = _parsed(value)
     return _of_data(message, _about(topic, message), birth)
 
@@ -186,16 +191,16 @@ def _of_data(message: Any, about: dict[str, Any], birth: Birth | None) -> list[R
 
 
 def _about(topic: Topic, message: Any) -> dict[str, Any]:
-    """What all rows of a message have in common."""
+    """Return the common members of all rows of a message."""
     key, kind, device = topic
     about = {"group": key[0], "node": key[1], **({"device": device} if device else {}), "message": kind}
     return about | ({"seq": message.seq} if message.HasField("seq") else {})
 
 
 def _read_topic(header: bytes | None) -> Topic:
-    """Raises RejectedError."""
+    """Return the topic of a record. Raises RejectedError."""
     if header is None or not header.startswith(SOURCE_MQTT):
-        raise RejectedError("it did not come by MQTT, and only a topic says whose message it is")
+        raise RejectedError("it was not sent by MQTT, but only a topic identifies the sender of a message")
     topic = header[len(SOURCE_MQTT) :].decode("utf-8", "replace")
     levels = topic.split("/")
     kind = levels[2] if len(levels) > 2 else ""
@@ -209,7 +214,7 @@ def _read_topic(header: bytes | None) -> Topic:
 
 
 def _parsed(value: bytes) -> Any:
-    from google.protobuf.message import DecodeError  # only where a stream needs it
+    from google.protobuf.message import DecodeError  # only imported if a stream needs it
 
     message = payload_class()()
     try:
@@ -220,7 +225,7 @@ def _parsed(value: bytes) -> Any:
 
 
 def _birth_of(message: Any) -> Birth:
-    """What it declares. Metrics without a name or a datatype declare nothing; their rows say so."""
+    """Return the declarations of a birth. Metrics without a name or a datatype declare nothing; their rows are rejected."""
     metrics: list[tuple[str, int | None, int]] = []
     names, aliases = set[str](), set[int]()
     for metric in message.metrics:
@@ -229,7 +234,7 @@ def _birth_of(message: Any) -> Birth:
         alias = metric.alias if metric.HasField("alias") else None
         if metric.name in names or alias in aliases:
             what = f"metric {metric.name!r}" if metric.name in names else f"alias {alias}"
-            raise RejectedError(f"the birth declares {what} twice, so data can't be told apart")
+            raise RejectedError(f"the birth declares {what} twice, so data is ambiguous")
         names.add(metric.name)
         if alias is not None:
             aliases.add(alias)
@@ -245,7 +250,7 @@ def _bd_seq(message: Any) -> int | None:
 
 
 def _row(metric: Any, message: Any, about: dict[str, Any], birth: Birth | None) -> Row:
-    """The row of one metric, or why there is none."""
+    """Return the row of one metric, or the reason why there is none."""
     name, declared = metric.name, None
     if name:
         declared = birth.by_name.get(name) if birth is not None else None
@@ -260,7 +265,7 @@ def _row(metric: Any, message: Any, about: dict[str, Any], birth: Birth | None) 
     datatype = datatype_name(number)
     if datatype is None:
         return Rejection(
-            REASON_SCHEMA, f"metric {name[:200]!r}: neither it nor the birth before it says its datatype (got {number})"
+            REASON_SCHEMA, f"metric {name[:200]!r}: neither it nor the birth before it has its datatype (got {number})"
         )
     try:
         value = members_of_value(metric, datatype)
@@ -291,13 +296,13 @@ def _stale(about: dict[str, Any], birth: Birth) -> Iterator[Row]:
 
 
 def letter_of_row(row: bytes) -> bytes:
-    """What the dead letter of a row holds, so that a replay repeats no other one: the row as JSON."""
+    """Return the content of a row's dead letter, so that a replay repeats no other row: the row as JSON."""
     return b"%s%s]}" % (_POINTS_START, row)
 
 
 def letters_of_metrics(value: bytes) -> Callable[[int], bytes]:
-    """What returns the dead letter of a metric without a row, by its place: the payload with this metric alone, without a body,
-    which no row is made of."""
+    """Return a function: index of a metric without a row -> its dead letter. This is the payload with only this metric, and
+    without a body, which becomes no row."""
     message = _parsed(value)
     message.DiscardUnknownFields()
 

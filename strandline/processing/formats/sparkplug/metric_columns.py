@@ -1,4 +1,4 @@
-"""What plain metrics say, as columns: the members of their rows that fields take, as `messages.py` has them for one metric."""
+"""Plain metrics as columns: the members of their rows that fields read. `messages.py` has the rules for one metric."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from strandline.processing.formats.sparkplug.payload import DATATYPES, WHOLE_BIT
 from strandline.processing.formats.sparkplug.sessions import Birth
 
 _ALIAS_BITS = 31
-"""Metrics with a greater alias are for others to read."""
+"""Number of bits of an alias in columns. Metrics with larger aliases are left to other readers."""
 _NAMES = (*DATATYPES, "")
-"""Of the datatypes, by their numbers; the last one stands for all that nobody has defined."""
+"""Names of the datatypes, by their numbers. The last one represents all undefined numbers."""
 _BITS = np.array([WHOLE_BITS.get(name, 0) for name in _NAMES])
 _ARE_SIGNED = np.array([name.startswith("Int") for name in _NAMES])
 
@@ -36,25 +36,25 @@ _ARE_BOOLEANS, _ARE_TIMES, _ARE_DEFINED = _are("Boolean"), _are("DateTime"), ~_a
 
 
 class MetricColumns:
-    """Some of the metrics that were read, each with the birth by which it is read."""
+    """Some of the parsed metrics, each with the birth with which it is read."""
 
     def __init__(
         self, read: ReadMessages, chosen: Places, message_of: Places, births: Sequence[Birth], birth_of: Places
     ) -> None:
-        """`chosen`: which metrics. `message_of`: of each of these the place of its message. `birth_of`: of each message the place
-        of its birth."""
+        """`chosen`: mask of the metrics. `message_of`: index of the message of each chosen metric. `birth_of`: index of the
+        birth of each message."""
         self._read, self._message_of = read, message_of
         is_all = len(chosen) == int(read.counts.sum())
         self._sent = read.metrics if is_all else {name: column.of(chosen) for name, column in read.metrics.items()}
         self.fits: Marks = np.ones(len(chosen), np.bool_)
-        """The metrics that the columns hold right. All others have to be read as texts."""
+        """True for metrics that the columns represent correctly. All others must be read as text."""
         self._find_names(births, birth_of[message_of])
         self._find_values()
 
     def columns(
         self, paths: Mapping[JsonPath, RecordField], topics: Sequence[Topic | None], topic_of: Places
     ) -> dict[str, Column]:
-        """The columns of the fields. `topic_of`: of each message the place of its topic."""
+        """Return the columns of the fields. `topic_of`: index of the topic of each message."""
         of_topics = topic_of[self._message_of]
 
         def level(of: Callable[[Topic], str]) -> Column:
@@ -89,7 +89,7 @@ class MetricColumns:
         return columns
 
     def _of_field(self, field: RecordField, column: Column) -> Column | None:
-        """The column as the field has it; None, and rows that have it are marked, if it is of another type."""
+        """Return the column in the form of the field. If it has another type, mark the rows that have it, and return None."""
         values = column.values
         kind = (
             "string"
@@ -106,7 +106,7 @@ class MetricColumns:
         return None
 
     def _find_names(self, births: Sequence[Birth], birth_of: Places) -> None:
-        """What the metrics are called, and their datatypes: by themselves or by the birth."""
+        """Find the names of the metrics and their datatypes, in the metric itself or in its birth."""
         own, sent = self._sent.get("name"), self._values_of("datatype")
         aliases = self._values_of("alias")
         keys, names, datatypes = _declared(births)
@@ -134,7 +134,7 @@ class MetricColumns:
         self._names = texts
 
     def _find_values(self) -> None:
-        """Their values by their datatypes. A metric without one, and not null, is marked."""
+        """Find the values by their datatypes. Mark metrics that have no value and aren't null."""
         datatypes = self._datatypes
         bits = _BITS[datatypes]
         self._is_whole, self._is_time = bits > 0, _ARE_TIMES[datatypes]
@@ -167,7 +167,7 @@ class MetricColumns:
         return Column(doubles, (self._is_whole | self._is_float) & ~self._is_null)
 
     def _present_if(self, name: str, datatypes: Marks) -> Column:
-        """The member where the metric has one of these datatypes."""
+        """Return the member for metrics that have one of these datatypes."""
         column = self._sent.get(name)
         present = datatypes[self._datatypes] & ~self._is_null & self._has(name)
         if column is None:
@@ -190,7 +190,7 @@ class MetricColumns:
         return np.zeros(len(self.fits), np.bool_) if column is None else column.present
 
     def _values_of(self, name: str, kind: Any = np.int64) -> npt.NDArray[Any]:
-        """Zero where it wasn't sent."""
+        """Return the values; zero if they weren't sent."""
         column = self._sent.get(name)
         return np.zeros(len(self.fits), kind) if column is None else column.values
 
@@ -199,8 +199,8 @@ class MetricColumns:
 
 
 def _declared(births: Sequence[Birth]) -> tuple[Places, pa.Array, Places]:
-    """What births declare by aliases: the place of the birth and the alias in one number, in order; names; datatypes. The last
-    is none's."""
+    """Return the declarations of births by alias: index of the birth and alias in one sorted number; name; datatype. The last
+    entry belongs to no birth."""
     found = sorted(
         (number << _ALIAS_BITS | alias, name, datatype)
         for number, birth in enumerate(births)

@@ -1,4 +1,4 @@
-"""The payload of Sparkplug B (`org.eclipse.tahu.protobuf.Payload`), and what a metric's value is by its datatype."""
+"""The payload of Sparkplug B (`org.eclipse.tahu.protobuf.Payload`), and the value of a metric by its datatype."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ DATATYPES = (
     "Int16Array", "Int32Array", "Int64Array", "UInt8Array", "UInt16Array", "UInt32Array", "UInt64Array", "FloatArray",
     "DoubleArray", "BooleanArray", "StringArray", "DateTimeArray",
 )  # fmt: skip
-"""By their numbers."""
+"""Names of the datatypes, by their numbers."""
 WHOLE_BITS = {"Int8": 8, "Int16": 16, "Int32": 32, "Int64": 64, "UInt8": 8, "UInt16": 16, "UInt32": 32, "UInt64": 64}
 _PACKED = {
     "Int8": "b", "Int16": "h", "Int32": "i", "Int64": "q", "UInt8": "B", "UInt16": "H", "UInt32": "I", "UInt64": "Q",
     "Float": "f", "Double": "d", "DateTime": "Q",
 }  # fmt: skip
-"""How an array's elements are packed, the lowest byte first."""
+"""Packing of an array's elements, lowest byte first."""
 
 
 class NoValueError(Exception):
-    """The metric has no value of its datatype; the sentence says what it has."""
+    """The metric has no value of its datatype. The message describes its value."""
 
 
 @cache
@@ -70,15 +70,15 @@ def payload_class() -> Any:
 
 
 def datatype_name(number: int) -> str | None:
-    """The name of a datatype that has values; None for 0 and for numbers that nobody has defined."""
+    """Return the name of a datatype that has values. None for 0 and for undefined numbers."""
     return DATATYPES[number] if 0 < number < len(DATATYPES) else None
 
 
 def members_of_value(metric: Any, datatype: str) -> dict[str, Any]:
-    """The members of a row that hold the value. Raises NoValueError.
+    """Return the members of a row that contain the value. Raises NoValueError.
 
-    A number is `value_double`, of any numeric type, and a whole one also `value_long`; a moment is `value_long`, milliseconds
-    since 1970. Bytes are text in base64. Arrays, data sets and templates are `value_json`, a text.
+    A number of any type is `value_double`; an integer also `value_long`. A time is `value_long`, in milliseconds since 1970.
+    Bytes are base64 strings. Arrays, data sets, and templates are `value_json`, a string.
     """
     if metric.is_null:
         return {"is_null": True}
@@ -104,7 +104,7 @@ def members_of_value(metric: Any, datatype: str) -> dict[str, Any]:
 
 
 def _whole(metric: Any, datatype: str) -> int:
-    """Signed ones come in two's complement, small ones in 32 bits."""
+    """Return an integer. Signed integers are in two's complement, small ones in 32 bits."""
     bits = WHOLE_BITS[datatype]
     number = int(_one_of(metric, datatype, "int_value", "long_value"))
     if datatype.startswith("U"):
@@ -119,33 +119,33 @@ def _one_of(metric: Any, datatype: str, *names: str) -> Any:
     for name in names:
         if metric.HasField(name):
             return getattr(metric, name)
-    raise NoValueError(f"it has no {' or '.join(names)}, as {datatype} needs, and doesn't say that it is null")
+    raise NoValueError(f"it has no {' or '.join(names)}, which {datatype} needs, and is not marked as null")
 
 
 def _array(packed: bytes, element: str) -> list[Any]:
     try:
         if element == "String":
             if packed and not packed.endswith(b"\0"):
-                raise ValueError("the last text has no end")
+                raise ValueError("the last string has no end")
             return [text.decode() for text in packed.split(b"\0")[:-1]]
         if element == "Boolean":
             (count,) = struct.unpack_from("<I", packed)
             if len(packed) != 4 + -(-count // 8):
-                raise ValueError(f"it says {count} elements")
-            # The specification's example has the first element in the highest bit.
+                raise ValueError(f"its header has {count} elements")
+            # In the specification's example, the first element is the highest bit.
             return [bool(packed[4 + at // 8] >> (7 - at % 8) & 1) for at in range(count)]
         form = _PACKED[element]
         count, rest = divmod(len(packed), struct.calcsize(form))
         if rest:
-            raise ValueError(f"{len(packed)} bytes are no whole number of elements")
+            raise ValueError(f"{len(packed)} bytes are not a multiple of the element size")
         found = struct.unpack(f"<{count}{form}", packed)
     except (ValueError, KeyError, struct.error) as error:
-        raise NoValueError(f"its bytes are no {element}Array: {error}") from error
+        raise NoValueError(f"its bytes are not a {element}Array: {error}") from error
     return [one if not isinstance(one, float) or math.isfinite(one) else None for one in found]
 
 
 def _as_dict(message: Any) -> Any:
-    from google.protobuf import json_format  # only where a stream needs it
+    from google.protobuf import json_format  # only imported if a stream needs it
 
     return json_format.MessageToDict(message, preserving_proto_field_name=True)
 

@@ -23,11 +23,11 @@ class NodeMessages:
 
     @property
     def sessions(self) -> Sessions:
-        """What births have declared so far."""
+        """Declarations of the births so far."""
         return self._reader.sessions
 
     def begin(self, sessions: Sessions) -> None:
-        """Read other messages, before which births declared this."""
+        """Continue with other messages, before which births made these declarations."""
         self._reader = MessageReader(sessions)
 
     def parts(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> Iterator[Rows]:

@@ -1,15 +1,15 @@
-"""What the births of a partition have declared, and what of it is alive: the state that reading Sparkplug takes.
+"""The declarations of the births in a partition, and the living nodes and devices: the state for reading Sparkplug.
 
-It is a fold over the records of one partition, in their order, from nothing. What stands before the records of a slice is
-recorded with the slice (`packed`), so that a replay from there reads them as the first run did. The parts that births declare
-are large and change seldom, so they are told by their hash, and kept once in the ledger; what changes with each message, a
-sequence number and who is alive, is three bytes a node and one a device.
+The state is a fold over the records of one partition, in their order. The state before the records of a slice is recorded with
+the slice (`packed`), so that a replay from there reads them as the first run did. The declarations are large and rarely change,
+so the state contains their hashes, and the ledger stores them once. The values that change with each message are small: a
+sequence number and the living devices take three bytes per node, and one per device.
 
-The hashes of births stand in lists. One list holds few; of more births it names up to sixteen others, among which they are shared
-out by their places, and so on down. So another birth changes few and short lists, however many births there are. Lists are found
-by their hashes as well, and follow from the births alone.
+The hashes of births are in lists. A list contains few births. If there are more, it names up to sixteen other lists, which
+divide the births by the hash of their position, and so on. So another birth changes few short lists, however many births there
+are. Lists are identified by their hashes too, and depend only on the births.
 
-Invariants: each birth's aliases are unique in it; a device is alive only while its node is.
+Invariants: the aliases of a birth are unique. A device is alive only while its node is.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from typing import NamedTuple
 import msgspec
 
 BIRTHS_MAX = 20_000
-"""Nodes and devices of one partition. Dead ones make room."""
+"""Maximum number of nodes and devices of one partition. Dead ones are removed first."""
 METRICS_MAX = 500_000
-"""Metrics of all of them."""
+"""Maximum number of metrics of all of them."""
 
 _BIRTHS_A_LIST = 32
 _LEVELS_MAX = 8
-"""Of lists; a place is shared out by four bits a level."""
+"""Maximum number of levels of lists. Each level uses four bits of a position's hash."""
 
 Key = tuple[str, str]
 """Group and edge node."""
 NODE = ""
-"""The place of a node's own birth among those of its devices."""
+"""Key of a node's own birth among those of its devices."""
 Contents = Mapping[str, str]
-"""Hash -> text."""
+"""Hash -> content."""
 
 
 class TooManyBirthsError(Exception):
-    """The partition has no room for another birth."""
+    """The partition can't store another birth."""
 
 
 @dataclass(frozen=True)
 class Birth:
-    """The metrics of a node or a device, as its birth has declared them."""
+    """The metrics of a node or a device, as declared by its birth."""
 
     metrics: tuple[tuple[str, int | None, int], ...]
-    """Name, alias and number of the datatype, in the order of the birth."""
+    """Name, alias, and number of the datatype, in the order of the birth."""
 
     @cached_property
     def by_alias(self) -> dict[int, tuple[str, int]]:
@@ -74,14 +74,14 @@ class Node:
     """An edge node with its devices."""
 
     seq: int
-    """Of its last message."""
+    """Sequence number of its last message."""
     bd_seq: int
-    """Of its birth, modulo 256: its death says the same."""
+    """Number of its birth, modulo 256. Its death has the same number."""
     is_alive: bool
     births: dict[str, Birth]
-    """Its own (NODE), and those of its devices, alive or not."""
+    """Birth of the node (NODE), and of its devices, alive or not."""
     alive: set[str] = field(default_factory=set)
-    """The devices that are."""
+    """Devices that are alive."""
 
 
 class _Row(msgspec.Struct, array_like=True):
@@ -109,18 +109,19 @@ class Sessions:
         self._metrics = sum(len(birth.metrics) for node in self.nodes.values() for birth in node.births.values())
 
     def node(self, key: Key) -> Node | None:
-        """The node, if it is alive."""
+        """Return the node if it is alive. None otherwise."""
         found = self.nodes.get(key)
         return found if found is not None and found.is_alive else None
 
     def begin_node(self, key: Key, birth: Birth, seq: int, bd_seq: int) -> None:
-        """A node is born: its devices are dead until they are born, too. Raises TooManyBirthsError, and changes nothing."""
+        """Record the birth of a node. Its devices are dead until they are born. Raises TooManyBirthsError, and then changes
+        nothing."""
         self._make_room(key, NODE, birth)
         births = self.nodes[key].births if key in self.nodes else {}
         self.nodes[key] = Node(seq, bd_seq, is_alive=True, births={**births, NODE: birth})
 
     def begin_device(self, key: Key, device: str, birth: Birth) -> None:
-        """A device of a living node is born. Raises TooManyBirthsError, and changes nothing."""
+        """Record the birth of a device of a living node. Raises TooManyBirthsError, and then changes nothing."""
         self._make_room(key, device, birth)
         node = self.nodes[key]
         node.births[device] = birth
@@ -132,15 +133,15 @@ class Sessions:
         node.alive.clear()
 
     def _make_room(self, key: Key, device: str, birth: Birth) -> None:
-        """Count a birth that replaces the one before. Where there is no room, the dead are forgotten first."""
+        """Count a birth that replaces the one before it. If a limit is exceeded, forget dead nodes and devices first."""
         before = self.nodes[key].births.get(device) if key in self.nodes else None
         births, metrics = int(before is None), len(birth.metrics) - (len(before.metrics) if before else 0)
         if self._births + births > BIRTHS_MAX or self._metrics + metrics > METRICS_MAX:
             self._forget_dead(key, device)
             if self._births + births > BIRTHS_MAX or self._metrics + metrics > METRICS_MAX:
                 raise TooManyBirthsError(
-                    f"its partition holds {self._births} births with {self._metrics} metrics, and no more than {BIRTHS_MAX} and "
-                    f"{METRICS_MAX} are kept: give the stream more partitions"
+                    f"its partition has {self._births} births with {self._metrics} metrics, and the limits are {BIRTHS_MAX} and "
+                    f"{METRICS_MAX}; give the stream more partitions"
                 )
         self._births += births
         self._metrics += metrics
@@ -153,7 +154,8 @@ class Sessions:
         self._count()
 
     def packed(self) -> str:
-        """The state in a text: what is declared by its hash, and what changes with messages. Empty where there is nothing."""
+        """Return the state as a string: hashes of the declarations, and the values that change with messages. Empty without
+        nodes."""
         if not self.nodes:
             return ""
         marks = bytearray()
@@ -163,7 +165,7 @@ class Sessions:
         return f"{_listed(self._places(), 0, {})}:{base64.b64encode(marks).decode()}"
 
     def contents(self) -> dict[str, str]:
-        """All that `packed` tells by its hash."""
+        """Return the contents of all hashes in `packed`."""
         found = {birth.hash: birth.text for node in self.nodes.values() for birth in node.births.values()}
         _listed(self._places(), 0, found)
         return found
@@ -177,7 +179,7 @@ class Sessions:
 
 
 class _Place(NamedTuple):
-    """Where a birth stands in the lists."""
+    """The position of a birth in the lists."""
 
     number: int
     key: Key
@@ -186,7 +188,7 @@ class _Place(NamedTuple):
 
 
 def _listed(births: Sequence[_Place], level: int, texts: dict[str, str]) -> str:
-    """Add the lists that hold these births to `texts`; return the hash of the one that leads to the others."""
+    """Add the lists that contain these births to `texts`. Return the hash of the top list."""
     if len(births) <= _BIRTHS_A_LIST or level == _LEVELS_MAX:
         rows: dict[Key, _Row] = {}
         for one in births:
@@ -202,8 +204,7 @@ def _listed(births: Sequence[_Place], level: int, texts: dict[str, str]) -> str:
 
 
 def unpack(packed: str, load: Callable[[Iterable[str]], Contents], births: dict[str, Birth]) -> Sessions:
-    """The state that was packed. `load`: gives the texts of hashes. `births`: by their hashes those that are known; others are
-    added."""
+    """Return a packed state. `load`: returns the contents of hashes. `births`: known births by their hashes; others are added."""
     if not packed:
         return Sessions()
     list_hash, _, marks_text = packed.partition(":")

@@ -1,7 +1,7 @@
-"""What the readers of requests with data points share: the form of what they read, and messages in protobuf.
+"""Shared parts of readers of requests with data points: the form of their result, and Protobuf messages.
 
-A request becomes `{"points":[...]}`, whose elements are rows. In that form a reader takes a record, too: so a dead letter that
-holds one point of a request can be put back into the stream. No request begins like it.
+A request becomes `{"points":[...]}`, whose elements are rows. A reader also accepts a record in that form. So a dead letter that
+contains one point of a request can be requeued. No request begins with these bytes.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 POINTS = ("points",)
-"""The path of the array whose elements are rows."""
+"""Path of the array whose elements are rows."""
 _POINTS_START = b'{"points":'
 _encode = msgspec.json.encode
 
 Series = tuple[Mapping[str, Any], Iterable[Mapping[str, Any]]]
-"""What some points have in common, and what each of them has beside it."""
+"""Common members of some points, and the members of each point."""
 
 
 def of_points(series: Iterable[Series]) -> bytes | Rejection:
-    """The object that holds the points of all series, each with what its series says of all of them. It is rejected before it is
-    larger than the rows of one record may be: a few bytes may be one long label and thousands of points."""
+    """Return the object with the points of all series, each with the members of its series.
+
+    It is rejected before it exceeds the maximum size of the rows of one record, because a few bytes can be one long label and
+    thousands of points.
+    """
     points: list[bytes] = []
     size = 0
     try:
@@ -42,19 +45,19 @@ def of_points(series: Iterable[Series]) -> bytes | Rejection:
                 if size > EXPLODED_BYTES_MAX:
                     return Rejection(REASON_SCHEMA, f"its points have more than {EXPLODED_BYTES_MAX} bytes together")
     except (UnicodeError, RecursionError, ValueError) as error:
-        return Rejection(REASON_DECODE, f"a point holds what no field can: {error}")
+        return Rejection(REASON_DECODE, f"a point contains a value that no field can have: {error}")
     return b"%s[%s]}" % (_POINTS_START, b",".join(points))
 
 
 def is_of_points(value: bytes) -> bool:
-    """Whether the record is in that form already."""
+    """Return True if the record already has that form."""
     return value.startswith(_POINTS_START)
 
 
 def message_class(package: str, messages: Mapping[str, Sequence[tuple[str, int, str]]], name: str) -> type[Message]:
-    """The class of a message of protobuf. `messages`: name -> fields: name, number, and type as in a `.proto` file: `double`,
-    `repeated Label`, `optional double`. Fields that are not named are skipped when a message is read."""
-    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # only where a stream needs it
+    """Return the class of a Protobuf message. `messages`: name -> fields: name, number, and type as in a `.proto` file (`double`,
+    `repeated Label`, `optional double`). Other fields are skipped when a message is read."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # only imported if a stream needs it
 
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")

@@ -1,4 +1,4 @@
-"""Bare values: each record is a number or a text."""
+"""Bare values: each record is a number or a string."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ValueFormat(Format):
         for name in sorted(new.fields.keys() - old.fields.keys() - given):
             if not is_told:
                 yield (
-                    f"field {name}: which field a bare value is could not be told any more; mark the one that it is with "
+                    f"field {name}: it would be unknown which field contains a bare value; mark this field with "
                     "'from: $' first"
                 )
 

@@ -1,4 +1,5 @@
-"""Records that are one value, a number or a text, to JSON objects with its field and the fields of the topic or the URL."""
+"""Converts records that are one value, a number or a string, to JSON objects with its field and the fields of the topic or the
+URL."""
 
 from __future__ import annotations
 
@@ -21,9 +22,8 @@ _text_of = msgspec.json.Decoder(str).decode
 class BareValues:
     """Reads the values of one stream.
 
-    A value goes into the field that says `from: $`, or else into the only one that neither topic nor query fills. Where there
-    are several of these, it goes into the only one of them that is required. Of a text in quotes, as JSON writes it, the value
-    is what stands between them.
+    A value fills the field with `from: $`, or the single field that neither topic nor query fills. If there are several such
+    fields, it fills the single one that is required. The value of a JSON string is its content.
     """
 
     def __init__(self, fields: Sequence[RecordField], source_fields: SourceFields) -> None:
@@ -31,11 +31,11 @@ class BareValues:
         self._field_for = lru_cache(maxsize=SOURCES_REMEMBERED_MAX)(partial(_field_for, tuple(fields)))
 
     def objects(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> list[JsonText]:
-        """Each value as a JSON object with its source's fields. `sources`: one of the headers of each record."""
+        """Return each value as a JSON object with the fields of its source. `sources`: a header of each record."""
         return in_blocks(self.at_once, self._object, values, sources)
 
     def at_once(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> list[bytes] | None:
-        """The objects of values that are all numbers for a field of numbers or times; None if one has to be looked at."""
+        """Return the objects of values that are all numbers for a field of numbers or times. None if one needs a closer check."""
         begins: dict[Members, bytes] = {}
         members = list(map(self._source_fields.members_of, sources))
         for one in set(members):
@@ -56,7 +56,7 @@ class BareValues:
     def columns(
         self, values: Sequence[bytes | None], sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """The values as a column of numbers."""
+        """Return the values as a column of numbers."""
         field = self.field_for_all(sources)
         if field is None or (field.type != "double" and not is_whole(field)):
             return None
@@ -65,7 +65,7 @@ class BareValues:
         return {field.name: cells.column(field, cells.starts, cells.ends)}, cells.walk.fits
 
     def field_for_all(self, sources: Sequence[bytes | None]) -> RecordField | None:
-        """The field that the value goes into with any of the sources; None if it is not always the same."""
+        """Return the field that the value fills for all of these sources. None if it isn't always the same."""
         found = {self._field_for(self._source_fields.members_of(source)) for source in sources}
         field = found.pop()
         return None if found or isinstance(field, Rejection) else field
@@ -85,10 +85,10 @@ class BareValues:
         return b"{" + b",".join([*given, msgspec.json.encode(field.name) + b":" + content]) + b"}"
 
     def content(self, value: bytes, field: RecordField) -> bytes:
-        """The value as JSON of the field. Raises UnicodeDecodeError."""
+        """Return the value as JSON of the field. Raises UnicodeDecodeError."""
         text = value.decode().removeprefix("\ufeff")  # a byte order mark
         if text[:1] == '"':
-            with contextlib.suppress(msgspec.DecodeError):  # otherwise it is a text that begins with a quote
+            with contextlib.suppress(msgspec.DecodeError):  # otherwise it is a string that begins with a quote
                 text = _text_of(value)
         if field.type != "string":
             text = text.strip()
@@ -102,6 +102,8 @@ def _field_for(fields: Sequence[RecordField], members: Members) -> RecordField |
         if len(candidates) == 1:
             return candidates[0]
     if not left:
-        return Rejection(REASON_SCHEMA, "topic and query fill every field; none is left for the value")
+        return Rejection(REASON_SCHEMA, "topic and query fill every field, so no field can contain the value")
     names = ", ".join(field.name for field in left)
-    return Rejection(REASON_SCHEMA, f"which of the fields {names} the value is can't be told; mark one with 'from: $'")
+    return Rejection(
+        REASON_SCHEMA, f"it is unknown which of the fields {names} contains the value; mark one with 'from: $'"
+    )

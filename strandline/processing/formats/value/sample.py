@@ -1,4 +1,4 @@
-"""Proposes the document of a stream from bare values: any text is one a line."""
+"""Proposes the document of a stream from bare values. Any text is one value per line."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ def _of_values(name: str, lines: list[str]) -> Proposed:
         proposal.notes.append(unfitting_note("value", proposed.spec, usual, proposed.unfitting))
     if proposed.spec["type"] == "string" and (hint := hint_of("value", usual)) is not None:
         proposal.notes.append(hint)
-    proposal.notes.append(
-        "add a field for what tells the devices apart, from the topic (mqtt: {fields}) or the URL's query"
-    )
-    proposal.notes.append("there is no time in the records: event_time: {from: log}")
+    proposal.notes.append("add a field that identifies the device, from the topic (mqtt: {fields}) or the URL's query")
+    proposal.notes.append("the records contain no time: event_time: {from: log}")
     return proposal, [line.encode() for line in lines]

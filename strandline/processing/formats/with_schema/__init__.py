@@ -1,1 +1,1 @@
-"""Formats whose records are read by a schema: of the stream, or one that each record names."""
+"""Formats whose records need a schema: that of the stream, or the one that each record names."""

@@ -1,4 +1,4 @@
-"""Records that name their schema: Confluent's wire format, a zero byte and the number of a schema in the schema registry."""
+"""Records that name their schema: Confluent's wire format, a zero byte and the id of a schema in the schema registry."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from strandline.processing.formats.record_fields import Rejection
 PREFIX_BYTES = 5
 _MAGIC = 0
 _NUMBER_MAX = 2**31 - 1
-"""A schema's number is an int of Java: to a larger one a registry answers as to a path that does not exist."""
+"""Maximum id of a schema, which is an int of Java. For a larger one, a registry responds as for an unknown path."""
 
 SchemaKind = Literal["avro", "protobuf"]
 
 
 @dataclass(frozen=True)
 class RegisteredSchema:
-    """A schema as the registry gives it."""
+    """A schema of the registry."""
 
     text: str
-    """Of Avro the JSON, of Protobuf a file's descriptor in base64."""
+    """JSON of an Avro schema, or file descriptor of a Protobuf schema in base64."""
     references: tuple[tuple[str, str], ...] = ()
-    """Name and text of each schema that it uses, after those that this one uses itself."""
+    """Name and text of each schema that it uses. A schema comes after those that it uses."""
 
 
 class RegisteredSchemas(Protocol):
-    """The schemas of the registry. What was told of a number once is told again, whatever the registry says later."""
+    """The schemas of the registry. The first response for an id is kept, whatever the registry returns later."""
 
     def schema(self, kind: SchemaKind, number: int) -> RegisteredSchema | Rejection:
-        """The schema of a number, or why there is none. Raises RegistryUnavailable, LedgerUnavailable, and SchemaChanged when the
-        registry now gives another one."""
+        """Return the schema with an id, or the reason why there is none. Raises RegistryUnavailable, LedgerUnavailable, and
+        SchemaChanged if the registry now returns another one."""
 
 
 def number_of(value: bytes) -> int | Rejection:
-    """The number of a record's schema."""
+    """Return the id of a record's schema."""
     if len(value) < PREFIX_BYTES or value[0] != _MAGIC:
         found = f"{value[0]:#04x}" if len(value) >= PREFIX_BYTES else f"{len(value)} bytes in all"
-        return Rejection(REASON_DECODE, f"expected a zero byte and a schema's number of four, got {found}")
+        return Rejection(REASON_DECODE, f"expected a zero byte and the id of a schema in four bytes, got {found}")
     number = int.from_bytes(value[1:PREFIX_BYTES], "big")
     if number > _NUMBER_MAX:
-        return Rejection(REASON_DECODE, f"a schema has a number up to {_NUMBER_MAX}, got {number}")
+        return Rejection(REASON_DECODE, f"expected an id of a schema up to {_NUMBER_MAX}, got {number}")
     return number
