@@ -447,7 +447,7 @@ def test_the_rows_of_a_query_have_the_types_of_the_schema_and_the_order_of_their
         ("select device, owner, load from devices", Conflict, "it has load besides; select them by these names"),
         ("select nowhere as device from devices", Conflict, "database crm refuses the query: no such column: nowhere"),
         ("select null as device, owner from devices", Conflict, "device: expected a string, got null"),
-        ("select 'a' as device, owner from devices", Conflict, "has the key device 'a', as has another row"),
+        ("select 'a' as device, owner from devices", Conflict, "has the same key device 'a' as another row"),
         ("select device, 1 as owner from devices", Conflict, "owner: expected a string"),
         ("select device, x'00' as owner from devices", Conflict, "a bytes for owner, which is no value of a lookup"),
         ("select 1) as x; drop table devices; select * from (select 2", Conflict, "refuses the query: "),

@@ -623,7 +623,7 @@ def test_a_tombstone_after_a_deletion_is_no_row_and_no_dead_letter() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (b'{"op":"t","source":{}}', 'schema: an event of operation \\"t\\" holds no row'),
+        (b'{"op":"t","source":{}}', 'schema: an event of operation \\"t\\" has no row'),
         (b'{"op":"c","after":null}', "schema: after: expected the row as an object, got null"),
         (b'{"op":"d","after":{"id":1}}', "schema: before: expected the row as an object, it is missing"),
         (b'{"op":"c","after":{"id":1},"after":{"id":2}}', 'decode: duplicate key "after"'),

@@ -139,7 +139,7 @@ def test_a_time_in_another_form_is_a_text_and_its_pattern_is_proposed(times: lis
     assert time_patterns(times) == patterns
     proposal = infer("\n".join(json.dumps({"id": "m1", "t": time}) for time in times))
     assert proposal.document["schema"]["t"] == "string"
-    (note,) = (note for note in proposal.notes if note.startswith("t is a text: "))
+    (note,) = (note for note in proposal.notes if note.startswith("t is a string"))
     assert "as docs/formats.md shows (Times in other forms)" in note
     if patterns:
         written = [one.replace("'", r"\\'") for one in patterns]
@@ -317,8 +317,8 @@ def test_comments_above_csv_are_said() -> None:
         ),
         (
             ["24.11.2026 08:00:00", "25.11.2026 08:00:00"],
-            'v is a string: times as "24.11.2026 08:00:00" are ambiguous, so they are not converted; in a pipeline, write derive: '
-            "{v_time: \"to_timestamp(v, 'dd.MM.yyyy HH:mm:ss')\"}, as docs/formats.md shows (Times in other forms)",
+            'v is a string: times as "24.11.2026 08:00:00" are ambiguous, so they are not converted; in a pipeline, write '
+            "derive: {v_time: \"to_timestamp(v, 'dd.MM.yyyy HH:mm:ss')\"}, as docs/formats.md shows (Times in other forms)",
             "timestamp",
         ),
     ],
@@ -365,7 +365,7 @@ def test_a_proposed_expression_reads_what_the_sample_has(
     proposal = infer("\n".join(json.dumps({name: value}) for value in values))
     ((field, kind),) = proposal.document["schema"].items()
     assert kind == "string"
-    (note,) = (note for note in proposal.notes if note.startswith(f"{field} is a text: "))
+    (note,) = (note for note in proposal.notes if note.startswith(f"{field} is a string"))
     derived = [yaml.safe_load(one) for one in re.findall(r'derive: (\{\w+: "(?:[^"\\]|\\.)*"\})', note)]
     found = []
     for text in (text for one in derived for text in one.values()):
@@ -530,7 +530,7 @@ def test_infer_and_a_run_take_the_same_for_a_record(text: str, count: int, tmp_p
     assert [json.loads(one) for one in read[:count]] == ROWS[:count]
     assert len(read) == count + text.endswith(",")
     is_one_value = json.dumps(ROWS[0]) not in text.splitlines()
-    assert any("strandline ingest one object a line: jq -c " in note for note in proposal.notes) == is_one_value
+    assert any("per line: jq -c " in note for note in proposal.notes) == is_one_value
 
 
 EVENT = {"op": "c", "before": None, "after": {"id": 1}, "source": {"ts_ms": 1_764_000_000_000}}
@@ -627,8 +627,8 @@ def test_a_time_without_a_zone_is_pointed_out(time: str | int, is_one: bool) -> 
     ("sample", "why"),
     [
         (b" \n", "is empty"),
-        (b"\x81\xa1", "is no text"),
-        (b"\x00\n\xfc\n", "is no text"),
+        (b"\x81\xa1", "is not text"),
+        (b"\x00\n\xfc\n", "is not text"),
         (
             "Bereich;v\nS\u00fcd;1\n".encode("latin-1"),
             "byte 11 is 0xfc, '\u00fc' in Latin-1; .*iconv -f ISO-8859-1 ",

@@ -235,7 +235,7 @@ def test_a_sequence_runs_over_and_a_missing_birth_of_a_device_counts_in_it() -> 
         (payload(metric("a", 1, "Int32", alias=1), metric("b", 1, "Int32", alias=1), seq=0), "declares alias 1 twice"),
         (payload(metric(value=1, kind="Int32"), seq=0), "neither name nor alias"),
         (payload(metric("a", 1, kind="Int32"), seq=0), "neither it nor the birth before it has its datatype"),
-        (payload(metric("a", datatype="Int32"), seq=0), "it has no int_value or long_value, as Int32 needs"),
+        (payload(metric("a", datatype="Int32"), seq=0), "it has no int_value or long_value, which Int32 needs"),
         (payload(metric("a", 300, "UInt8"), seq=0), "300 is no UInt8"),
         (payload(metric("a", b"\x01", "Int16Array"), seq=0), "not a multiple of the element size"),
         (payload(metric("a", b"\x01", "BooleanArray"), seq=0), "its bytes are not a BooleanArray"),
@@ -387,7 +387,7 @@ def test_the_dead_devices_of_the_node_itself_make_room(monkeypatch: pytest.Monke
     monkeypatch.setattr(sessions, "BIRTHS_MAX", 3)
     assert values(rows(reader, "DBIRTH", payload(metric("x", 1, "Int32"), seq=10), "device 4")) == {"x": 1}
     ((_, sentence),) = rows(reader, "DBIRTH", payload(metric("x", 1, "Int32"), seq=11), "device 5")
-    assert "holds 3 births" in sentence
+    assert "has 3 births" in sentence
 
 
 STREAM = {
