@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -48,11 +49,14 @@ READ = JobFacts(
     checkpoint=a_checkpoint(1, reached={"turbines": {0: 65_000, 1: 50_000}}, closes_ms=None, emitted={}),
     totals=Totals(30, 28, {"late": 1, "decode": 1}, {}),
     reached_early={},
+    now_ms=10_000,
 )
 UNREAD = replace(READ, checkpoint=None, last_slice=None, totals=Totals(0, 0, {}, {}))
 BOTH_PAST = a_checkpoint(
     1, reached={"turbines": {0: 130_000, 1: 131_000}}, closes_ms=120_000, emitted={"per_minute": 120_000}
 )
+QUIET = replace(READ, checkpoint=replace(BOTH_PAST, records=0, latest_log_ms=1_000), now_ms=1_201_000)
+"""All senders stopped 20 minutes ago."""
 ONE_AHEAD = a_checkpoint(1, reached={"turbines": {0: 90_000, 1: 50_000}}, closes_ms=None, emitted={})
 
 
@@ -112,6 +116,11 @@ CASES = [
         "results",
         "results come (per_minute 5); next is the window of stage per_minute that ends at 1970-01-01T00:03:00.000Z",
     ),
+    (
+        replace(QUIET, totals=Totals(30, 28, {}, {"per_minute": 5}, {})),
+        "no_input",
+        "the newest record of stream turbines is 20m old, and all records are read; results so far: per_minute 5",
+    ),
 ]
 
 
@@ -142,6 +151,40 @@ def test_a_job_without_a_window_waits_for_none() -> None:
     facts = replace(READ, pipeline=check(PipelineSpec.from_document(document), STREAM))
     assert explain(replace(facts, totals=Totals(30, 28, {}, {"all": 28}))).sentence.endswith("with each slice (all 28)")
     assert explain(replace(facts, totals=Totals(30, 28, {}, {"all": 0}))).cause == "filtered"
+
+
+@pytest.mark.parametrize(
+    ("changed", "cause"),
+    [
+        ({}, "no_input"),
+        ({"now_ms": 120_000}, "results"),  # 119 s: windows can still close without records
+        ({"lag_records": 1}, "results"),
+        ({"lag_records": None}, "results"),
+        ({"job": replace(JOB, ends={"turbines": {0: 10, 1: 20}})}, "results"),
+        ({"checkpoint": replace(QUIET.checkpoint, records=5, committed_ms=1_200_000)}, "results"),  # old CreateTime
+    ],
+)
+def test_results_without_new_records_are_a_stopped_input(changed: dict[str, Any], cause: str) -> None:
+    facts = replace(QUIET, totals=Totals(30, 28, {}, {"per_minute": 5}, {}))
+    assert explain(replace(facts, **changed)).cause == cause
+
+
+def test_a_stopped_input_of_records_is_reported_too() -> None:
+    document = PIPELINE.spec.as_document() | {"steps": [{"emit": [{"elasticsearch": "turbines-all"}], "name": "all"}]}
+    facts = replace(QUIET, pipeline=check(PipelineSpec.from_document(document), STREAM))
+    assert explain(replace(facts, totals=Totals(30, 28, {}, {"all": 28}))).cause == "no_input"
+
+
+def test_an_open_window_names_the_time_without_records() -> None:
+    assert explain(QUIET).sentence.endswith("; no record has arrived for 20m")
+
+
+def test_without_an_idle_timeout_a_stopped_input_leaves_windows_open() -> None:
+    event_time = {"field": "ts", "delay": "10s", "idle_timeout": None}
+    pipeline = check(PipelineSpec.from_document(PIPELINE.spec.as_document() | {"event_time": event_time}), STREAM)
+    found = explain(replace(QUIET, pipeline=pipeline, totals=Totals(30, 28, {}, {"per_minute": 5}, {})))
+    assert found.cause == "no_input"
+    assert "idle_timeout of stream turbines is null" in found.next
 
 
 def test_a_session_ends_unless_records_follow() -> None:

@@ -55,6 +55,7 @@ class JobFacts:
     totals: Totals
     reached_early: Offsets
     """stream -> partition -> an accepted event's time, of an early slice; empty while there is none."""
+    now_ms: int
     store_away: str | None = None
     """The store that the last slice waits for, in words; None where it waits for none."""
 
@@ -63,6 +64,19 @@ class JobFacts:
         """In words."""
         names = list(self.pipeline.streams)
         return f"stream {names[0]}" if len(names) == 1 else f"streams {' and '.join(names)}"
+
+    @property
+    def quiet_ms(self) -> int | None:
+        """Time since the newest record of the streams. None if it is short, or unknown, and for a batch."""
+        row, rule = self.checkpoint, self.pipeline.event_time_rule
+        if row is None or row.latest_log_ms is None or self.lag_records != 0 or self.job.ends is not None:
+            return None
+        # Log times of a topic with CreateTime can be old, although its records arrive now.
+        newest_ms = max(row.latest_log_ms, row.committed_ms) if row.records else row.latest_log_ms
+        # Until twice the timeout, windows close without new records.
+        closing_ms = [2 * (rule.of(stream).idle_timeout_ms or 0) for stream in self.pipeline.streams]
+        quiet_ms = self.now_ms - newest_ms
+        return quiet_ms if quiet_ms >= max(_QUIET_MS_MIN, *closing_ms) else None
 
 
 def explain(facts: JobFacts) -> ExplanationView:
@@ -104,6 +118,8 @@ def notes_of(job: str, faults: SenderFaults) -> list[str]:
 
 
 _Answer = tuple[str, str, str]
+_QUIET_MS_MIN = 120_000
+"""Shortest time without a new record that is reported as a cause."""
 
 
 def _of_state(facts: JobFacts) -> _Answer | None:
@@ -235,6 +251,8 @@ def _of_event_time(facts: JobFacts) -> _Answer:
         last = ", ".join(f"{stage} {count}" for stage, count in facts.totals.results.items())
         if not facts.totals.accepted:
             return "no_input", "no record has been accepted yet", f"strandline dead-letters list {facts.job.name}"
+        if facts.quiet_ms is not None:
+            return _of_quiet(facts, facts.quiet_ms)
         step = "nothing is wrong; results stand in the index or stream that the stage emits to"
         return "results", f"results come with each slice ({last})", step
     rule = facts.pipeline.event_time_rule
@@ -265,6 +283,8 @@ def _of_event_time(facts: JobFacts) -> _Answer:
         sentence += f"{_time(newest_ms)}; {window} is open"
         step = "see who sends to that partition; event_time.idle_timeout says after which silence it no longer counts"
         return "held_back", sentence, step
+    if results and facts.quiet_ms is not None:
+        return _of_quiet(facts, facts.quiet_ms)
     if results:
         last = ", ".join(f"{stage} {count}" for stage, count in facts.totals.results.items())
         sentence = (
@@ -272,7 +292,29 @@ def _of_event_time(facts: JobFacts) -> _Answer:
         )
         return "results", sentence, "nothing is wrong; results stand in the index or stream that the stage emits to"
     sentence = f"{window} is still open: {closes}; event time has come to {_time(reached[slowest])} in {where}"
+    if facts.quiet_ms is not None:
+        sentence += f"; no record has arrived for {format_about(facts.quiet_ms)}"
     return "window_open", sentence, f"send records with later event times, or wait for the silence; {drain}"
+
+
+def _of_quiet(facts: JobFacts, quiet_ms: int) -> _Answer:
+    """Senders have stopped, after results."""
+    emitted = ", ".join(f"{stage} {count}" for stage, count in facts.totals.results.items())
+    sentence = (
+        f"the newest record of {facts.streams} is {format_about(quiet_ms)} old, and all records are read; results so far: "
+        f"{emitted or 'none'}"
+    )
+    step = "if records should arrive, check the senders and the gateway; strandline stream show "
+    step += f"{next(iter(facts.held))} shows the next offset of each partition"
+    names = [
+        stream for stream in facts.pipeline.streams if facts.pipeline.event_time_rule.of(stream).idle_timeout_ms is None
+    ]
+    if facts.pipeline.stages and names:
+        step += (
+            f"; idle_timeout of stream {names[0]} is null, so open windows wait for records. "
+            f"strandline job stop {facts.job.name} --drain closes them now"
+        )
+    return "no_input", sentence, step
 
 
 def _time(at_ms: int) -> str:

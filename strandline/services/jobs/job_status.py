@@ -304,6 +304,7 @@ def explanation(
             checkpoint=checkpoint,
             totals=totals,
             reached_early=early[-1] if early else {},
+            now_ms=int(time.time() * 1000),
             store_away=store_away(pipeline) if last_slice is not None and _takes_long(last_slice) else None,
         )
     )
