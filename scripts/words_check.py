@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import os
 import re
 import sys
@@ -226,6 +227,14 @@ def joined(lines: Iterable[str]) -> str:
     return _MARKUP.sub("x", _LINK.sub(r"\1", text))
 
 
+def _without_code(lines: list[str]) -> Iterator[str]:
+    """Yield the lines of a docstring, with empty lines instead of indented code blocks."""
+    is_code = False
+    for before, line in zip(["", *lines], lines, strict=False):
+        is_code = line.startswith("    ") and (is_code or not before.strip())
+        yield "" if is_code else line
+
+
 _SQL = re.compile(r"\s*(CREATE|DELETE|INSERT|SELECT|UPDATE|WITH) ")
 
 
@@ -256,7 +265,7 @@ def python_texts(source: str) -> Iterator[Text]:
             last = string.end_col_offset or 0 if number == string.end_lineno else sys.maxsize
             spans.setdefault(number, []).append((first, last))
         if kind := docstrings.get(id(string)):
-            yield Text(string.lineno, kind, joined(value.splitlines()))
+            yield Text(string.lineno, kind, joined(_without_code(inspect.cleandoc(value).splitlines())))
         elif len(_WORD.findall(value)) >= 3 and " " in value.strip() and not _SQL.match(value):
             yield Text(string.lineno, MESSAGE, joined(value.splitlines()))
     yield from python_comments(source, spans)

@@ -1,1 +1,1 @@
-"""Results as documents: their ids, mappings and indices, and the writer that creates each one once."""
+"""Results as documents: their ids, mappings, and indices, and the writer that creates each document once."""

@@ -1,9 +1,10 @@
-"""Bulk requests: documents as the lines that Elasticsearch's `_bulk` takes, cut to a bounded size.
+"""Bulk requests: documents as lines for Elasticsearch's `_bulk`, cut to a bounded size.
 
-A document is created. One with a version is written in the place of a lower version of it, or created.
+A document is created. If it has a version, it is created or replaces a lower version.
 
-They go to the write alias of their index (sent with `require_alias`), so that no request makes an index by itself: one that
-was deleted, or whose template was, would come back without its documents or without its mapping.
+Documents are written to the write alias of their index (with `require_alias`), so that no request creates an index
+implicitly. Otherwise an index whose template or documents were deleted would be recreated without its mapping or its
+documents.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ class Bulk:
     count: int
     body: bytes
     created: bytes
-    """The answer, to the byte, that tells of nothing but that each was created where it was asked. Elasticsearch may write it
-    in other bytes: then each item is read. So they are, where documents have versions; then it is empty."""
+    """Exact bytes of the answer if each document was created in its index. Elasticsearch may encode the answer
+    differently: then each item is read. Empty if documents have versions, because then each item is always read."""
     read: Callable[[], list[Document]]
-    """Gives each document, for when not all was created."""
+    """Returns the documents, for the case that not all were created."""
 
     @staticmethod
     def of(documents: Sequence[Document]) -> Bulk:
@@ -65,8 +66,10 @@ def join_bulks(bulks: Sequence[Bulk]) -> Bulk:
 
 
 def cut_bulks(columns: DocumentColumns, documents_max: int, bytes_max: int) -> Iterator[Bulk]:
-    """Yield bulks of at most so many documents and bytes; a document larger than that goes alone. None of the rows may have a
-    problem."""
+    """Yield bulks of at most `documents_max` documents and `bytes_max` bytes. A larger document is alone in its bulk.
+
+    No row may have a problem.
+    """
     indices, ids = columns.indices(), columns.ids.cast(pa.binary())
     actions: list[pa.BinaryArray | bytes] = [_ACTION]
     if columns.versions is not None:

@@ -1,8 +1,8 @@
-"""Reads a bulk answer: sorts each item alone, by its status and error type; by the text of a reason only where one type is said
-of documents and of the store alike.
+"""Reads a bulk answer: classifies each item by its status and error type.
 
-Only what speaks of the document itself refuses it. Any other answer speaks of the store, however it numbers it: such an answer
-never makes a dead letter.
+The text of a reason is used only for an error type that is used both for documents and for the store. An item is
+refused only if its error concerns the document itself. Any other error concerns the store, and never causes a dead
+letter.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from strandline.results.names import write_alias
 
 class ItemOutcome(Enum):
     CREATED = "created"
-    """Or, of one with a version, put in the place of a lower one."""
+    """Created, or replaced a lower version of the document."""
     EXISTS = "exists"
-    """The id is taken, by as high a version at least; compare the two documents."""
+    """The id exists already, with at least this version. Compare the two documents."""
     RETRY = "retry"
     """The store could not accept it now; the document may be right."""
     NO_INDEX = "no index"
-    """The index is not there, or its write alias is not."""
+    """The index or its write alias doesn't exist."""
     REFUSED = "refused"
     """The store will never accept this document."""
     STOPPED = "stopped"
-    """The store takes no documents there the way it is set up, and waiting does not change that."""
+    """The store doesn't accept documents because of its configuration, so waiting doesn't help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,29 +42,29 @@ class BulkItem:
 
 
 _PASSING_STATUSES = frozenset({408, 429})
-"""A full queue, a disk above its flood stage: with all that is 500 or more, what may pass by itself."""
+"""Statuses that may pass without an operator, like all from 500: a full queue, or a disk above its flood stage."""
 _DOCUMENT_TYPES = frozenset(
     {
-        "document_parsing_exception",  # a value that the field's type does not take, an immense term, broken JSON
+        "document_parsing_exception",  # a value that doesn't fit the field's type, an immense term, broken JSON
         "mapper_parsing_exception",  # the same, by servers before 8.8
-        "strict_dynamic_mapping_exception",  # a field that the mapping does not name
+        "strict_dynamic_mapping_exception",  # a field that isn't in the mapping
     }
 )
 _IMMENSE_TERM = "Document contains at least one immense term"
-"""How a reason of `illegal_argument_exception` begins that speaks of the document; others of that type say that a pipeline is
-missing."""
+"""Prefix of the reason of an `illegal_argument_exception` that concerns the document. Other errors of that type report
+a missing pipeline."""
 
 
 def read_bulk_answer(answer: Any, documents: Sequence[Document]) -> list[BulkItem]:
-    """Return what became of each document that was sent, in their order.
+    """Return the outcome of each document that was sent, in their order.
 
-    Raises IndexUnavailable when the answer leaves a document out (then nothing is known, so send again),
-    PermanentError when a document was put elsewhere than asked: its id would no longer keep it from being there twice.
+    Raises IndexUnavailable if the answer has no item for a document: its outcome is unknown, so send it again. Raises
+    PermanentError if a document was written to another index or id: then its id no longer prevents duplicates.
     """
     items = answer.get("items") if isinstance(answer, dict) else None
     if not isinstance(items, list) or len(items) != len(documents):
         count = len(items) if isinstance(items, list) else "no"
-        raise IndexUnavailable(f"a bulk answer holds {count} items for {len(documents)} documents; sending them again")
+        raise IndexUnavailable(f"a bulk answer has {count} items for {len(documents)} documents; sending them again")
     return [_read_item(item, document) for item, document in zip(items, documents, strict=True)]
 
 
@@ -75,13 +75,13 @@ def _read_item(item: Any, document: Document) -> BulkItem:
         identity, index = result["_id"], result["_index"]
     except (TypeError, KeyError, ValueError) as error:
         raise IndexUnavailable(f"a bulk answer has an item that is not readable: {item!r:.200}") from error
-    # What does not come as far as the index tells of the alias that it was sent to.
+    # An item that didn't reach the index contains the alias to which it was sent.
     is_written = status == 201 or (status == 200 and document.version is not None)
     places = (document.index,) if is_written else (document.index, write_alias(document.index))
     if identity != document.id or index not in places:
         raise PermanentError(
-            f"document {document.id} was sent to index {document.index} but the answer tells of {identity} in {index}; "
-            f"remove the alias, data stream or ingest pipeline that leads it elsewhere"
+            f"document {document.id} was sent to index {document.index} but the answer reports {identity} in {index}; "
+            f"remove the alias, data stream, or ingest pipeline that redirects it"
         )
     cause = result.get("error") or {}
     error_type, reason = str(cause.get("type", "")), _reason(cause)
@@ -101,7 +101,7 @@ def _outcome(status: int, error_type: str, reason: str) -> ItemOutcome:
 
 
 def _reason(error: dict[str, Any]) -> str:
-    """Return the reason with its causes: the outer one names the field, the inner one what is wrong with it."""
+    """Return the reason with its causes: the outer cause names the field, the inner cause describes the error."""
     reasons: list[str] = []
     cause: Any = error
     while isinstance(cause, dict) and len(reasons) < 5:

@@ -1,5 +1,8 @@
-"""Compares two documents of one id: the writer exactly, where an id is taken, since the operators give the same bits each time;
-the audit within rounding, since another engine adds in another order."""
+"""Compares two documents with one id.
+
+The writer compares exactly if an id exists already, because the operators compute the same bits each time. The audit
+allows rounding, because another engine adds in another order.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +11,33 @@ from collections.abc import Callable
 from typing import Any
 
 FLOAT_RELATIVE_MAX = 1e-9
-"""For the audit alone: sums of floating-point numbers depend on their order."""
+"""Relative tolerance of the audit: sums of floating-point numbers depend on their order."""
 FLOAT_ABSOLUTE_MAX = 1e-12
-"""The rest of terms that cancel, for which no relative bound can hold: 0.1 + 0.2 - 0.3 is 5.6e-17 in one order and
-2.8e-17 in another."""
+"""Absolute tolerance of the audit, for terms that cancel, where no relative tolerance can work: 0.1 + 0.2 - 0.3 is
+5.6e-17 in one order and 2.8e-17 in another."""
 _ATTEMPT_FIELDS = frozenset({"version", "epoch", "emission", "slice_digest"})
-"""They say which run wrote the document, and are not part of the result."""
+"""Fields that identify the run that wrote the document, and are not part of the result."""
 
 
 def differences(held: dict[str, Any], computed: dict[str, Any], place: str = "the index") -> list[str]:
-    """Return a sentence for each field in which the two results differ; none when they are equal. `place` holds `held`.
+    """Return a message for each field in which the two results differ, or none if they are equal. `place` contains
+    `held`.
 
-    Leaves out which run wrote them (`strandline.version`, `.epoch`, `.emission`, `.slice_digest`).
+    Ignores the fields that identify the run (`strandline.version`, `.epoch`, `.emission`, `.slice_digest`).
     """
     return _differences(result_of(held), result_of(computed), "", _is_same, place)
 
 
 def differences_beyond_rounding(held: dict[str, Any], computed: dict[str, Any], place: str = "the index") -> list[str]:
-    """Return the same as `differences`, but take two numbers, one of them a double, for equal when they differ by no more than
-    rounding: another engine adds them in another order."""
+    """Return the same as `differences`, but allow rounding if one of two numbers is a double.
+
+    Another engine adds numbers in another order.
+    """
     return _differences(result_of(held), result_of(computed), "", _is_close, place)
 
 
 def result_of(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document without the fields that say which run wrote it."""
+    """Return the document without the fields that identify the run that wrote it."""
     origin = document.get("strandline")
     if not isinstance(origin, dict):
         return document
@@ -57,7 +63,7 @@ def _differences(
 
 
 def _is_same(held: Any, computed: Any) -> bool:
-    if isinstance(held, bool) or isinstance(computed, bool):  # Python takes True == 1
+    if isinstance(held, bool) or isinstance(computed, bool):  # Python treats True and 1 as equal
         return held is computed
     if isinstance(held, list) and isinstance(computed, list):
         return len(held) == len(computed) and all(map(_is_same, held, computed))

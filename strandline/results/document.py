@@ -1,4 +1,4 @@
-"""A row of a stage becomes a document: its id, its index and its JSON are functions of the row and nothing else.
+"""A row of a stage becomes a document: its id, its index, and its JSON depend only on the row.
 
 A document:
 
@@ -8,13 +8,13 @@ A document:
      "strandline": {"job": "turbine-health", "stage": "per_minute", "version": 1, "epoch": 4, "emission": 1234,
                     "slice_digest": "9f86d081884c7d65"}}
 
-- A timestamp is ISO 8601 in UTC: milliseconds, or microseconds where it has them.
-- A decimal is a string with all its digits, because most JSON readers would round a number. Its mapping makes the index
-  keep it as a double beside, so it sorts and aggregates; only that copy is rounded.
-- NaN and infinity do not exist in JSON: such a row is refused, never turned into null.
-- An array is an array of JSON, a struct an object; what is in them is written as it would be alone.
+- A timestamp is ISO 8601 in UTC, with milliseconds, or with microseconds if it has any.
+- A decimal is a string with all its digits, because most JSON readers would round a number. The mapping makes the index
+  store an additional double for sorting and aggregation. Only that copy is rounded.
+- NaN and infinity do not exist in JSON: a row with such a value is refused, never converted to null.
+- An array is a JSON array, a struct is an object. Their contents are encoded like single values.
 
-In a stream the same document also has `window_start` and `window_end`, behind `window`: a stream's schema is flat.
+In a stream the document also has `window_start` and `window_end` after `window`, because a stream's schema is flat.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ KeyValue = str | int | float | bool | Decimal | datetime | None
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ROWS_AT_ONCE = 5_000
-"""Fewer cost more each, since each step has a price by the call; more cost more again, since they leave the processor's cache."""
+"""Rows per call. With fewer, the cost of each call dominates; with more, they leave the processor's cache."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -59,33 +59,40 @@ _encode = msgspec.json.Encoder().encode
 class Document:
     id: str
     index: str
-    """The index; in a stream, the stream."""
+    """The index, or the stream if the documents go to a stream."""
     source: bytes
     """The JSON, on one line."""
     version: int | None = None
-    """Of one that may be revised: it takes the place of a lower one. None: there is one at most."""
+    """Version of a document that can be revised: it replaces a lower version. None if there is at most one version."""
 
 
 def document_id(job: str, stage: str, window_start_ms: int, window_end_ms: int, key: tuple[KeyValue, ...]) -> str:
-    """Return the 22-character id of a result; equal inputs give equal ids in every run, process and version.
+    """Return the 22-character id of a result. Equal inputs have equal ids in every run, process, and version.
 
-    It is the URL-safe base64, without padding, of the first 16 bytes of the SHA-256 over these parts in a row: `s` job,
-    `s` stage, `i` window start, `i` window end, `i` number of key values, and the key values in the order of `by`.
-    Window times are milliseconds since 1970 UTC. A part is a letter for its type, the length of its text in bytes, a
-    colon and the text: `s4:t-17`, `i2:42`, `n0:` (null), `b1:1` (boolean), `f16:` and 16 hexadecimal digits (the
-    big-endian IEEE 754 double, zero without sign), `d4:12.5` (decimal, without trailing zeros), `t16:` and microseconds
-    since 1970 UTC.
+    The id is the URL-safe base64, without padding, of the first 16 bytes of a SHA-256. It hashes these concatenated parts:
+    `s` job, `s` stage, `i` window start, `i` window end, `i` number of key values, and the key values in the order of
+    `by`. Window times are milliseconds since 1970 UTC.
+
+    A part is a letter for its type, the length of its text in bytes, a colon, and the text:
+
+    - `s4:t-17`: a string
+    - `i2:42`: an integer
+    - `n0:`: null
+    - `b1:1`: a boolean
+    - `f16:` and 16 hexadecimal digits: the big-endian IEEE 754 double, zero without sign
+    - `d4:12.5`: a decimal, without trailing zeros
+    - `t16:` and microseconds since 1970 UTC
     """
     return id_of_digest(digest_of((job, stage, window_start_ms, window_end_ms, len(key), *key)))
 
 
 def digest_of(parts: Sequence[KeyValue]) -> hashlib._Hash:
-    """The hash of these parts in a row."""
+    """Return the hash of these concatenated parts."""
     return hashlib.sha256(b"".join(_part(part) for part in parts))
 
 
 def id_of_digest(digest: hashlib._Hash) -> str:
-    """The 22 characters of an id."""
+    """Return the 22 characters of an id."""
     return base64.urlsafe_b64encode(digest.digest()[:16])[:22].decode("ascii")
 
 
@@ -95,7 +102,7 @@ def _part(value: KeyValue) -> bytes:
             tag, text = b"s", value.encode("utf-8")
         case None:
             tag, text = b"n", b""
-        case bool():  # before int, of which it is a kind
+        case bool():  # before int, which is its base class
             tag, text = b"b", b"1" if value else b"0"
         case int():
             tag, text = b"i", b"%d" % value
@@ -110,9 +117,9 @@ def _part(value: KeyValue) -> bytes:
 
 @dataclass(frozen=True)
 class DocumentShape:
-    """What the documents of one emit have in common. Pickles; goes to the executors.
+    """Properties that all documents of one emission share. Pickles; is sent to the executors.
 
-    Raises InvalidDocument for a name or a type that no document can have.
+    Raises InvalidDocument for a name or a type that a document can't have.
     """
 
     emit_name: str
@@ -120,24 +127,28 @@ class DocumentShape:
     stage: str
     version: int
     by: tuple[tuple[str, str], ...]
-    """(name, type) of each key field; types as in a stream's schema: string, long, integer, double, boolean, timestamp,
+    """(name, type) of each key field. Types as in a stream's schema: string, long, integer, double, boolean, timestamp,
     decimal(p,s)."""
     aggregates: tuple[tuple[str, str], ...]
     is_stream: bool = False
-    """Whether the documents go to a stream, not to an index."""
+    """True if the documents go to a stream, not to an index."""
     is_elsewhere: bool = False
-    """Whether the results go to a store of another kind, which `emit_name` names: files, a table."""
+    """True if the results go to another kind of store, which `emit_name` names: files, a table."""
     is_once: bool = True
-    """Whether a result has one id, whichever run writes it. Else the run's epoch is a part of it, `ID.EPOCH`, and what two
-    runs emit is there twice."""
+    """True if a result has the same id in every run. If False, the id contains the run's epoch, `ID.EPOCH`, and results
+    that two runs emit are stored twice."""
     generation: int = 1
-    """1 is what the job itself writes in its first life; a backfill, or a later life, writes into indices of its own."""
+    """1 for the results of the job in its first incarnation. A backfill and a later incarnation write to their own
+    indices."""
     is_shown: bool = True
-    """Whether the alias shows an index from its beginning. Not of a backfill: it is shown when it is complete."""
+    """True if the alias shows an index from its creation. False for a backfill: its indices are shown when it is
+    complete."""
     beside_by: tuple[str, ...] = ()
-    """Columns of KEYS_BESIDE that tell results of one window and key apart: more key values in their ids, and no fields."""
+    """Columns of KEYS_BESIDE that distinguish results of one window and key: additional key values of their ids, and no
+    fields."""
     is_revised: bool = False
-    """Whether late records revise results: then the aggregate REVISION tells which document of a window is the later one."""
+    """True if late records revise results. Then the aggregate REVISION determines which document of a window is the
+    later one."""
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -159,11 +170,11 @@ class DocumentShape:
             if names.count(name) > 1:
                 yield f"{name!r} names two results of stage {self.stage!r}; rename one"
             if self.is_stream and self.has_window and name in WINDOW_FIELDS:
-                yield f"{name!r} is what the window's times are called in a stream; rename the field"
+                yield f"{name!r} is the name of a window time in a stream; rename the field"
             if not _has_mapping(type_name):
-                yield f"{name!r} has type {type_name!r}, for which there is no mapping"
+                yield f"{name!r} has type {type_name!r}, which has no mapping"
             elif is_nested(type_name) and name in dict(self.by):
-                yield f"{name!r} has type {type_name!r}, of which no key is made"
+                yield f"{name!r} has type {type_name!r}, which can't be a key"
 
     @property
     def fields(self) -> tuple[tuple[str, str], ...]:
@@ -176,29 +187,33 @@ class DocumentShape:
 
     @property
     def has_window(self) -> bool:
-        """Whether its documents are of windows; else each is of a record."""
+        """True if its documents describe windows, False if they describe records."""
         return True
 
     @property
     def is_open(self) -> bool:
-        """Whether its documents are of windows that are open."""
+        """True if its documents describe open windows."""
         return False
 
     def documents(
         self, batch: pa.RecordBatch, epoch: int, emission: int, slice_digest: str = ""
     ) -> Iterator[Document | Refused]:
-        """Yield one document, or one refusal, for each row, in the rows' order. The batch is as ResultWriter tells."""
+        """Yield one document, or one refusal, for each row, in the rows' order.
+
+        For the columns of the batch see ResultWriter.
+        """
         for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
             yield from self.columns(batch.slice(first, _ROWS_AT_ONCE), epoch, emission, slice_digest).rows()
 
     def columns(self, batch: pa.RecordBatch, epoch: int, emission: int, slice_digest: str = "") -> DocumentColumns:
-        """Return the documents of all rows at once; the caller bounds the batch. It is as ResultWriter tells.
+        """Return the documents of all rows. The caller limits the size of the batch. For its columns see ResultWriter.
 
-        `slice_digest`: digest of the slice `emission`. Empty if there is no such slice: then the documents don't contain it.
-
-        1. Find the runs of rows that have one window, and work out once for each window what its documents share.
-        2. Write each field's column as JSON.
+        1. Find the runs of rows of one window, and compute the common part of their documents once.
+        2. Encode each field's column as JSON.
         3. Hash each row's key for its id.
+
+        Args: slice_digest: Digest of the slice `emission`. Empty if there is no such slice: then the documents don't
+        contain it.
 
         Raises PermanentError for a batch that ResultWriter doesn't allow.
         """
@@ -215,7 +230,7 @@ class DocumentShape:
         ids = self._of_run(hashed_ids([head.digest for head in windows.heads], windows.codes, keys), epoch)
         problems = windows.problems()
         for column in columns:
-            problems = column.problems | problems  # the first that has one tells of it
+            problems = column.problems | problems  # if several columns have a problem, the first one is reported
         versions = pc.add(batch.column(REVISION), 1) if self.is_revised else None
         return DocumentColumns(ids, pieces, problems, [head.index for head in windows.heads], windows.codes, versions)
 
@@ -224,7 +239,7 @@ class DocumentShape:
 
     def _windows(self, batch: pa.RecordBatch) -> _Windows:
         starts_ms, ends_ms = (_window_times(batch, name) for name in (WINDOW_START, WINDOW_END))
-        # Rows of one window stand together: it is looked up once for each run of them.
+        # Rows of one window are adjacent: a window is looked up once for each run of them.
         changes = np.flatnonzero((np.diff(starts_ms) != 0) | (np.diff(ends_ms) != 0)) + 1
         firsts = np.concatenate([np.zeros(min(1, batch.num_rows), np.int64), changes])
         numbers: dict[tuple[int, int], int] = {}
@@ -267,7 +282,7 @@ class DocumentShape:
 
 @dataclass(frozen=True, slots=True)
 class WindowHead:
-    """What all rows of one window share, worked out once."""
+    """Common part of all documents of one window."""
 
     digest: hashlib._Hash
     index: str | None
@@ -281,10 +296,10 @@ class _Windows:
 
     heads: list[WindowHead]
     codes: npt.NDArray[np.int64]
-    """Which of `heads` is each row's."""
+    """Index in `heads` for each row."""
 
     def of_each_row(self, values: list[bytes]) -> pa.BinaryArray:
-        """Return for each row what `values` has for its window."""
+        """Return for each row the value of its window."""
         return pa.array(values, pa.binary()).take(pa.array(self.codes))
 
     def problems(self) -> dict[int, tuple[str, str]]:
@@ -297,25 +312,25 @@ class _Windows:
 
 @dataclass(frozen=True, slots=True)
 class DocumentColumns:
-    """What the rows of a batch become, as columns."""
+    """The documents of the rows of a batch, as columns."""
 
     ids: pa.StringArray
     pieces: list[pa.BinaryArray | bytes]
-    """Their texts, one after the other, are the row's document."""
+    """Parts of each row's document, which is their concatenation."""
     problems: dict[int, tuple[str, str]]
     """Row -> (type, reason) of a refusal."""
     index_names: list[str | None]
-    """None where no index can be named."""
+    """None for a window that has no index."""
     index_codes: npt.NDArray[np.int64]
-    """Which of `index_names` is each row's."""
+    """Index in `index_names` for each row."""
     versions: pa.Int64Array | None = None
-    """Of each row, as of its Document."""
+    """Version of each row's document. See `Document.version`."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def taken(self, rows: Sequence[int]) -> DocumentColumns:
-        """Return these rows alone, in this order."""
+        """Return only these rows, in this order."""
         places = pa.array(rows, pa.int64())
         return DocumentColumns(
             self.ids.take(places),
@@ -327,7 +342,7 @@ class DocumentColumns:
         )
 
     def indices(self) -> pa.BinaryArray:
-        """Return each row's index; empty where none can be named."""
+        """Return each row's index. Empty for a row that has no index."""
         names = [(name or "").encode("ascii") for name in self.index_names]
         return pa.array(names, pa.binary()).take(pa.array(self.index_codes))
 
@@ -368,22 +383,25 @@ def _window_times(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
 
 
 def _refuse_problems(batch: pa.RecordBatch) -> None:
-    """Raise PermanentError when a row has no result: it is the caller's to make a dead letter of it."""
+    """Raise PermanentError if a row has no result: the caller must write a dead letter for it."""
     problems = batch.column(PROBLEM).drop_null().to_pylist() if PROBLEM in batch.schema.names else []
     if problems:
         raise PermanentError(f"{len(problems)} rows have no result but a problem ({problems[0]}); this is a bug")
 
 
 def hashed_ids(begun: Sequence[hashlib._Hash], codes: npt.NDArray[np.int64], keys: list[bytes]) -> pa.StringArray:
-    """Return the id of each row from the parts of its key. `begun`: the hashes of what comes before; `codes`: which is each
-    row's."""
+    """Return the id of each row from the parts of its key.
+
+    Args: begun: Hashes of the parts before the keys. codes: Index in `begun` for each row.
+    """
     starts = [one.copy for one in begun]
     digests = []
     for code, key in zip(codes.tolist(), keys, strict=True):
         digest = starts[code]()
         digest.update(key)
         digests.append(digest.digest())
-    # With two zeros behind them, 16 bytes are 24 characters, of which the first 22 are the same as without.
+    # With two zero bytes appended, 16 bytes have 24 characters. The first 22 characters are the same as without
+    # padding.
     padded = np.zeros((len(keys), 18), np.uint8)
     padded[:, :16] = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)[:, :16]
     characters = np.frombuffer(base64.urlsafe_b64encode(padded.tobytes()), np.uint8).reshape(-1, 24)
@@ -396,7 +414,7 @@ def hashed_ids(begun: Sequence[hashlib._Hash], codes: npt.NDArray[np.int64], key
 
 
 def format_timestamp(time_us: int) -> str:
-    """Return ISO 8601 in UTC with milliseconds, or with microseconds where there are some.
+    """Return ISO 8601 in UTC with milliseconds, or with microseconds if there are any.
 
     Raises OverflowError outside the years 1 to 9999.
     """

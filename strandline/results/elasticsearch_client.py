@@ -1,4 +1,4 @@
-"""The one seam to the Elasticsearch client: what it raises becomes ours here, and retries are the caller's decision."""
+"""The only module that uses the Elasticsearch client. It converts the client's errors; callers decide about retries."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ log = structlog.get_logger()
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
 _NAMES = tuple(name for name in Settings.model_fields if name.startswith("elasticsearch_"))
-_LOGIN_REMEDY = "look at STRANDLINE_ELASTICSEARCH_API_KEY, or at STRANDLINE_ELASTICSEARCH_USERNAME and its _PASSWORD"
-_TLS_REMEDY = "look at STRANDLINE_ELASTICSEARCH_CA_FILE, and at STRANDLINE_ELASTICSEARCH_CERTIFICATE_FILE"
+_LOGIN_REMEDY = "check STRANDLINE_ELASTICSEARCH_API_KEY, or STRANDLINE_ELASTICSEARCH_USERNAME and its _PASSWORD"
+_TLS_REMEDY = "check STRANDLINE_ELASTICSEARCH_CA_FILE, and STRANDLINE_ELASTICSEARCH_CERTIFICATE_FILE"
 
 
 class RequestRefused(PermanentError):
-    """Elasticsearch read the request and will not do it, however often it is repeated."""
+    """Elasticsearch read the request and will never accept it, however often it is repeated."""
 
     code = "index_request_refused"
 
@@ -48,7 +48,7 @@ def request(
     body: Any = None,
     content_type: str = JSON,
 ) -> Any:
-    """Return the parsed answer to one request, as `request_bytes` sends it. Raises as that one does."""
+    """Return the parsed answer to one request. See `request_bytes`, also for the errors."""
     answer = request_bytes(
         url, method, path, timeout_s=timeout_s, parameters=parameters, body=body, content_type=content_type
     )
@@ -65,11 +65,11 @@ def request_bytes(
     body: Any = None,
     content_type: str = JSON,
 ) -> bytes:
-    """Return the answer to one request, tried once.
+    """Return the answer to one request, which is sent once.
 
-    Raises IndexUnavailable when nothing readable came back in time or the server is overloaded or failing: the request
-    may have been carried out, so repeat it only if doing it twice is harmless. Raises RequestRefused otherwise, and
-    InvalidSettings for a URL that can't be read, or a login that can't be used and never could.
+    Raises IndexUnavailable if no readable answer arrives in time, or if the server is overloaded or failing. The
+    request may have been executed, so repeat it only if that is harmless. Raises RequestRefused for other error
+    answers, and InvalidSettings for a URL that can't be read, or for a login that never worked.
     """
     client = _client_of_settings(url).options(request_timeout=timeout_s)
     headers = {"accept": JSON, "content-type": content_type} if body is not None else {"accept": JSON}
@@ -77,7 +77,7 @@ def request_bytes(
     try:
         return bytes(client.perform_request(method, path, params=parameters, headers=headers, body=body).body or b"")
     except UnsupportedProductError as error:
-        message = f"{operation}: what answers there is not Elasticsearch; check STRANDLINE_ELASTICSEARCH_URL"
+        message = f"{operation}: the server there is not Elasticsearch; check STRANDLINE_ELASTICSEARCH_URL"
         raise RequestRefused(message, error.status_code, "not_elasticsearch") from error
     except ApiError as error:
         error_type, reason = _explain(decode(error.body))
@@ -97,18 +97,19 @@ def is_writable(url: str, timeout_s: float) -> bool:
     try:
         health: Any = request(url, "GET", "/_cluster/health", timeout_s=timeout_s)
     except RequestRefused:
-        return True  # it reads requests, and doesn't let every user ask this
+        return True  # it reads requests, but doesn't allow this one for every user
     except StrandlineError:
         return False
     return bool(health["status"] != "red")
 
 
 def decode(answer: bytes) -> Any:
-    """Return what an answer says; None for an empty one. Raises IndexUnavailable for what is not JSON."""
+    """Return the parsed content of an answer, or None if it is empty. Raises IndexUnavailable if it isn't JSON."""
     try:
         return msgspec.json.decode(answer) if answer else None
     except msgspec.DecodeError:
-        # Stricter than others: a document not written by us may hold half a surrogate pair or a number beyond a double.
+        # msgspec is stricter: a document of another program may contain half a surrogate pair, or a number beyond a
+        # double.
         try:
             return json.loads(answer)
         except ValueError as error:
@@ -116,18 +117,18 @@ def decode(answer: bytes) -> Any:
 
 
 class _Undecoded(JsonSerializer):
-    """Leaves answers as they are: most bulk answers need not be read, and reading is cheaper by msgspec."""
+    """Leaves answers undecoded: most bulk answers need not be read, and msgspec reads faster."""
 
     def loads(self, data: bytes) -> bytes:
         return data
 
 
 def _client_of_settings(url: str) -> Elasticsearch:
-    """The client for this URL, logged in as the settings of this process say, where they are about the same server. A secret or a
-    certificate in a file that has changed makes a new one: the next request logs in with what stands there now.
+    """Return the client for this URL. It logs in with this process's settings, if they are for the same server.
 
-    A file may be away, or not fit the others, while they are being replaced: the client before stays in force until a new one can
-    be made. Raises InvalidSettings where there is none.
+    If a file with a secret or a certificate changes, a new client is created: the next request logs in with the new
+    content. While such files are being replaced, one may be missing, or not fit the others. Then the previous client
+    stays effective. Raises InvalidSettings if there is none.
     """
     now = _settings_now()
     place = url, os.getpid(), now.environment
@@ -137,7 +138,7 @@ def _client_of_settings(url: str) -> Elasticsearch:
         if place not in _in_force:
             raise
         if place not in _outdated:
-            log.error("the login before stays in force", action="login_unusable", reason=str(error))
+            log.error("the previous login stays effective", action="login_unusable", reason=str(error))
             _outdated.add(place)
         return _in_force[place]
     _in_force[place] = client
@@ -146,12 +147,12 @@ def _client_of_settings(url: str) -> Elasticsearch:
 
 
 def is_of_settings(url: str, settings: Settings) -> bool:
-    """Whether the settings' login is meant for the server with this URL."""
+    """Return True if the settings' login is for the server with this URL."""
     return without_credentials(url) == without_credentials(settings.elasticsearch_url)
 
 
 def login_of(settings: Settings) -> str:
-    """How these settings log in, without the secret: to compare the settings of two machines."""
+    """Return the kind of login of these settings, without the secret: to compare the settings of two machines."""
     if settings.elasticsearch_api_key is not None:
         return "API key"
     if settings.elasticsearch_username is not None:
@@ -160,7 +161,7 @@ def login_of(settings: Settings) -> str:
 
 
 class _Now(NamedTuple):
-    """What a client's login is made of: the environment's part, and what changes when one of its files does."""
+    """Inputs of a client's login: the environment, and the stamps of its files."""
 
     environment: tuple[str | None, ...]
     files: tuple[tuple[str, int, int], ...]
@@ -169,9 +170,9 @@ class _Now(NamedTuple):
 _Place = tuple[str, int, tuple[str | None, ...]]
 """URL, process, environment."""
 _in_force: dict[_Place, Elasticsearch] = {}
-"""The client that was made last."""
+"""The client that was created last."""
 _outdated: set[_Place] = set()
-"""Where the files have changed since, and can't be used."""
+"""Clients whose files have changed since, and can't be used now."""
 
 
 def _settings_now() -> _Now:
@@ -181,7 +182,7 @@ def _settings_now() -> _Now:
 
 
 def _options(url: str) -> dict[str, Any]:
-    """What the client is given beside the URL. Raises InvalidSettings."""
+    """Return the options of the client, in addition to the URL. Raises InvalidSettings."""
     settings = Settings.read()
     if not is_of_settings(url, settings):
         return {}
@@ -198,7 +199,7 @@ def _options(url: str) -> dict[str, Any]:
     ways = [key is not None, user is not None, without_credentials(url) != url]
     if sum(ways) > 1:
         raise InvalidSettings(
-            "Elasticsearch can be logged in to in one way only: set one of STRANDLINE_ELASTICSEARCH_API_KEY, "
+            "several logins for Elasticsearch are set; set only one of STRANDLINE_ELASTICSEARCH_API_KEY, "
             "STRANDLINE_ELASTICSEARCH_USERNAME, or a user in STRANDLINE_ELASTICSEARCH_URL"
         )
     if key is not None:
@@ -229,9 +230,11 @@ def _context(settings: Settings) -> ssl.SSLContext:
 
 @lru_cache(maxsize=8)
 def _client(url: str, process_id: int, now: _Now) -> Elasticsearch:
-    """Keep one client, with its connections, per process: Spark's Python workers are forked and outlive their tasks.
+    """Return a client with its connections, cached per process: Spark's Python workers are forked and outlive their
+    tasks.
 
-    It asks no `GET /`: the client knows Elasticsearch by a header of every answer, which the embedded one sends too.
+    It sends no `GET /`: the client recognizes Elasticsearch by a header of every answer, which the embedded server
+    sends too.
     """
     options = _options(url)
     try:
@@ -243,7 +246,7 @@ def _client(url: str, process_id: int, now: _Now) -> Elasticsearch:
             retry_on_status=(),
             serializers={JSON: _Undecoded()},
         )
-    except ValueError:  # quotes the URL, with its password
+    except ValueError:  # its message contains the URL, with its password
         raise InvalidSettings(
             "STRANDLINE_ELASTICSEARCH_URL can't be read; write http://HOST:PORT or https://USER:PASSWORD@HOST:PORT, the "
             "password percent-encoded"

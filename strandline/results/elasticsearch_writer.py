@@ -1,5 +1,8 @@
-"""Writes results into Elasticsearch, each once: created under an id that comes from the data, and never overwritten, but where
-late records revise it: then by a higher version alone, which comes from the data, too."""
+"""Writes each result into Elasticsearch once, under an id that is derived from the data.
+
+A result is created and never overwritten, except when late records revise it: then only by a higher version, which is
+derived from the data, too.
+"""
 
 from __future__ import annotations
 
@@ -41,33 +44,33 @@ from strandline.results.writer import Refused, WriteReport
 _DIFFERENCES_SHOWN_MAX = 3
 _SURE_MAX = 10_000
 _SURE: OrderedDict[tuple[str, bytes, str, int], None] = OrderedDict()
-"""Indices that exist, as this process made sure: (URL, index, job, epoch of the run). The last one was used last."""
+"""(URL, index, job, epoch) of the indices that this process has checked in that run, in the order of their last use."""
 
 
 @dataclass(frozen=True)
 class ElasticsearchWriter:
     """A StoreWriter over Elasticsearch. Pickles; connects on the first write, once for each process.
 
-    Between writes it holds no state: whatever an attempt left behind, the next one finds by its ids. What is pickled holds no
-    user and no password: where it is unpickled they come from STRANDLINE_ELASTICSEARCH_URL in that process's environment, or
-    InvalidSettings is raised.
+    Between writes it has no state: results of an earlier attempt are found by their ids. The pickled form contains no
+    user and no password. They come from STRANDLINE_ELASTICSEARCH_URL in the environment of the process that unpickles
+    it, or InvalidSettings is raised.
     """
 
     url: str
     shape: DocumentShape
     index: IndexSettings = INDEX_SETTINGS_DEFAULT
-    """Of the indices that it makes."""
+    """Settings of the indices that it creates."""
     made: MadeIndices | None = None
-    """Which indices the job made. None: all are there, and it makes none."""
+    """Names of the indices that the job has created. None if all indices exist, and the writer creates none."""
     documents_max: int = 2_000
-    """Documents in one bulk request."""
+    """Maximum number of documents in one bulk request."""
     bytes_max: int = 5_000_000
-    """Bytes in one bulk request, unless a single document is larger."""
+    """Maximum number of bytes in one bulk request, unless a single document is larger."""
     request_timeout_s: float = 30.0
     deadline_s: float = 120.0
-    """How long one bulk's documents are tried before the write gives up with IndexUnavailable."""
+    """Seconds for which the documents of one bulk are tried before the write raises IndexUnavailable."""
     wait_first_s: float = 0.1
-    """Before the first retry; doubles with each later one, with jitter."""
+    """Seconds before the first retry. The wait doubles with each later retry, with jitter."""
     wait_max_s: float = 5.0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -86,7 +89,7 @@ class ElasticsearchWriter:
     def write_batches(
         self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int, slice_digest: str = ""
     ) -> WriteReport:
-        """Write the rows of a stage as ResultWriter promises."""
+        """Write the rows of a stage. See `ResultWriter.write_batches`."""
         report = WriteReport()
         for piece in self._cut_pieces(batches):
             documents, refused = self.shape.columns(piece, epoch, emission, slice_digest).sorted_out()
@@ -136,25 +139,30 @@ class ElasticsearchWriter:
             )
 
     def prepare(self, next_end_ms: int | None) -> None:
-        """Set up what a run writes to, as StoreWriter promises."""
+        """Set up the indices of a run. See `StoreWriter.prepare`."""
         if (indices := self._indices) is not None:
             self._retried(partial(indices.make_sure, next_end_ms))
 
     def write(self, bulks: Iterable[Bulk], report: WriteReport) -> None:
-        """Return when every document is durable in the index or refused, which `report` then tells.
+        """Return when every document is durable in the index or refused. `report` then contains the numbers and the
+        refusals.
 
-        1. Send a bulk; read every item of its answer.
-        2. Where the id is taken (by as high a version), fetch what is there and compare: equal is done, different is an alarm.
-        3. Send again what the store could not take now, and only that, until the deadline.
+        1. Send a bulk and read every item of its answer.
+        2. If an id exists already (with at least this version), fetch its document and compare. If it is equal, the
+           document is done; otherwise Divergence is raised.
+        3. Until the deadline, resend the documents that the store could not accept.
 
-        Raises IndexUnavailable, Divergence; IndexMisconfigured when an answer speaks neither of a document nor of something that
-        passes by itself, with what an operator can do. What was written by then stays, and is found again by the next attempt.
+        Raises IndexUnavailable and Divergence. Raises IndexMisconfigured, with a remedy, if an error concerns neither a
+        document nor a temporary state. Documents that were written before stay, and are found by the next attempt.
         """
         for bulk in bulks:
             self._write_bulk(bulk, report)
 
     def _cut_pieces(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in pieces of bounded size, each of which is made into documents at once. Small batches become one."""
+        """Yield the rows in pieces of bounded size, each of which is converted in one step.
+
+        Small batches are joined.
+        """
         waiting: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in batches:
@@ -171,7 +179,10 @@ class ElasticsearchWriter:
             yield pa.concat_batches(waiting)
 
     def _make_sure(self, documents: DocumentColumns, epoch: int) -> None:
-        """Make sure of the indices that this process has not met in this run. A window's end decides, so months are few."""
+        """Check the indices that this process has not checked in this run.
+
+        The window's end selects the month, so there are few.
+        """
         if (indices := self._indices) is None:
             return
         for name in _names_of(documents):
@@ -190,7 +201,7 @@ class ElasticsearchWriter:
 
     @property
     def _indices(self) -> MonthIndices | None:
-        """Nothing that is pickled: it holds the URL with its password."""
+        """Not pickled: it contains the URL with its password."""
         return MonthIndices(self.url, self.shape, self.index, self.made) if self.made is not None else None
 
     def _retried(self, step: Callable[[], None]) -> None:
@@ -209,7 +220,7 @@ class ElasticsearchWriter:
         )
 
     def _write_bulk(self, bulk: Bulk, report: WriteReport) -> None:
-        """Bring every document of the bulk to an end. Two variables hold what is still open, also when a step fails."""
+        """Finish every document of the bulk. Two variables contain the unfinished ones, also if a step fails."""
         to_create: Bulk | None = bulk
         to_compare = list[Document]()
         deadline = time.monotonic() + self.deadline_s
@@ -236,12 +247,13 @@ class ElasticsearchWriter:
                     raise IndexUnavailable(self._describe_open(bulk.count, again + to_compare, retry))
 
     def _create(self, bulk: Bulk, deadline: float) -> tuple[int, list[BulkItem]]:
-        """Send one bulk request; return how many documents it created, and what became of the others.
+        """Send one bulk request. Return the number of created documents, and the items of the others.
 
-        One too large for the server, or for a proxy before it, goes again in halves.
+        A request that is too large for the server, or for a proxy before it, is resent in halves.
         """
         timeout_s = self._timeout_s(deadline)
-        # The server gives up waiting for a shard before we give up waiting for the server, so that it can say why.
+        # The server stops waiting for a shard before this client stops waiting for the server, so that it can send the
+        # reason.
         parameters = {
             "filter_path": ANSWER_FIELDS,
             "timeout": f"{int(timeout_s * 500)}ms",
@@ -273,9 +285,9 @@ class ElasticsearchWriter:
         return len(items) - len(others), others
 
     def _compare(self, documents: list[Document], deadline: float) -> tuple[int, list[Document], list[Document]]:
-        """Return how many are in the index with the same result, which are gone from it, and which could not be read.
+        """Return the number of documents with the same result in the index, the deleted ones, and the unreadable ones.
 
-        Reads by id, which sees a write at once, not only after a refresh. Raises Divergence.
+        Reads by id, which sees a write immediately, not only after a refresh. Raises Divergence.
         """
         wanted = [{"_index": document.index, "_id": document.id} for document in documents]
         body = msgspec.json.encode({"docs": wanted})
@@ -295,19 +307,19 @@ class ElasticsearchWriter:
             elif not held.get("found"):
                 gone.append(document)
             elif document.version is not None and held["_version"] > document.version:
-                equal += 1  # it came too late: a later revision has taken its place
+                equal += 1  # too late: a later revision has replaced it
             elif different := differences(held["_source"], msgspec.json.decode(document.source)):
                 diverging.append(_describe_divergence(document, held["_source"], different))
             else:
                 equal += 1
         if diverging:
             raise Divergence(
-                f"{len(diverging)} results differ from what the index holds; nothing was overwritten. {diverging[0]}"
+                f"{len(diverging)} results differ from those in the index; nothing was overwritten. {diverging[0]}"
             )
         return equal, gone, unread
 
     def _stop_at(self, items: list[BulkItem]) -> None:
-        """Raise IndexMisconfigured when the store takes one of the documents no more than it would take any other."""
+        """Raise IndexMisconfigured if the store refuses a document for a reason that concerns every document."""
         if (indices := self._indices) is not None:
             for index in {item.document.index for item in items if item.outcome is ItemOutcome.NO_INDEX}:
                 indices.make_sure_of(index)
@@ -319,9 +331,11 @@ class ElasticsearchWriter:
         return max(min(self.request_timeout_s, deadline - time.monotonic()), 1.0)
 
     def _describe_open(self, bulk_size: int, documents: list[Document], retry: list[BulkItem]) -> str:
-        why = f"{retry[0].status} {retry[0].type}: {retry[0].reason}" if retry else "that an id is taken but unreadable"
+        why = (
+            f"{retry[0].status} {retry[0].type}: {retry[0].reason}" if retry else "that an id exists but is unreadable"
+        )
         return (
-            f"index {documents[0].index} has not taken {len(documents)} of {bulk_size} documents within "
+            f"index {documents[0].index} has not accepted {len(documents)} of {bulk_size} documents within "
             f"{self.deadline_s:g} s; its last answer was {why}; check Elasticsearch's health, disk and index blocks"
         )
 
@@ -332,23 +346,24 @@ def _names_of(documents: DocumentColumns) -> list[bytes]:
 
 
 def _url_of_environment(shown: str) -> str:
-    """The URL with user and password, of which `shown` is the rest."""
+    """Return the URL with user and password. `shown` is the URL without them."""
     own = Settings().elasticsearch_url
     if without_credentials(own) != shown or own == shown:
         raise InvalidSettings(
-            f"On {socket.gethostname()} STRANDLINE_ELASTICSEARCH_URL does not name {shown} with a user and a password: it must "
-            "be in the environment of this process and, on a cluster, of the Spark worker on each machine."
+            f"On {socket.gethostname()} STRANDLINE_ELASTICSEARCH_URL does not name {shown} with a user and a password. Set it "
+            "in the environment of this process and, on a cluster, of the Spark worker on each machine."
         )
     return own
 
 
 def _require_login(url: str, login: str) -> None:
-    """Raise InvalidSettings unless this process logs in at this server as the one does that made the writer."""
+    """Raise InvalidSettings unless this process has the same login for this server as the process that created the
+    writer."""
     own = Settings.read()
     if not is_of_settings(url, own) or login_of(own) != login:
         raise InvalidSettings(
             f"On {socket.gethostname()} the settings STRANDLINE_ELASTICSEARCH_* do not log in at {without_credentials(url)} by "
-            f"{login}, as the job's driver does: they must be in the environment of this process and, on a cluster, of the Spark "
+            f"{login}, as the job's driver does. Set them in the environment of this process and, on a cluster, of the Spark "
             "worker on each machine."
         )
 
@@ -362,6 +377,6 @@ def _describe_divergence(document: Document, held: dict[str, Any], different: li
     origin = held.get("strandline")
     shown = "; ".join(different[:_DIFFERENCES_SHOWN_MAX])
     return (
-        f"Document {document.id} of index {document.index}: {shown}. The one in the index was written by {origin}; "
+        f"Document {document.id} of index {document.index}: {shown}. The document in the index was written by {origin}; "
         f"recompute the window from the log to see which is right"
     )

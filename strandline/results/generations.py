@@ -1,13 +1,14 @@
-"""Generations of results: which indices an alias shows, and which windows of each.
+"""Generations of results: the indices that an alias shows, and the windows that it shows of each.
 
-The job itself writes generation 1, whose indices join the alias when they are made. After a reset, or when the name of a deleted
-job is used anew, it is a later one (its *own*): then the alias shows nothing of those below. A backfill recomputes windows of the
-past into indices of a later generation, which are hidden at first. When it is complete, one request adds them to the
-alias, and filters out the windows that they replace in older generations. What the alias shows follows from the list of
-complete backfills alone, so the request can be repeated.
+The job itself writes generation 1, whose indices join the alias when they are created. After a reset, or when the name
+of a deleted job is reused, the job writes a later generation (its *own*). Then the alias shows no earlier generations.
 
-The job never again writes a window that a backfill covers. So an index that it makes after the swap needs no filter, and
-older indices keep theirs.
+A backfill recomputes past windows into indices of a later generation, which are hidden at first. When it is complete,
+one request adds them to the alias, and filters out the windows that they replace in older generations. The content of
+the alias depends only on the list of complete backfills, so the request can be repeated.
+
+The job never again writes a window that a backfill covers. So an index that it creates after the swap needs no filter,
+and older indices keep their filters.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Generation:
-    """What a complete backfill replaces in one store: the windows that end after `after_ms`, up to `up_to_ms`."""
+    """Windows that a complete backfill replaces in one store: those that end after `after_ms`, up to `up_to_ms`."""
 
     number: int
     after_ms: int
@@ -37,17 +38,18 @@ class Generation:
 
 
 def generation_shown(generations: Sequence[Generation], end_ms: int, own: int = 1) -> int:
-    """The generation that the alias shows for a window with this end: the newest that holds it, or the job's own."""
+    """Return the generation that the alias shows for a window with this end: the newest that contains it, or the job's
+    own."""
     return max((one.number for one in generations if one.holds(end_ms)), default=own)
 
 
 def newer_than(generations: Sequence[Generation], number: int) -> tuple[Generation, ...]:
-    """The generations that replace windows of generation `number`."""
+    """Return the generations that replace windows of generation `number`."""
     return tuple(one for one in generations if one.number > number and one.after_ms < one.up_to_ms)
 
 
 def filter_of(generations: Sequence[Generation], number: int) -> dict[str, Any] | None:
-    """The query for what the alias shows of generation `number`; None: all of it."""
+    """Return the query for the windows of generation `number` that the alias shows. None if it shows all of them."""
     newer = sorted(newer_than(generations, number), key=lambda one: one.number)
     if not newer:
         return None
@@ -58,17 +60,17 @@ def filter_of(generations: Sequence[Generation], number: int) -> dict[str, Any] 
 
 
 def swap_aliases(url: str, stores: Mapping[str, Sequence[Generation]], own: int = 1) -> None:
-    """Let each alias (store -> its complete backfills) show the newest generation of every window, in one request. `own`: the
-    generation that the job itself writes.
+    """Make each alias show the newest generation of every window, in one request.
 
-    1. Refresh the new indices, so that searches find all their documents right after the swap.
-    2. Find the mark of each store: an alias on one of its indices, which finds nothing and whose name holds the newest
-       generation shown.
-    3. Send one request that sets the filter of every index and moves the marks. Elasticsearch refuses it as a whole when a
-       mark has moved, so a delayed swap can't undo a newer one.
+    1. Refresh the new indices, so that searches find all their documents directly after the swap.
+    2. Find the mark of each store: an alias on one of its indices that matches no document, and whose name contains the
+       newest generation shown.
+    3. Send one request that sets the filter of every index and moves the marks. Elasticsearch refuses it as a whole if
+       a mark has moved, so a delayed swap can't undo a newer one.
 
-    Doing it again changes nothing. Raises Conflict when a later generation is shown already, IndexUnavailable,
-    RequestRefused.
+    Idempotent. Raises Conflict if a later generation is shown already, IndexUnavailable, and RequestRefused.
+
+    Args: stores: Alias -> its complete backfills. own: Generation that the job itself writes.
     """
     actions: list[dict[str, Any]] = []
     for store, generations in sorted(stores.items()):
@@ -88,8 +90,10 @@ def swap_aliases(url: str, stores: Mapping[str, Sequence[Generation]], own: int 
 
 
 def hide_older(url: str, store: str, own: int) -> None:
-    """Let the alias show nothing of generations below `own`, and take their marks away: a swap that was held up then finds its
-    mark gone, and is refused. Doing it again changes nothing. Raises IndexUnavailable, RequestRefused."""
+    """Remove generations below `own` from the alias, and delete their marks. Idempotent.
+
+    A delayed swap then doesn't find its mark, and is refused. Raises IndexUnavailable, RequestRefused.
+    """
     if own == 1:
         return
     actions = [
@@ -104,7 +108,7 @@ def hide_older(url: str, store: str, own: int) -> None:
 
 
 def _marked(url: str, store: str, own: int) -> dict[str, set[str]]:
-    """Index -> its aliases, for each index of the store. Sets a first mark if the store has none."""
+    """Return index -> its aliases, for each index of the store. Sets a first mark if the store has none."""
     held = indices_of(url, store)
     if held and not _marks(store, held):
         first = {"actions": [{"add": _mark(store, _newest(store, held, own), own)}]}
@@ -114,26 +118,30 @@ def _marked(url: str, store: str, own: int) -> dict[str, set[str]]:
 
 
 def _move_marks(store: str, held: Mapping[str, set[str]], newest: int, own: int) -> list[dict[str, Any]]:
-    """The actions that replace the marks by one of generation `newest`. They fail unless all present marks still exist."""
+    """Return the actions that replace the marks by a mark of generation `newest`.
+
+    They fail if an existing mark has moved.
+    """
     marks = _marks(store, held)
     if not marks:
         return []
     present = max(number for _, number in marks)
     if present > newest:
         raise Conflict(
-            f"alias {store} shows generation {present} already; this swap, to generation {newest}, is overtaken"
+            f"alias {store} shows generation {present} already; this swap, to generation {newest}, is outdated"
         )
     removed = [{"remove": {"index": i, "alias": _mark_name(store, n), "must_exist": True}} for i, n in marks]
     return [*removed, {"add": _mark(store, _newest(store, held, own), newest)}]
 
 
 def _newest(store: str, held: Iterable[str], own: int) -> str:
-    """The index for a mark: the last that a lifecycle policy deletes, and none of a backfill that may be discarded."""
+    """Return the index for a mark: the last one that a lifecycle policy deletes, and not one of a backfill that may be
+    discarded."""
     return max(held, key=lambda index: (generation_of(store, index) == own, index))
 
 
 def _marks(store: str, held: Mapping[str, set[str]]) -> list[tuple[str, int]]:
-    """(index, generation) of each mark."""
+    """Return (index, generation) of each mark."""
     prefix = _mark_name(store, 0).removesuffix("0")
     return [
         (index, int(alias.removeprefix(prefix)))
@@ -152,7 +160,7 @@ def _mark_name(store: str, generation: int) -> str:
 
 
 def discard_generation(url: str, store: str, generation: int) -> None:
-    """Delete the indices of a backfill that did not complete; doing it again changes nothing. One that is not Strandline's stays.
+    """Delete the indices of a backfill that did not complete. Idempotent. Indices that Strandline didn't create stay.
 
     Raises IndexUnavailable, RequestRefused.
     """
@@ -164,14 +172,20 @@ def discard_generation(url: str, store: str, generation: int) -> None:
 
 
 def newest_generation(url: str, stores: Iterable[str]) -> int:
-    """Return the highest generation that has an index in one of these stores, also of a backfill or a reset that an older ledger
-    doesn't contain; 0 if there is none. Raises IndexUnavailable, RequestRefused."""
+    """Return the highest generation that has an index in one of these stores; 0 if there is none.
+
+    This includes generations of backfills and resets that an older ledger doesn't contain. Raises IndexUnavailable,
+    RequestRefused.
+    """
     numbers = (generation_of(store, index) for store in stores for index in indices_of(url, store))
     return max((number for number in numbers if number is not None), default=0)
 
 
 def indices_of(url: str, store: str) -> dict[str, set[str]]:
-    """Index -> its aliases, for the store's indices of all generations. Raises IndexUnavailable, RequestRefused."""
+    """Return index -> its aliases, for the store's indices of all generations.
+
+    Raises IndexUnavailable, RequestRefused.
+    """
     parameters = {"expand_wildcards": "all", "ignore_unavailable": "true"}
     held = request(url, "GET", f"/{store}-*,{store}.g*-*/_alias", timeout_s=_TIMEOUT_S, parameters=parameters)
     return {index: set(held[index]["aliases"]) for index in sorted(held) if generation_of(store, index) is not None}

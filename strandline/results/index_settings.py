@@ -1,4 +1,7 @@
-"""What an emission says of its indices beside their mapping. Imports nothing: every Python worker loads it."""
+"""Settings of an emission's indices, in addition to their mapping.
+
+Imports nothing: every Python worker loads this module.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,26 @@ from dataclasses import dataclass
 from typing import Any
 
 REPLICAS_DEFAULT = "0-1"
-"""None on a cluster of one node, which has nowhere to put one; one as soon as there is a second node."""
+"""No replica on a cluster of one node, which can't store one; one replica as soon as there is a second node."""
 
 
 @dataclass(frozen=True)
 class IndexSettings:
-    """Settings that an index has from its beginning. What changes here counts for indices that are made later."""
+    """Settings that an index has from its creation. A change applies to indices that are created later."""
 
     shards: int = 1
     replicas: int | str = REPLICAS_DEFAULT
-    """How many; a text as `0-1` or `0-all`: as many as there are other nodes, within these bounds."""
+    """Number of replicas. A string such as `0-1` or `0-all` sets bounds: as many as there are other nodes."""
     refresh_interval_ms: int | None = None
-    """None leaves it to Elasticsearch: every second while somebody searches."""
+    """None for Elasticsearch's default: every second while there are searches."""
     lifecycle: str | None = None
-    """The name of a policy of Elasticsearch's index lifecycle management."""
+    """Name of a policy of Elasticsearch's index lifecycle management."""
     updates_ms: int | None = None
-    """How often windows that are still open are shown, in an index beside these; None is never."""
+    """Interval in ms at which open windows are written to an additional index. None for never."""
 
     def as_settings(self) -> dict[str, Any]:
-        """As Elasticsearch takes them."""
-        # Without coercion 3.7 in a long field is refused, not cut to 3.
+        """Return the settings for a request to Elasticsearch."""
+        # Without coercion, 3.7 in a long field is refused, not truncated to 3.
         settings: dict[str, Any] = {"index.number_of_shards": self.shards, "index.mapping.coerce": False}
         if isinstance(self.replicas, int):
             settings["index.number_of_replicas"] = self.replicas

@@ -1,4 +1,4 @@
-"""The strict mapping of a stage's documents, and the index template that gives it to every month's index."""
+"""The strict mapping of a stage's documents, and the index template that applies it to every month's index."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from strandline.results.names import generation_of, index_stem, write_alias
 
 _DATE = {"type": "date", "format": "strict_date_optional_time||epoch_millis"}
 FIELD_MAPPINGS: dict[str, dict[str, Any]] = {
-    # No ignore_above: a string too long to be indexed (32,766 bytes) is refused and becomes a dead letter, where
-    # ignore_above would keep it and hide it from every search.
+    # No ignore_above: a string that is too long to be indexed (32,766 bytes) is refused and becomes a dead letter. With
+    # ignore_above, it would be stored and hidden from every search.
     "string": {"type": "keyword"},
     "long": {"type": "long"},
     "integer": {"type": "integer"},
     "double": {"type": "double"},
     "boolean": {"type": "boolean"},
     "timestamp": _DATE,
-    # The document holds the exact digits as a string; the index keeps a double beside, to sort and aggregate by.
+    # The document contains the exact digits as a string. The index stores an additional double for sorting and
+    # aggregation.
     "decimal": {"type": "double", "coerce": True},
 }
 _PRIORITY_MIN = 500
-"""Above Elastic's own templates (100 to about 300)."""
+"""Priority above Elastic's own templates (100 to about 300)."""
 _TIMEOUT_S = 30.0
 _INDEX_PLACEHOLDER = "{index}"
 _MARK = {"managed_by": "strandline"}
-"""In the `_meta` of what is made here."""
+"""Added to the `_meta` of objects that are created here."""
 _HIDDEN = {"is_hidden": True}
-"""A search for `turbine-*` does not go by the write aliases."""
+"""A search for `turbine-*` doesn't use the write aliases."""
 
 
 def build_mapping(shape: DocumentShape) -> dict[str, Any]:
-    """Return the mapping of the shape's documents. `strict`: a field that it doesn't name is refused, not guessed."""
+    """Return the mapping of the shape's documents. `strict`: a field that is missing in it is refused, not guessed."""
     fields = {name: field_mapping(type_name) for name, type_name in shape.fields}
     origin = {"job": "keyword", "stage": "keyword", "version": "integer", "epoch": "long", "emission": "long"}
     origin["slice_digest"] = "keyword"
@@ -62,8 +63,11 @@ def build_mapping(shape: DocumentShape) -> dict[str, Any]:
 
 
 def field_mapping(type_name: str) -> dict[str, Any]:
-    """Return the mapping of one field. To Elasticsearch each field may have many values, so an array is mapped as its elements
-    are; an array of structs is `nested`, so that a search finds what stands together in one of them."""
+    """Return the mapping of one field.
+
+    In Elasticsearch each field can have many values, so an array has the mapping of its elements. An array of structs
+    is `nested`, so that a search matches values of one struct.
+    """
     element = element_of(type_name)
     if element is not None:
         inner = field_mapping(element)
@@ -88,20 +92,20 @@ def ensure_index_template(
     settings: IndexSettings = INDEX_SETTINGS_DEFAULT,
     first: str | None = None,
 ) -> list[str]:
-    """Make sure that the indices of the emit from `first` on, present and to come, take documents of this mapping under the
-    alias. Return the names of all that are there.
+    """Make the indices of the emission from `first` on, existing and future ones, accept documents of this mapping.
 
-    `first`: the first index to which anything may still be written (None: the newest that is there). An older one may be
+    Returns the names of all existing indices. Unless `is_shown`, the indices get no alias: those of a backfill are
+    hidden until it is complete.
+
+    1. Check the indices, the alias, and the template with these names. An object that Strandline didn't create is a
+       Conflict, and so is a field with another type. Then nothing is changed.
+    2. Put the template, which defines the index of a month.
+    3. Add the missing fields and aliases to the existing indices.
+
+    Idempotent, also in parallel. Raises Conflict and IndexUnavailable.
+
+    Args: first: First index that can still be written. None for the newest existing index. An older index may be
     read-only, and then gets no new fields.
-
-    Unless `is_shown`, the indices get no alias: nobody sees those of a backfill before they are complete.
-
-    1. Look at the indices, the alias and the template of these names: one that is not Strandline's is a Conflict. So is a field
-       that has another type there. Nothing is changed then.
-    2. Put the template, from which the index of a month is made.
-    3. Add to the existing indices the fields and aliases that they lack.
-
-    Doing it again, or twice at the same time, changes nothing. Raises Conflict and IndexUnavailable.
     """
     stem = index_stem(emit_name, generation)
     held, shown = _held(url, stem, emit_name)
@@ -122,11 +126,11 @@ def ensure_index_template(
 def make_index(
     url: str, index: str, emit_name: str, mapping: dict[str, Any], *, is_shown: bool, settings: IndexSettings
 ) -> None:
-    """Make the index of a month, by no template but by what this says: another template could win over ours.
+    """Create the index of a month with this definition, without a template: another template could take precedence.
 
-    Several may make it at once. Raises RequestRefused and IndexUnavailable.
+    Several processes may create it at the same time. Raises RequestRefused and IndexUnavailable.
     """
-    # Elasticsearch puts the name of the index here only where it makes an index from a template.
+    # Elasticsearch replaces this placeholder by the index name only in a template.
     aliases = {
         name.replace(_INDEX_PLACEHOLDER, index): settings
         for name, settings in _aliases_of_each(emit_name, is_shown).items()
@@ -140,7 +144,7 @@ def make_index(
 
 
 def template_path(stem: str) -> str:
-    """Return where the index template lies from which the indices of this stem are made."""
+    """Return the path of the index template for the indices of this stem."""
     return f"/_index_template/strandline-{stem}"
 
 
@@ -149,7 +153,7 @@ def _build_template(
 ) -> dict[str, Any]:
     return {
         "index_patterns": [f"{stem}-*"],
-        # The pattern of `turbine` matches the indices of `turbine-minute` too: the longer name has to win.
+        # The pattern of `turbine` matches the indices of `turbine-minute` too: the longer name must take precedence.
         "priority": _PRIORITY_MIN + len(stem),
         "template": {
             "settings": settings.as_settings(),
@@ -161,14 +165,17 @@ def _build_template(
 
 
 def _aliases_of_each(emit_name: str, is_shown: bool) -> dict[str, Any]:
-    """The aliases of an index from its beginning, as a template says them."""
+    """Return the aliases that an index has from its creation, in the form of a template."""
     shown: dict[str, Any] = {emit_name: {}} if is_shown else {}
     return shown | {write_alias(_INDEX_PLACEHOLDER): _HIDDEN}
 
 
 def _held(url: str, stem: str, emit_name: str) -> tuple[dict[str, Any], list[str]]:
-    """Return the existing monthly indices of a stem, with their mappings and aliases, and the names of all indices in the alias.
-    Raises Conflict if one of their names, the alias, or a write alias isn't Strandline's."""
+    """Return the existing monthly indices of a stem, with their mappings and aliases, and the names of all indices in
+    the alias.
+
+    Raises Conflict if one of their names, the alias, or a write alias isn't Strandline's.
+    """
     parameters = {"expand_wildcards": "all", "ignore_unavailable": "true"}
     found: dict[str, Any] = request(
         url, "GET", f"/{stem},{stem}-*,{emit_name}.g*-*", timeout_s=_TIMEOUT_S, parameters=parameters
@@ -210,7 +217,7 @@ def _foreign(what: str, remedy: str) -> Conflict:
 
 
 def find_lacking(held: dict[str, Any], mapping: dict[str, Any]) -> list[str]:
-    """Return the existing indices that lack a field of the mapping. Raises Conflict where a field has another type."""
+    """Return the existing indices that lack a field of the mapping. Raises Conflict if a field has another type."""
     wanted = _flatten(mapping["properties"])
     lacking = []
     for index, one in held.items():
@@ -218,7 +225,7 @@ def find_lacking(held: dict[str, Any], mapping: dict[str, Any]) -> list[str]:
         for path, type_name in wanted.items():
             if present.get(path, type_name) != type_name:
                 raise Conflict(
-                    f"index {index} holds {path} as {present[path]}, and this pipeline makes it {type_name}; "
+                    f"index {index} has {path} as {present[path]}, but in this pipeline it is {type_name}; "
                     f"emit under another name, or rename the field"
                 )
         if not wanted.keys() <= present.keys():
@@ -237,8 +244,11 @@ def _add_fields(url: str, index: str, mapping: dict[str, Any], *, is_written: bo
 def _lacking_aliases(
     held: dict[str, Any], emit_name: str, is_shown: bool, first: str, later: int | None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the actions that give existing indices the aliases that they lack, for writing from `first` on. `later`: a later
-    generation that the alias shows; its windows would appear twice. None if it shows none. Raises Conflict."""
+    """Yield the actions that add missing aliases to existing indices, with write aliases from `first` on. Raises
+    Conflict.
+
+    Args: later: A later generation that the alias shows; its windows would appear twice. None if it shows none.
+    """
     is_filtered = any(_is_of_backfill(emit_name, *alias) for one in held.values() for alias in one["aliases"].items())
     for index, one in held.items():
         if index >= first and write_alias(index) not in one["aliases"]:
@@ -247,8 +257,8 @@ def _lacking_aliases(
             continue
         if is_filtered:
             raise Conflict(
-                f"index {index} is no longer in the alias {emit_name}, and a backfill decides which of its windows that shows; "
-                f"compute one anew (strandline job backfill): when it is complete, the alias is set for every index"
+                f"index {index} is no longer in the alias {emit_name}, and a backfill decides which of its windows the alias "
+                f"shows. Run strandline job backfill: when it is complete, the alias is set for every index"
             )
         if later is not None:
             raise Conflict(
@@ -260,7 +270,7 @@ def _lacking_aliases(
 
 
 def _is_of_backfill(emit_name: str, alias: str, settings: dict[str, Any]) -> bool:
-    """Whether a backfill has set an alias: as its mark, or with a filter."""
+    """Return True if a backfill has set an alias: as its mark, or with a filter."""
     return alias.startswith(f"{emit_name}.shown.") or (alias == emit_name and "filter" in settings)
 
 

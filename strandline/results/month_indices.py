@@ -1,7 +1,7 @@
-"""The monthly indices of one emission: each is made before the first document for it, and never twice.
+"""The monthly indices of one emission: each is created before its first document, and never twice.
 
-An index is made once in the life of a job, which the ledger remembers. So an index that is not there although it was made is a
-loss, and is told; made again it would be empty, and nobody would know.
+An index is created once in an incarnation of a job, and the ledger stores its name. So a missing index that was created
+before is a loss, and is reported. If it was recreated, it would be empty, and the loss would not be noticed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from strandline.results.remedies import stopped_by_request
 
 
 class MadeIndices(Protocol):
-    """Remembers which indices a job made, beyond the life of a process and of the store. Pickles."""
+    """Names of the indices that a job created. They are kept longer than a process and the store. Pickles."""
 
     def names(self) -> set[str]:
-        """Those that were made. Raises LedgerUnavailable."""
+        """Return the names of the created indices. Raises LedgerUnavailable."""
         ...
 
     def add(self, index: str) -> None:
-        """Remember one; doing it again changes nothing. Raises LedgerUnavailable."""
+        """Add an index. Idempotent. Raises LedgerUnavailable."""
         ...
 
 
@@ -41,15 +41,18 @@ class MonthIndices:
     made: MadeIndices
 
     def make_sure(self, next_end_ms: int | None) -> None:
-        """Make sure, before a run's first write, of template, mappings and aliases, and that the newest index made is there, if
-        results may still go to it or to an earlier one: of windows that end at `next_end_ms` or later, or of any (None).
+        """Set up template, mappings, and aliases before a run's first write, and check that the newest created index
+        exists.
 
-        Before that, the alias no longer shows what earlier lives of the job wrote.
+        Before that, the alias stops showing results of earlier incarnations of the job.
 
-        Others may have been deleted, by hand or by a lifecycle policy: nothing is written to them any more. Raises
-        IndexMisconfigured, Conflict, IndexUnavailable, LedgerUnavailable.
+        The newest index is checked only if results can still be written to it or to an earlier one. These are results
+        of windows that end at `next_end_ms` or later, or of any window if that is None. Other indices may have been deleted,
+        manually or by a lifecycle policy, because they aren't written any more.
+
+        Raises IndexMisconfigured, Conflict, IndexUnavailable, and LedgerUnavailable.
         """
-        # Before the store is looked at: meanwhile another process may make an index and remember it.
+        # Before the store is checked: another process may create an index in the meantime and add its name.
         made = self.made.names()
         if self.shape.is_shown:
             hide_older(self.url, self.shape.emit_name, self.shape.generation)
@@ -62,8 +65,11 @@ class MonthIndices:
             raise self._lost(newest)
 
     def make_sure_of(self, index: str) -> None:
-        """Make the index of a month before a run's first document for it, unless it is there. Raises as `make_sure` does."""
-        made = self.made.names()  # before the store is looked at, as above
+        """Create the index of a month before a run's first document for it, unless it exists.
+
+        Raises the errors of `make_sure`.
+        """
+        made = self.made.names()  # before the store is checked, as above
         if index in self._ensure_template(index):
             if index not in made:
                 self.made.add(index)
@@ -94,7 +100,7 @@ class MonthIndices:
 
     def _lost(self, index: str) -> IndexMisconfigured:
         return IndexMisconfigured(
-            f"index {index} is gone, with the results that job {self.shape.job} emitted to it. Run strandline job backfill "
-            f"{self.shape.job} --missing, which makes the index again, restores its results, and starts the job; or restore the "
-            f"index from a snapshot first"
+            f"index {index} no longer exists, with the results that job {self.shape.job} emitted to it. Run strandline job "
+            f"backfill {self.shape.job} --missing, which recreates the index, restores its results, and starts the job; or "
+            f"restore the index from a snapshot first"
         )

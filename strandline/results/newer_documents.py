@@ -1,5 +1,7 @@
-"""Search for documents of a job that the ledger can't know, because the ledger is older than they are. Counts of its documents,
-by which a start notices that an index is older than the ledger."""
+"""Search for documents of a job that are newer than the ledger, and counts of its documents.
+
+With the counts, a start notices that an index is older than the ledger.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,17 @@ def newer_document(
     generation: int = 1,
     digests: Mapping[int, str] = MappingProxyType({}),
 ) -> dict[str, Any] | None:
-    """Return the origin (`strandline`) of a document of the job that the ledger doesn't contain; None if there is none.
+    """Return the origin (`strandline`) of a document of the job that the ledger doesn't contain. None if there is none.
 
-    Such a document was written by a run after `epoch`, or by an emission after `emission`, or by an emission in `digests` (slice
-    -> its digest) from a slice with another digest: a slice that was lost and planned again under the same number.
+    Such a document was written in one of three ways:
 
-    Searches only what the job itself wrote (its own `generation`), and only windows that end after `after_ms`, which are in the
-    indices of few months. Raises IndexUnavailable, RequestRefused.
+    - by a run after `epoch`
+    - by an emission after `emission`
+    - by an emission in `digests` (slice -> its digest) from a slice with another digest: a slice that was lost, and
+      planned again under the same number
+
+    Searches only documents that the job itself wrote (its own `generation`), and only windows that end after
+    `after_ms`, which are in few indices. Raises IndexUnavailable, RequestRefused.
     """
     first = first_index(index_stem(alias, generation), after_ms)
     names = [index for index in indices_of(url, alias) if generation_of(alias, index) == generation and index >= first]
@@ -60,9 +66,14 @@ def newer_document(
 
 
 def unknown_generation(url: str, alias: str, job: str, known: Collection[int], own: int) -> int | None:
-    """Return a generation with documents of the job that the ledger doesn't contain: of a reset, or of a backfill. None if there
-    is none. `known`: generations of the backfills in the ledger; those below `own` are of earlier lives. Raises IndexUnavailable,
-    RequestRefused."""
+    """Return a generation with documents of the job that the ledger doesn't contain: of a reset, or of a backfill. None
+    if there is none.
+
+    Args: known: Generations of the backfills in the ledger. own: Generation of the job; lower ones are of earlier
+    incarnations.
+
+    Raises IndexUnavailable, RequestRefused.
+    """
     numbers = {index: generation_of(alias, index) or 0 for index in indices_of(url, alias)}
     unknown = [index for index, number in numbers.items() if number > own and number not in known]
     query = {"size": 1, "terminate_after": 1, "_source": False, "query": {"term": {"strandline.job": job}}}
@@ -71,13 +82,13 @@ def unknown_generation(url: str, alias: str, job: str, known: Collection[int], o
 
 
 def _planned_otherwise(emission: int, digest: str) -> dict[str, Any]:
-    """The query for results of a slice of this number with another digest."""
+    """Return the query for results of a slice with this number and another digest."""
     found = [{"term": {"strandline.emission": emission}}, {"exists": {"field": "strandline.slice_digest"}}]
     return {"bool": {"filter": found, "must_not": [{"term": {"strandline.slice_digest": digest}}]}}
 
 
 def _places(names: Iterable[str]) -> list[str]:
-    """The indices as paths of few requests: Elasticsearch reads no first line of more than 4 kB."""
+    """Return the indices as the paths of few requests: Elasticsearch accepts no request line of more than 4 kB."""
     places: list[str] = []
     for name in names:
         if places and len(places[-1]) + len(name) < _PLACE_LENGTH_MAX:
@@ -101,16 +112,21 @@ _NO_SUCH_INDEX = frozenset({"index_not_found_exception", "index_closed_exception
 
 
 def count_emission_range(url: str, index: str, job: str, first: int, last: int | None) -> int | None:
-    """Return the number of the job's documents in this index from emission `first` to `last` (None: without an upper limit). None
-    if the index doesn't exist, or is closed. Refreshes the index first. Raises IndexUnavailable, RequestRefused."""
+    """Return the number of the job's documents in this index from emission `first` to `last`. None if the index doesn't
+    exist, or is closed.
+
+    Refreshes the index first. `last`: None for no upper limit. Raises IndexUnavailable, RequestRefused.
+    """
     body = {"size": 0, "track_total_hits": True, "query": _of_emissions(job, first, last)}
     answer = _search_refreshed(url, index, body)
     return None if answer is None else int(answer["hits"]["total"]["value"])
 
 
 def count_emissions(url: str, index: str, job: str, first: int) -> dict[int, int] | None:
-    """Return emission -> number of the job's documents in this index, from emission `first` on. None if the index doesn't exist,
-    or is closed. Refreshes the index first. Raises IndexUnavailable, RequestRefused."""
+    """Return emission -> number of the job's documents in this index, from emission `first` on.
+
+    None if the index doesn't exist, or is closed. Refreshes the index first. Raises IndexUnavailable, RequestRefused.
+    """
     found: dict[int, int] = {}
     emissions = {"size": _EMISSIONS_A_PAGE, "sources": [{"emission": {"terms": {"field": "strandline.emission"}}}]}
     body: dict[str, Any] = {"size": 0, "track_total_hits": False, "query": _of_emissions(job, first, None)}

@@ -1,4 +1,4 @@
-"""What an operator can do where Elasticsearch takes no results: a sentence for each of its answers."""
+"""Remedies for an operator if Elasticsearch doesn't accept results: a message for each of its answers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from strandline.core.errors import IndexMisconfigured
 from strandline.results.bulk_answer import BulkItem
 from strandline.results.elasticsearch_client import RequestRefused
 
-_WHAT_NEXT = "No result was given up for it. Then start the job again."
+_WHAT_NEXT = "No result was lost. Then start the job again."
 _RIGHT = (
-    "give the user in STRANDLINE_ELASTICSEARCH_URL the rights create_doc, read, create_index and manage on the indices and "
-    "aliases {name}* (where late records revise results, index, too)"
+    "grant the user in STRANDLINE_ELASTICSEARCH_URL the rights create_doc, read, create_index, and manage on the indices and "
+    "aliases {name}* (and index, if late records revise results)"
 )
 _OF_TYPES = {
     "index_closed_exception": "open it: POST /{index}/_open",
@@ -20,28 +20,28 @@ _OF_TYPES = {
     "security_exception": _RIGHT,
     "invalid_index_name_exception": "let the stage emit under another name",
     "validation_exception": (
-        "the cluster has as many shards as cluster.max_shards_per_node allows: delete indices that nobody needs, add a node, or "
-        "raise that setting"
+        "the cluster has as many shards as cluster.max_shards_per_node allows: delete unused indices, add a node, or raise "
+        "that setting"
     ),
 }
 _OF_STATUSES = {401: _RIGHT, 403: _RIGHT}
 _PIPELINE = (
-    "make the ingest pipeline, or take it off the index: PUT /{index}/_settings with a null for index.default_pipeline and "
-    "index.final_pipeline"
+    "create the ingest pipeline, or remove it from the index: PUT /{index}/_settings with a null for index.default_pipeline "
+    "and index.final_pipeline"
 )
-_OTHER = "mend what the answer names"
+_OTHER = "fix the cause that the answer names"
 
 
 def stopped_by_item(item: BulkItem, emit_name: str) -> IndexMisconfigured:
-    """The error for an item that the store does not take the way it is set up."""
+    """Return the error for an item that the store doesn't accept because of its configuration."""
     index = item.document.index
     answer = f"{item.status} {item.type}: {item.reason}" if item.type else f"{item.status} without creating it"
     remedy = _remedy(item.status, item.type, item.reason)
-    return _error(f"index {index} takes no documents; its answer was {answer}", remedy, index, emit_name)
+    return _error(f"index {index} accepts no documents; its answer was {answer}", remedy, index, emit_name)
 
 
 def stopped_by_request(error: RequestRefused, index: str, emit_name: str) -> IndexMisconfigured:
-    """The error for a whole request that Elasticsearch does not do."""
+    """Return the error for a complete request that Elasticsearch refuses."""
     return _error(str(error), _remedy(error.status, error.error_type, ""), index, emit_name)
 
 

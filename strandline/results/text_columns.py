@@ -1,4 +1,7 @@
-"""Columns as text: as JSON, and as parts of an id. A whole column by one call, since a call for each value costs far more."""
+"""Columns as text: as JSON, and as parts of an id.
+
+One call converts a complete column, because a call for each value costs far more.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +42,13 @@ class TextColumn:
     """The values of one field as JSON."""
 
     texts: pa.BinaryArray
-    """Each with a comma behind it."""
+    """Each with a comma appended."""
     problems: dict[int, tuple[str, str]]
-    """Row -> (type, reason) of a refusal; its text is then a string that shows the value."""
+    """Row -> (type, reason) of a refusal. Its text is then a string that shows the value."""
 
 
 def read_column(name: str, array: pa.Array, type_name: str) -> TextColumn:
-    """Return the field's values as JSON. Raises PermanentError for a column that is not of the declared type."""
+    """Return the field's values as JSON. Raises PermanentError if the column doesn't have the declared type."""
     kind = kind_of(type_name)
     if not _ARROW_TYPES[kind](array.type):
         raise PermanentError(f"column {name} arrived as {array.type} where {type_name} was declared; this is a bug")
@@ -74,7 +77,7 @@ def read_column(name: str, array: pa.Array, type_name: str) -> TextColumn:
 
 
 def _array_column(name: str, array: pa.Array, element: str) -> TextColumn:
-    """Each array's elements as JSON, one after the other. One element that no document can hold refuses the row."""
+    """Encode the elements of each array as JSON. An element that a document can't contain refuses the row."""
     lengths = pc.list_value_length(array).fill_null(0).to_numpy()
     inner = read_column(name, array.flatten(), element)
     texts, ends = inner.texts.to_pylist(), np.cumsum(lengths).tolist()
@@ -110,7 +113,7 @@ def id_parts(array: pa.Array, type_name: str) -> pa.BinaryArray:
             tag, texts = "b", pc.if_else(array, "1", "0")
         case "timestamp":
             times_us = microseconds(array)
-            # A time that no document can hold is refused; the id of its dead letter has always told of a number.
+            # A time that a document can't contain is refused; the id of its dead letter has always contained a number.
             tag, texts = pc.if_else(is_time_in_range(times_us), "t", "i"), times_us.cast(pa.string())
         case "string":
             tag, texts = "s", array.cast(pa.string())
@@ -121,24 +124,24 @@ def id_parts(array: pa.Array, type_name: str) -> pa.BinaryArray:
 
 
 def join_texts(parts: Sequence[pa.Array | bytes]) -> pa.BinaryArray:
-    """Return for each row its texts in a row; bytes stand in every row."""
+    """Concatenate the values of each row. `bytes` are added to every row."""
     known = [pa.scalar(part, pa.binary()) if isinstance(part, bytes) else part for part in parts]
     return pc.binary_join_element_wise(*known, pa.scalar(b"", pa.binary()))
 
 
 def bytes_between(texts: pa.BinaryArray, first: int, next_: int) -> bytes:
-    """Return a copy of the texts of the rows from `first` to before `next_`, one after the other, as Arrow holds them."""
+    """Return a copy of the concatenated values of the rows from `first` to before `next_`, as Arrow stores them."""
     ends = text_ends(texts)
     return bytes(memoryview(texts.buffers()[2])[ends[first] : ends[next_]]) if next_ > first else b""
 
 
 def text_ends(texts: pa.BinaryArray) -> Any:
-    """Return where the texts begin and end in their buffer: text n from [n] to before [n + 1]."""
+    """Return the offsets of the values in their buffer: value n is from [n] to before [n + 1]."""
     return np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
 
 
 def microseconds(array: pa.Array) -> pa.Int64Array:
-    """Return microseconds since 1970 UTC (or null) for each timestamp; one without a zone is UTC."""
+    """Return microseconds since 1970 UTC (or null) for each timestamp. A timestamp without a zone is UTC."""
     return array.cast(pa.timestamp("us", tz=array.type.tz)).cast(pa.int64())
 
 
@@ -157,12 +160,12 @@ def _json_texts(values: list[Any]) -> pa.BinaryArray:
 
 
 def is_time_in_range(times_us: pa.Int64Array) -> pa.BooleanArray:
-    """Which times, in microseconds since 1970 UTC, lie in the years 1 to 9999."""
+    """Return a mask of the times, in microseconds since 1970 UTC, that are in the years 1 to 9999."""
     return pc.and_(pc.greater_equal(times_us, TIME_US_MIN), pc.less_equal(times_us, TIME_US_MAX))
 
 
 def iso_texts(times_us: pa.Int64Array, inside: pa.BooleanArray) -> pa.StringArray:
-    """Return what `format_timestamp` gives for each time inside the range."""
+    """Return the result of `format_timestamp` for each time in the range."""
     known = pc.if_else(inside, times_us, 0)
     texts = pc.utf8_replace_slice(known.cast(pa.timestamp("us")).cast(pa.string()), 10, 11, "T")
     is_whole = pa.array(known.fill_null(0).to_numpy() % 1000 == 0)

@@ -1,4 +1,4 @@
-"""The contract of a result writer: it writes rows of a stage and reports what became of each."""
+"""The contract of a result writer: it writes rows of a stage and reports the outcome of each."""
 
 from __future__ import annotations
 
@@ -10,39 +10,40 @@ import pyarrow as pa
 
 WINDOW_START, WINDOW_END = "@window_start_ms", "@window_end_ms"
 PROBLEM = "@problem"
-"""Why a result cannot be used; null for a good one."""
+"""Reason why a result can't be used. Null for a good result."""
 EVENT_US, PARTITION, OFFSET, ELEMENT = "@event_us", "@partition", "@offset", "@element"
-"""Of a record: its event time in microseconds since 1970 UTC, and where it stands in the log."""
+"""Columns of a record: its event time in microseconds since 1970 UTC, and its position in the log."""
 LATE = "@late"
-"""Of a record that comes to a window whose results are revised: true if it came behind the watermark, else null."""
+"""Column of a record for a window whose results are revised: true if it arrived after the watermark, else null."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A result that the store will never accept as it is. The caller writes a dead letter for it (reason `result`)."""
+    """A result that the store will never accept. The caller writes a dead letter for it (reason `result`)."""
 
     id: str
     index: str | None
-    """None when the window end lies outside the years 1 to 9999, so that no index can be named."""
+    """None if the window end is outside the years 1 to 9999, so that it has no index."""
     status: int | None
-    """The HTTP status of the store's answer; None when the row was refused before it was sent."""
+    """HTTP status of the store's answer. None if the row was refused before it was sent."""
     type: str
-    """The store's error type, as `document_parsing_exception`, or `non_finite_number` or `timestamp_out_of_range`."""
+    """Error type of the store, for example `document_parsing_exception`, or `non_finite_number` or
+    `timestamp_out_of_range`."""
     reason: str
     source: bytes
-    """The document as JSON; what JSON can't hold (NaN, infinity) stands there as a string."""
+    """The document as JSON. Values that JSON doesn't have (NaN, infinity) are strings."""
 
 
 @dataclass(slots=True)
 class WriteReport:
-    """What became of the rows of one write: created + already + len(refused) is their number."""
+    """Outcome of the rows of one write: created + already + len(refused) is their number."""
 
     created: int = 0
     already: int = 0
-    """Already in the store with the same content: an earlier, unfinished attempt wrote them."""
+    """Results that are already in the store with the same content: an earlier, unfinished attempt wrote them."""
     refused: list[Refused] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
-    """Of a CommittedWriter: what its `commit` must be told."""
+    """Argument for `commit` of a CommittedWriter."""
     stored: dict[str, int] = field(default_factory=dict)
     """Store -> number of rows that it contains now, created or already present: `index NAME`, `table NAME`, `files STAGE PATH`.
     Empty if a later start can't count them."""
@@ -57,54 +58,61 @@ class WriteReport:
 
 
 class ResultWriter(Protocol):
-    """Runs inside Spark's Python workers, so it must pickle and may open its connections only when it writes."""
+    """Runs inside Spark's Python workers, so it must pickle, and may open its connections only when it writes."""
 
     def write_batches(
         self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int, slice_digest: str = ""
     ) -> WriteReport:
-        """Return only when every row is durable in the store or refused by it; doing it again changes nothing.
+        """Return when every row is durable in the store or refused by it. Idempotent.
 
-        `emission` is the number of the slice, and `slice_digest` is the digest of the slice (`SliceRow.digest`). A store that
-        keeps the number should keep the digest too: a start compares both with the ledger.
+        `emission` is the number of the slice, and `slice_digest` is the digest of the slice (`SliceRow.digest`). A
+        store that keeps the number should keep the digest too: a start compares both with the ledger.
 
-        A batch has the columns `@window_start_ms` and `@window_end_ms` (int64: milliseconds since 1970 UTC), the by fields and
-        the aggregates by their names; others are ignored. A row with a text in a column `@problem` has no result: leave it
-        out before. A batch of records has, instead of the window's times, `@event_us` (int64: microseconds), `@partition`
-        (int32), `@offset` (int64) and `@element` (int32, null where the whole record is the row).
+        A batch has the columns `@window_start_ms` and `@window_end_ms` (int64: milliseconds since 1970 UTC), the by
+        fields, and the aggregates by their names. Other columns are ignored. A row with a string in a column `@problem`
+        has no result: remove it before the call.
 
-        Raises IndexUnavailable when the store did not confirm in time (what was written stays and is found again by the
-        next attempt), Divergence when it holds another value under the same id.
+        A batch of records has these columns instead of the window's times: `@event_us` (int64: microseconds),
+        `@partition` (int32), `@offset` (int64), and `@element` (int32, null if the row is the complete record).
+
+        Raises IndexUnavailable if the store did not confirm in time; the written rows stay and are found by the next
+        attempt. Raises Divergence if the store contains another value under the same id.
         """
         ...
 
 
 @runtime_checkable
 class CommittedWriter(Protocol):
-    """A StoreWriter whose rows count only when the driver says so, after all of a slice are durable."""
+    """A StoreWriter whose rows count only after a commit by the driver, when all rows of a slice are durable."""
 
     @property
     def place(self) -> str:
-        """Tells it from the others of the job."""
+        """Name that distinguishes it from the other writers of the job."""
         ...
 
     def commit(self, emission: int, epoch: int, parts: Sequence[str], slice_digest: str = "") -> None:
-        """Called in the driver when every task of the slice has ended well, before the slice's checkpoint; not where there are no
-        parts. `parts`: those of all reports, in any order. Doing it again, also by a later run with another split of the same
-        rows, changes nothing.
+        """Commit the rows of a slice. Idempotent, also for a later run that splits the same rows differently.
 
-        Raises TransientError, and Divergence when other rows are committed for this emission.
+        Called in the driver when every task of the slice has succeeded, before the slice's checkpoint. Not called
+        without parts.
+
+        Args: parts: Parts of all reports, in any order.
+
+        Raises TransientError, and Divergence if other rows are committed for this emission.
         """
         ...
 
 
 class StoreWriter(ResultWriter, Protocol):
-    """A ResultWriter over a store that has to be set up."""
+    """A ResultWriter over a store that must be set up."""
 
     def prepare(self, next_end_ms: int | None) -> None:
-        """Called in the driver before a run's first write: set the store up, or raise what would make every write fail.
+        """Set the store up, or raise the error that every write would raise. Called in the driver before a run's first
+        write.
 
-        `next_end_ms`: where the first window ends that may still give a result; of records, the first event time that one may
-        have. None: any may.
+        Args: next_end_ms: End of the first window that may still have a result; for records, their first possible event
+        time. None for any.
+
         Raises IndexUnavailable, IndexMisconfigured, Conflict.
         """
         ...

@@ -265,7 +265,7 @@ def test_a_field_of_another_type_conflicts_only_when_an_index_holds_it(emit: Emi
     writer.write_batches([stage_batch(longs.fields, [("a", 1)])], 1, 1)
     before = emit.template()
     with pytest.raises(
-        Conflict, match=f"index {emit.name}-2024.05 holds load as long, and this pipeline makes it double"
+        Conflict, match=f"index {emit.name}-2024.05 has load as long, but in this pipeline it is double"
     ):
         emit.ensure(doubles)
     assert emit.template() == before
@@ -313,11 +313,11 @@ def test_an_index_takes_a_replica_as_soon_as_there_is_a_node_for_it(emit: Emit) 
         ({"index.blocks.read_only": True}, r"cluster_block_exception.*; lift the block: PUT /{index}/_settings"),
         (
             {"index.default_pipeline": "gone"},
-            r"pipeline with id \[gone\] does not exist; make the ingest pipeline, or take it",
+            r"pipeline with id \[gone\] does not exist; create the ingest pipeline, or remove it",
         ),
         (
             {"index.final_pipeline": "gone"},
-            r"pipeline with id \[gone\] does not exist; make the ingest pipeline, or take it",
+            r"pipeline with id \[gone\] does not exist; create the ingest pipeline, or remove it",
         ),
     ],
     ids=str,
@@ -364,7 +364,7 @@ def test_a_full_disk_puts_results_off_until_it_has_room(emit: Emit) -> None:
         later = stage_batch(shape.fields, [("c", 1)])
         return ""
 
-    assert re.search(r"not taken 1 of 1 documents.*429 cluster_block_exception", refusal() or refusal())
+    assert re.search(r"not accepted 1 of 1 documents.*429 cluster_block_exception", refusal() or refusal())
     emit.call("PUT", f"/{index}/_settings", {"index.blocks.read_only_allow_delete": None})
     assert writer.write_batches([later], 1, 2).created == 1
 
@@ -426,9 +426,11 @@ def test_an_index_that_was_deleted_with_its_results_does_not_come_back_empty(emi
     emit.call("DELETE", f"/{index}")
     emit.call("DELETE", f"/_index_template/strandline-{emit.name}")
     for epoch in (1, 2):
-        with pytest.raises(IndexMisconfigured, match=f"index {index} is gone, with the results that job job emitted"):
+        with pytest.raises(
+            IndexMisconfigured, match=f"index {index} no longer exists, with the results that job job emitted"
+        ):
             writer.write_batches([batch], epoch, 2)
-    with pytest.raises(IndexMisconfigured, match=f"index {index} is gone"):
+    with pytest.raises(IndexMisconfigured, match=f"index {index} no longer exists"):
         writer.prepare(None)
     assert emit.call("GET", f"/{emit.name}-*") == {}
     emit.call("PUT", f"/{index}")  # an operator gives the results up

@@ -150,6 +150,6 @@ def test_an_index_that_is_gone_is_made_again_and_restored(lab: AuditLab) -> None
     before = stored(lab)
     newest = max(lab.ledger.result_indices(NAME) & {f"{NAME}-tens-2026.10", f"{NAME}-tens-2026.11"})
     request(lab.settings.elasticsearch_url, "DELETE", f"/{newest}", timeout_s=60)
-    assert f"index {newest} is gone" in failed_start(lab)
+    assert f"index {newest} no longer exists" in failed_start(lab)
     restore(lab)
     assert stored(lab) == before

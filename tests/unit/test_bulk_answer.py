@@ -81,10 +81,10 @@ def test_what_the_server_answered(name: str) -> None:
         ("closed_by_alias", "open it: POST /p-1/_open"),
         ("block_write", "lift the block: PUT /p-1/_settings"),
         ("block_read_only", "lift the block: PUT /p-1/_settings"),
-        ("default_pipeline_missing", "make the ingest pipeline, or take it off the index: PUT /p-1/_settings"),
+        ("default_pipeline_missing", "create the ingest pipeline, or remove it from the index: PUT /p-1/_settings"),
         ("too_many_shards", "raise that setting"),
         ("invalid_index_name", "emit under another name"),
-        ("alias_without_write_index", "mend what the answer names"),
+        ("alias_without_write_index", "fix the cause that the answer names"),
     ],
 )
 def test_what_stops_an_emission_names_the_remedy(name: str, remedy: str) -> None:
@@ -163,5 +163,5 @@ def test_an_answer_that_does_not_account_for_every_document_settles_nothing(answ
 
 @pytest.mark.parametrize("more", [{"_id": "id-2"}, {"_index": ".fs-emit"}])
 def test_a_document_that_went_elsewhere_stops_the_write(more: dict[str, Any]) -> None:
-    with pytest.raises(PermanentError, match="elsewhere"):
+    with pytest.raises(PermanentError, match="redirects it"):
         read_bulk_answer({"items": [item(ONE, 201, **more)]}, [ONE])

@@ -206,7 +206,7 @@ def test_names_that_cannot_be_a_field(name: str) -> None:
         ((), (), "empty"),
         ((("n", "string"),), (("n", "long"),), "two results"),
         ((), (("n", "array<float>"),), "no mapping"),
-        ((("n", "array<long>"),), (), "no key is made"),
+        ((("n", "array<long>"),), (), "can't be a key"),
         ((("window", "string"),), (("n", "long"),), "cannot name a result"),
         ((("_id", "string"),), (("n", "long"),), "cannot name a result"),
     ],

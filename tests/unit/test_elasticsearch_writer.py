@@ -104,7 +104,7 @@ def test_giving_up_names_what_is_open_and_keeps_to_the_deadline(
 ) -> None:
     index.item_errors[IDS[7]] = [(429, "es_rejected_execution_exception")] * 100_000
     started = time.monotonic()
-    with pytest.raises(IndexUnavailable, match=r"not taken 1 of 10 documents within 0.5 s.*429 es_rejected"):
+    with pytest.raises(IndexUnavailable, match=r"not accepted 1 of 10 documents within 0.5 s.*429 es_rejected"):
         replace(writer, deadline_s=0.5).write_batches([BATCH], 1, 1)
     assert time.monotonic() - started < stretched(5)
     assert len(index.documents) == 9, "the others are in"
@@ -123,7 +123,7 @@ def test_an_absent_server_is_unavailable(index: RefusingIndex) -> None:
     [
         (Fault.FORBIDDEN, "answered 403"),
         (Fault.STRANGER, "is not Elasticsearch"),
-        (Fault.REDIRECT, "leads it elsewhere"),
+        (Fault.REDIRECT, "redirects it"),
     ],
 )
 def test_what_repeating_cannot_help_stops_at_once(
@@ -180,14 +180,14 @@ def test_what_speaks_of_the_store_stops_the_write_and_makes_no_dead_letter(
         IDS[2]: [(400, "index_closed_exception")],
         IDS[3]: [(400, "an_answer_of_a_later_release")],
     }
-    with pytest.raises(IndexMisconfigured, match=r"POST /emit-2024.05/_open\. No result was given up"):
+    with pytest.raises(IndexMisconfigured, match=r"POST /emit-2024.05/_open\. No result was lost"):
         writer.write_batches([BATCH], 1, 1)
     assert len(index.sent) == 1, "nothing is repeated in vain"
 
 
 def test_a_request_that_is_refused_names_the_remedy(index: RefusingIndex, writer: ElasticsearchWriter) -> None:
     index.faults = [Fault.FORBIDDEN]
-    with pytest.raises(IndexMisconfigured, match=r"answered 403 told_to_fail.*; give the user.*the rights create_doc"):
+    with pytest.raises(IndexMisconfigured, match=r"answered 403 told_to_fail.*; grant the user.*the rights create_doc"):
         writer.write_batches([BATCH], 1, 1)
     writer.write_batches([BATCH], 1, 1)
     index.read_statuses = [401]

@@ -100,10 +100,10 @@ def test_a_window_over_the_second_stream_alone_reads_nothing_of_the_first() -> N
             "[{from: [a, c], emit: [{elasticsearch: m}]}]",
             "no step above is called 'c', and it is not one of the streams",
         ),
-        ("[{from: a, emit: [{stream: b}]}]", "'b' is what this pipeline reads"),
+        ("[{from: a, emit: [{stream: b}]}]", "this pipeline reads 'b'"),
         (
             "[{from: b, emit: [{sink: {use: x, name: y}}]}]",
-            "a sink that a package brings is told of a record's partition and offset, not of its stream",
+            "a sink of a package doesn't get a record's stream",
         ),
         (
             "[{from: a, window: {name: d, tumbling: 2h, by: [k], aggregate: {n: count(*)}}, emit: [{elasticsearch: d}]}]",

@@ -139,9 +139,11 @@ def test_an_index_that_is_gone_is_not_made_again(index: RefusingIndex, writer: E
     writer.write_batches([BATCH], 1, 1)
     indices_of(index).clear()
     for epoch in (1, 2):
-        with pytest.raises(IndexMisconfigured, match=rf"index {MAY_INDEX} is gone.*job backfill job --missing"):
+        with pytest.raises(
+            IndexMisconfigured, match=rf"index {MAY_INDEX} no longer exists.*job backfill job --missing"
+        ):
             writer.write_batches([BATCH], epoch, 2)
-    with pytest.raises(IndexMisconfigured, match="is gone"):
+    with pytest.raises(IndexMisconfigured, match="no longer exists"):
         writer.prepare(None)
     assert indices_of(index) == {}
 
@@ -179,7 +181,7 @@ def test_an_index_that_was_made_and_not_remembered_is_remembered_by_who_writes_t
     writer.write_batches([BATCH], 2, 2)
     assert made.held == {MAY_INDEX}
     indices_of(index).clear()
-    with pytest.raises(IndexMisconfigured, match="is gone"):
+    with pytest.raises(IndexMisconfigured, match="no longer exists"):
         writer.write_batches([BATCH], 3, 3)
 
 
@@ -190,7 +192,7 @@ def test_the_newest_index_may_be_deleted_once_nothing_goes_there_any_more(
     del indices_of(index)[JUNE_INDEX]
     writer.prepare(JULY_MS)
     for may_come_ms in (None, JULY_MS - 1, MAY_1_NOON_MS):
-        with pytest.raises(IndexMisconfigured, match=f"index {JUNE_INDEX} is gone"):
+        with pytest.raises(IndexMisconfigured, match=f"index {JUNE_INDEX} no longer exists"):
             writer.prepare(may_come_ms)
 
 
@@ -204,7 +206,7 @@ def test_a_job_whose_event_time_has_come_to_the_end_of_the_year_9999_starts_agai
     for emitted_ms in (last_end_ms, YEAR_10000_MS, YEAR_10000_MS + 10**12):  # silence moves it on
         writer.prepare(minutes.first_end(emitted_ms))
     indices_of(index).clear()
-    with pytest.raises(IndexMisconfigured, match=r"index emit-9999.12 is gone"):
+    with pytest.raises(IndexMisconfigured, match=r"index emit-9999.12 no longer exists"):
         writer.prepare(YEAR_10000_MS)
 
 
@@ -261,7 +263,7 @@ def test_a_run_s_writers_remember_in_the_ledger_and_travel(index: RefusingIndex,
         assert pickle.loads(pickle.dumps(writer)).write_batches([BATCH], 1, 1).created == 1
         assert ledger.result_indices("job") == {MAY_INDEX}
         indices_of(index).clear()
-        with pytest.raises(IndexMisconfigured, match="is gone"):
+        with pytest.raises(IndexMisconfigured, match="no longer exists"):
             writer.prepare(None)
 
 

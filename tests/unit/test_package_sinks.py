@@ -114,7 +114,13 @@ def test_sql_names_it_like_the_other_sinks() -> None:
 @pytest.mark.parametrize(
     ("emit", "entry_point", "module", "error", "message"),
     [
-        ("stone:pad", "other = acme_more:S", "", InvalidSettings, "brings a sink 'stone' (entry points of strandline"),
+        (
+            "stone:pad",
+            "other = acme_more:S",
+            "",
+            InvalidSettings,
+            "provides a sink 'stone' (entry points of strandline",
+        ),
         (
             "arrow:all",
             "arrow = acme_more:S",

@@ -485,7 +485,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         (
             "elasticsearch: turbine-hour}",
             "elasticsearch: {name: h, replicas: 2-1}}",
-            ":23: steps[4].emit[0].elasticsearch.replicas: '2-1' is no number of replicas; write one from 0 to 100",
+            ":23: steps[4].emit[0].elasticsearch.replicas: '2-1' is not a number of replicas; write a number from 0 to 100",
         ),
         (
             "elasticsearch: turbine-hour}",
@@ -505,7 +505,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         (
             "elasticsearch: turbine-hour}",
             "stream: turbines}",
-            ":23: steps[4].emit[0].stream: 'turbines' is what this pipeline reads; it would read its own results",
+            ":23: steps[4].emit[0].stream: this pipeline reads 'turbines', so it would read its own results",
         ),
         (
             "elasticsearch: turbine-hour}",
@@ -515,7 +515,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         (
             "peak: max(peak), share: avg(share)}\n    emit: [{elasticsearch: turbine-hour}",
             "Window_End: max(peak)}\n    emit: [{stream: hour}",
-            ":22: steps[4].window.aggregate.Window_End: 'Window_End' is what the window's times are called in a stream",
+            ":22: steps[4].window.aggregate.Window_End: 'Window_End' is the name of a window time in a stream",
         ),
         ("elasticsearch: turbine-hour}", "stream: h, elasticsearch: h}", ":23: steps[4].emit[0]: expected exactly one"),
         ("elasticsearch: turbine-hour}", "elastic: hour}", "unknown field 'elastic'; did you mean 'elasticsearch'?"),

@@ -359,7 +359,7 @@ MISTAKES: list[tuple[list[dict[str, Any]], str]] = [
         [{**STEPS[3], "name": "x"}, {"emit": [{"stream": "y"}], "name": "X"}],
         "a stage is already called 'x'; set another with",
     ),
-    ([{"emit": [{"stream": "farm"}]}], "'farm' is what this pipeline reads"),
+    ([{"emit": [{"stream": "farm"}]}], "this pipeline reads 'farm'"),
     (
         [{"where": "power > 1", "emit": [{"stream": "y"}]}],
         "'emit' is allowed with 'window' or 'join', or in its own step",
@@ -399,7 +399,7 @@ def test_a_stage_without_a_name_is_called_like_its_first_place(place: dict[str, 
 
 BAD_PLACES: list[tuple[dict[str, Any], str]] = [
     ({"files": {"path": "farm"}}, "expected an absolute directory, or a URI"),
-    ({"files": {"path": "s3://key:secret@bucket/farm"}}, "may hold no credentials"),
+    ({"files": {"path": "s3://key:secret@bucket/farm"}}, "must not contain credentials"),
     ({"files": {"path": "/farm", "format": "csv"}}, "parquet"),
     ({"sql": {"table": "farm; drop table farm"}}, "pattern"),
     ({"sql": {"table": "farm"}, "stream": "x"}, "expected exactly one of: elasticsearch, stream, files, sql, sink"),
@@ -425,7 +425,7 @@ def test_places_that_cannot_be_are_told(place: dict[str, Any], told: str) -> Non
 
 
 def test_no_field_of_a_table_is_called_like_a_column_of_the_platform() -> None:
-    with pytest.raises(InvalidDocument, match="begins like the platform's own columns"):
+    with pytest.raises(InvalidDocument, match="has the prefix of the platform's own columns"):
         pipeline_of([{"derive": {"strandline_id": "power"}}, {"emit": [{"sql": {"table": "farm"}}]}])
 
 
@@ -451,7 +451,7 @@ def test_a_field_of_a_table_has_a_name_that_postgresql_does_not_cut(steps: list[
     (problem,) = refused.value.problems
     assert (problem.path, problem.message) == (
         path,
-        f"'{LONG}' has 64 characters, and the name of a table's column at most 63; give it a shorter name, with 'derive' "
+        f"'{LONG}' has 64 characters, but a table's column can have at most 63; choose a shorter name, with 'derive' "
         "and 'drop' if it is a field of the stream",
     )
     spelled = json.loads(json.dumps(steps).replace(LONG, LONG[1:]))

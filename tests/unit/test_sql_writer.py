@@ -41,7 +41,7 @@ def test_a_database_that_fails_over_is_away(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(SqlWriter, "_insert", refused_at_first)
     assert writer.write_batches([batch_of(SHAPE, [1, 2])], 1, 1).created == 2
     refusals += [error] * 100
-    with pytest.raises(SinkUnavailable, match=r"takes no results now: (cannot execute|terminating)"):
+    with pytest.raises(SinkUnavailable, match=r"accepts no results now: (cannot execute|terminating)"):
         writer.write_batches([batch_of(SHAPE, [3])], 1, 1)
 
 
@@ -89,10 +89,10 @@ def test_what_no_row_is_to_blame_for_stops_the_job(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(
         SqlWriter, "_insert", says(sa.exc.ProgrammingError("INSERT", {}, errors.InsufficientPrivilege("not for you")))
     )
-    with pytest.raises(Conflict, match="table results takes no results: not for you"):
+    with pytest.raises(Conflict, match="table results accepts no results: not for you"):
         writer.write_batches([batch_of(SHAPE, [1, 2])], 1, 1)
     monkeypatch.setattr(
         SqlWriter, "_ensure_table", says(sa.exc.OperationalError("ALTER", {}, errors.TooManyColumns("at most 1600")))
     )
-    with pytest.raises(Conflict, match="table results takes no results: at most 1600"):
+    with pytest.raises(Conflict, match="table results accepts no results: at most 1600"):
         writer.prepare(None)

@@ -112,6 +112,11 @@ def test_code_of_a_page_is_not_read() -> None:
     assert "page.md:12: W1: " in str(found[0]) and "reported" in str(found[0])
 
 
+def test_an_example_in_a_docstring_is_not_read() -> None:
+    assert rules('def f():\n    """Return x.\n\n        told\n\n    See y.\n    """\n') == []
+    assert rules('def f():\n    """Return x.\n\n    Args: x: a\n        told\n    """\n') == ["W1"]
+
+
 def test_a_list_item_after_an_empty_line_is_read() -> None:
     assert rules("1. First.\n\n    - was told it\n", "page.md") == ["W1"]
 

@@ -1,7 +1,7 @@
-"""Puts saved objects into a running Kibana, over the API that its own page Saved objects uses.
+"""Imports saved objects into a running Kibana, with the API that its page Saved objects uses.
 
-Format: https://www.elastic.co/docs/api/doc/kibana/v8/operation/operation-importsavedobjects. An answer of 200 may still say that
-objects were refused.
+Format: https://www.elastic.co/docs/api/doc/kibana/v8/operation/operation-importsavedobjects. An answer of 200 may still
+report refused objects.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ class KibanaUnavailable(TransientError):
 
 
 class KibanaRefused(PermanentError):
-    """Kibana took not all of the objects."""
+    """Kibana didn't accept all objects."""
 
     code = "kibana_refused"
 
 
 def space_url(url: str, space: str) -> str:
-    """Where one of Kibana's spaces begins. `space` is its id; empty: the default one."""
+    """Return the base URL of one of Kibana's spaces. `space` is its id; empty for the default space."""
     return url.rstrip("/") + (f"/s/{space}" if space else "")
 
 
 def import_objects(url: str, objects: Sequence[SavedObject], *, space: str = "") -> int:
-    """Import the objects in place of those with the same ids; return how many Kibana took, which is all of them.
+    """Import the objects and replace those with the same ids. Return the number of imported objects, which is all of
+    them.
 
-    `space` as in `space_url`. Raises KibanaUnavailable and KibanaRefused.
+    `space`: see `space_url`. Raises KibanaUnavailable and KibanaRefused.
     """
     files = {"file": ("strandline.ndjson", as_ndjson(objects), "application/ndjson")}
     try:
@@ -60,18 +61,18 @@ def import_objects(url: str, objects: Sequence[SavedObject], *, space: str = "")
             body = read_body(answer, _ANSWER_BYTES_MAX)
     except (httpx.HTTPError, ResponseTooLarge) as error:
         raise KibanaUnavailable(
-            f"no Kibana answers at {url} ({error}); start it, or give its address by --kibana"
+            f"no Kibana answers at {url} ({error}); start it, or pass its address with --kibana"
         ) from error
     if answer.status_code >= 500:
         raise KibanaUnavailable(f"Kibana at {url} is not ready (status {answer.status_code}); try again in a moment")
     if answer.status_code != 200:
-        raise KibanaRefused(f"Kibana at {url} took nothing (status {answer.status_code}): {_reason(body)}")
+        raise KibanaRefused(f"Kibana at {url} accepted no objects (status {answer.status_code}): {_reason(body)}")
     told: Any = json.loads(body)
     if not told.get("success"):
         refusals = [_refusal(one) for one in told.get("errors", [])]
         more = "" if len(refusals) <= _REFUSALS_SHOWN else f" and {len(refusals) - _REFUSALS_SHOWN} more"
         raise KibanaRefused(
-            f"Kibana at {url} took {told.get('successCount', 0)} of {len(objects)} objects; refused: "
+            f"Kibana at {url} accepted {told.get('successCount', 0)} of {len(objects)} objects; refused: "
             f"{'; '.join(refusals[:_REFUSALS_SHOWN])}{more}"
         )
     return int(told["successCount"])

@@ -1,10 +1,10 @@
 """Charts and tables of Kibana Lens as plain data, each over one data view.
 
-A column names a field and what is done with it, and Kibana shows nothing, or an error, where the two don't fit. Therefore the
-only way to a column is through `Field`, which knows what its type allows.
+A column names a field and an operation. If they don't fit, Kibana shows nothing or an error. Therefore columns are
+created only through `Field`, which knows the operations that its type allows.
 
-Format: what Kibana 8.19 exports for panels of a dashboard (https://github.com/elastic/kibana, x-pack lens plugin, formBased
-datasource). Objects that say an older version are migrated at their import.
+Format: as Kibana 8.19 exports panels of a dashboard (https://github.com/elastic/kibana, x-pack lens plugin, formBased
+datasource). Objects with an older version are migrated when they are imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Column = dict[str, Any]
 Operation = Literal["sum", "average", "min", "max"]
 
 RECORDS = "___records___"
-"""What a count counts."""
+"""Source field of a count of documents."""
 _LAYER = "results"
 _DATA_TYPES = {
     "keyword": "string",
@@ -27,7 +27,7 @@ _DATA_TYPES = {
     "boolean": "boolean",
     "date": "date",
 }
-"""What Lens calls the types of a mapping."""
+"""Type of a mapping -> its name in Lens."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,16 @@ class Field:
 
     @property
     def is_number(self) -> bool:
-        """Whether its values can be added up."""
+        """True if its values can be added up."""
         return _DATA_TYPES[self.type] == "number"
 
     @property
     def has_top_values(self) -> bool:
-        """Whether Lens finds its most frequent values: of text, numbers and booleans, not of dates."""
+        """True if Lens finds its most frequent values: for strings, numbers, and booleans, but not for dates."""
         return self.type != "date"
 
     def histogram(self) -> Column:
-        """The time axis. The field is a date."""
+        """Return the time axis. The field must be a date."""
         assert self.type == "date"
         return {
             "label": self.label,
@@ -63,7 +63,8 @@ class Field:
         }
 
     def top(self, size: int, by: str) -> Column:
-        """The values that have the most of column `by`, and one row for all others and one for those without a value."""
+        """Return the values with the most of column `by`, with one row for all others, and one for documents without a
+        value."""
         assert self.has_top_values
         return {
             "label": self.label,
@@ -88,13 +89,13 @@ class Field:
         }
 
     def measure(self, operation: Operation) -> Column:
-        """One number of all values. The field is a number."""
+        """Return one number of all values. The field must be a number."""
         assert self.is_number
         return _number_of(self.label, operation, self.name, empty_as_null=True)
 
 
 def count(label: str) -> Column:
-    """How many documents there are."""
+    """Return the column with the number of documents."""
     return _number_of(label, "count", RECORDS, empty_as_null=False)
 
 
@@ -128,7 +129,7 @@ class Chart:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """As a dashboard holds it, or a saved object of the type `lens`."""
+        """Attributes in a dashboard, or in a saved object of the type `lens`."""
         layer = {"columnOrder": list(self.columns), "columns": self.columns, "incompleteColumns": {}}
         return {
             "title": self.title,
@@ -148,8 +149,8 @@ class Chart:
 def over_time(
     title: str, view: str, time: Field, key: Field | None, measure: Column, *, as_bars: bool, top: int
 ) -> Chart:
-    """A measure over time, one series for each of the `top` values of the key."""
-    # The key comes first: these are the top values of the whole time, and not others in each of its parts.
+    """Return a chart of a measure over time, with one series for each of the `top` values of the key."""
+    # The key is first: then these are the top values of the whole time, and not other values in each of its parts.
     columns = {} if key is None else {"key": key.top(top, by="measure")}
     columns |= {"time": time.histogram(), "measure": measure}
     layer = {
@@ -170,7 +171,7 @@ def over_time(
 
 
 def table(title: str, view: str, keys: Sequence[Field], measures: Sequence[Column], *, top: int) -> Chart:
-    """The keys with the most of the first measure, a row each, with all measures."""
+    """Return a table of the keys with the most of the first measure, with all measures."""
     columns = {f"key-{number}": key.top(top, by="measure-0") for number, key in enumerate(keys)}
     columns |= {f"measure-{number}": measure for number, measure in enumerate(measures)}
     visualization = {
@@ -184,6 +185,6 @@ def table(title: str, view: str, keys: Sequence[Field], measures: Sequence[Colum
 
 
 def number(title: str, view: str, measure: Column) -> Chart:
-    """One number of the whole time that is looked at."""
+    """Return a panel with one number for the displayed time range."""
     visualization = {"layerId": _LAYER, "layerType": "data", "metricAccessor": "measure"}
     return Chart(title, view, "lnsMetric", {"measure": measure}, visualization)

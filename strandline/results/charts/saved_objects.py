@@ -1,13 +1,14 @@
-"""What Kibana needs to show a job's results: a data view and a search in Discover for each alias, and a dashboard. The same for
+"""Kibana objects that show a job's results: a data view and a Discover search for each alias, and a dashboard. Also for
 its dead letters, if they are in an index.
 
-- A data view names the alias and no pattern. Only the alias shows a window once: after a backfill its filters leave out what
-  was replaced, and a pattern such as `turbine-*` would count both, and mix minutes with hours.
-- Its time is `window.start`, not `@timestamp`, which is the window's end: a bar stands over the time that it tells of.
+- A data view uses the alias and no pattern. Only the alias shows a window once: after a backfill its filters hide the
+  replaced windows. A pattern such as `turbine-*` would count both, and mix minutes with hours.
+- Its time field is `window.start`, not `@timestamp`, which is the window's end: then a bar is above the time that it
+  represents.
 - The time of a dead letter is its log time: many have no readable event time.
-- The ids follow from the names, so a second import replaces what the first one made.
+- The ids are derived from the names, so a second import replaces the objects of the first one.
 
-Kibana 8.19 takes objects in older formats and migrates them. Each object here says in which version's format it is.
+Kibana 8.19 accepts objects in older formats and migrates them. Each object here contains the version of its format.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ WINDOW_START = Field("window.start", "date", "window start")
 WINDOW_END = Field("window.end", "date", "window end")
 EVENT_TIME = Field("@timestamp", "date", "event time")
 RECORDS_SIZE_MS = 1_000
-"""Of records, so much time is one point."""
+"""Time of one point in ms, for documents of records."""
 _CORE_VERSION = "8.8.0"
 _VERSIONS = {"index-pattern": "8.0.0", "search": "8.0.0", "dashboard": "8.9.0"}
 _GRID_COLUMNS = 48
 _SERIES_MAX = 10
 _ROWS_MAX = 100
 _CHARTS_MAX = 4
-"""Of the measures of one alias: the first ones. Discover shows all."""
+"""Maximum number of charts for the measures of one alias: the first measures. Discover shows all."""
 _REFRESH_MS = 10_000
 _WINDOWS_SHOWN = 240
-"""How many windows of the smallest size the dashboard's time goes back at first."""
+"""Initial time range of the dashboard, as a number of windows of the smallest size."""
 _WINDOW_MS = 60_000
-"""The size where there are no windows, but dead letters."""
+"""Size of a window for the time range if there are dead letters but no windows."""
 
 
 @dataclass(frozen=True)
@@ -52,53 +53,53 @@ class Measure:
     name: str
     type: str
     combined_by: Operation | None = None
-    """How the values of successive windows make the value of all of them. None if that isn't possible."""
+    """Operation that combines the values of successive windows. None if that isn't possible."""
 
 
 @dataclass(frozen=True)
 class ResultView:
-    """An alias, and what its documents have."""
+    """An alias and the fields of its documents."""
 
     alias: str
     stage: str
     size_ms: int
-    """Of the windows."""
+    """Size of the windows."""
     every_ms: int
-    """From one window's start to the next one's."""
+    """Time from one window's start to the next one's."""
     by: tuple[tuple[str, str], ...]
     """(name, type) of each key field."""
     measures: tuple[Measure, ...]
     has_window: bool = True
-    """Whether its documents are of windows; else each is of a record."""
+    """True if its documents describe windows, False if they describe records."""
     overlaps: bool = False
-    """Whether a record may be in several windows, so that their sums can't be added."""
+    """True if a record can be in several windows, so that their sums can't be added."""
     windows: str = ""
-    """Which windows, where their size doesn't say it."""
+    """Name of the windows, if it doesn't follow from their size."""
     begin_together: bool = False
-    """Whether several windows begin at once, so that their ends tell them apart."""
+    """True if several windows begin at the same time, so that only their ends differ."""
 
     @property
     def time(self) -> Field:
-        """The time of a document."""
+        """The time field of a document."""
         if self.begin_together:
             return WINDOW_END
         return WINDOW_START if self.has_window else EVENT_TIME
 
     @property
     def about(self) -> str:
-        """What a document tells of."""
+        """Name of the objects that the documents describe."""
         if not self.has_window:
             return "records"
         return self.windows or _size_text(self.size_ms)
 
     @property
     def id(self) -> str:
-        """Of the data view."""
+        """Id of the data view."""
         return f"strandline-{self.alias}"
 
     @property
     def keys(self) -> list[Field]:
-        """The key fields that can make the series of a chart."""
+        """The key fields that can be the series of a chart."""
         return [field for field in (_field(*one) for one in self.by) if field.has_top_values]
 
     @property
@@ -111,10 +112,11 @@ class ResultView:
 def saved_objects(
     job: str, views: Sequence[ResultView], *, has_dead_letters: bool, links: str = ""
 ) -> list[SavedObject]:
-    """Everything for one job, in the order in which Kibana may read it. Empty for a job with nothing in an index.
+    """Return all objects for one job, in the order in which Kibana can import them. Empty if none of its results are in
+    an index.
 
-    `has_dead_letters`: whether its dead letters are in one. `links`: the address of the REST API as browsers reach it, to which
-    documents then link; without it they don't.
+    Args: has_dead_letters: True if its dead letters are in an index. links: Address of the REST API for browsers, to
+    which documents then link. Empty for no links.
     """
     links = links.rstrip("/")
     objects = [one for view in views for one in (_view_of_results(view, links), _search_of_results(view, links))]
@@ -127,7 +129,7 @@ def saved_objects(
 
 @dataclass(frozen=True)
 class _Row:
-    """Panels beside each other, which together are as wide as the dashboard."""
+    """Adjacent panels, which together are as wide as the dashboard."""
 
     name: str
     height: int
@@ -136,7 +138,7 @@ class _Row:
 
 
 def as_ndjson(objects: Sequence[SavedObject]) -> str:
-    """As Kibana's page Saved objects reads it: one object a line."""
+    """Return the objects as Kibana's page Saved objects reads them: one per line."""
     return "".join(json.dumps(one, ensure_ascii=False, sort_keys=True) + "\n" for one in objects)
 
 
@@ -201,7 +203,7 @@ def _link(url: str, label: str) -> dict[str, Any]:
 
 
 _VALUE = "{{value}}"
-"""Where Kibana puts the field's value into an address."""
+"""Placeholder of the field's value in a URL."""
 _NUMBER_FORMATS: dict[str, dict[str, Any]] = {
     "double": {"id": "number", "params": {"pattern": "0,0.[000]"}},
     "long": {"id": "number", "params": {"pattern": "0,0"}},
@@ -231,7 +233,7 @@ def _search_of_dead_letters(job: str) -> SavedObject:
 
 
 def _search(id_: str, title: str, about: str, view: str, columns: list[str], time: Field) -> SavedObject:
-    """The documents of a data view in Discover, the youngest first."""
+    """Return the search for the documents of a data view in Discover, the youngest first."""
     reference = "kibanaSavedObjectMeta.searchSourceJSON.index"
     source = {"query": {"query": "", "language": "kuery"}, "filter": [], "indexRefName": reference}
     attributes = {
@@ -318,7 +320,7 @@ def _rows_of_dead_letters(job: str) -> Iterator[_Row]:
 
 
 def _dead_letters_id(job: str) -> str:
-    """Of the data view. No alias ends like it."""
+    """Return the id of the data view. No alias ends like it."""
     return f"strandline-{dead_letter_index(job)}"
 
 
@@ -330,9 +332,9 @@ _LOG_TIME = _dead_letter_field("@timestamp", "log time")
 
 
 def operation_of(measure: Measure, view: ResultView) -> Operation:
-    """What makes one value of those of several windows.
+    """Return the operation that combines the values of several windows.
 
-    An extreme stays one, sums and counts add up unless the windows overlap, and anything else is averaged.
+    An extreme stays an extreme, sums and counts are added unless the windows overlap, and other values are averaged.
     """
     operation = measure.combined_by or "average"
     return "average" if operation == "sum" and view.overlaps else operation

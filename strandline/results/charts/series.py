@@ -1,6 +1,6 @@
-"""Results over time, as a chart needs them: a few series of a bounded number of points, computed by Elasticsearch.
+"""Results over time for a chart: a few series with a bounded number of points, computed by Elasticsearch.
 
-It asks the alias, which shows each window once, and takes a window's start for its time: a point stands over what it tells of.
+The query uses the alias, which shows each window once. The time of a point is the start of its window.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _METRICS = {"sum": "sum", "average": "avg", "min": "min", "max": "max"}
 
 @dataclass(frozen=True)
 class SeriesQuery:
-    """What is to be drawn of an alias."""
+    """Query for the chart of an alias."""
 
     alias: str
     every_ms: int
-    """From one window to the next."""
+    """Time from one window to the next."""
     value: Field
     operation: Operation
-    """What makes one value of those of several windows."""
+    """Operation that combines the values of several windows."""
     by: Field | None
-    """One series for each of its values; None: one series."""
+    """Field for the series: one for each of its values. None for a single series."""
     series_max: int
     points_max: int
     time: Field = WINDOW_START
-    """Of a document."""
+    """Time field of a document."""
 
 
 @dataclass(frozen=True)
@@ -46,24 +46,24 @@ class Series:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What was found."""
+    """Result of a query."""
 
     from_ms: int | None = None
-    """Windows that start at this time or later; None when there is no result at all."""
+    """Lower bound of the windows' starts. None if there is no result."""
     to_ms: int | None = None
-    """The start of the youngest one."""
+    """Start of the youngest window."""
     step_ms: int = 0
-    """So much time is one point: one window, or several when there are more than points."""
+    """Time of one point: one window, or several if there are more windows than points."""
     results: int = 0
-    """All results in this time, also those of keys that are not drawn."""
+    """Number of results in this time, including those of keys that are not drawn."""
     series: list[Series] = field(default_factory=list)
 
 
 def read_series(url: str, query: SeriesQuery, from_ms: int | None, to_ms: int | None, windows: int) -> Drawn:
     """Read the series of the windows that start in `from_ms` to `to_ms`, both included.
 
-    Without `to_ms` up to the youngest result; without `from_ms` so many windows back. An alias without an index has no results.
-    Raises IndexUnavailable and RequestRefused.
+    Without `to_ms`, the range ends at the youngest result. Without `from_ms`, it has `windows` windows. An alias
+    without an index has no results. Raises IndexUnavailable and RequestRefused.
     """
     to_ms = _youngest(url, query, to_ms)
     if to_ms is None:
@@ -75,7 +75,7 @@ def read_series(url: str, query: SeriesQuery, from_ms: int | None, to_ms: int | 
 
 
 def _youngest(url: str, query: SeriesQuery, up_to_ms: int | None) -> int | None:
-    """When the youngest window starts that starts no later than this."""
+    """Return the start of the youngest window that starts no later than this. None if there is none."""
     body: dict[str, Any] = {"size": 0, "aggs": {"start": {"max": {"field": query.time.name}}}}
     if up_to_ms is not None:
         body["query"] = {"range": {query.time.name: {"lte": up_to_ms, "format": "epoch_millis"}}}
@@ -89,7 +89,7 @@ def _youngest(url: str, query: SeriesQuery, up_to_ms: int | None) -> int | None:
 
 
 def _step_ms(windows: int, query: SeriesQuery) -> int:
-    """The time of one point: whole windows, so many that the points are enough."""
+    """Return the time of one point: as many windows as needed to keep the number of points in the limit."""
     return -(-windows // query.points_max) * query.every_ms
 
 

@@ -1,16 +1,16 @@
-"""A dead letter becomes a document: its id and its content follow from the dead-letter stream and nothing else.
+"""A dead letter becomes a document: its id and its content depend only on the dead-letter stream.
 
 A document:
 
-    {"@timestamp": "2026-11-01T12:01:00.250Z",           when the dead letter was written, by Kafka's clock
+    {"@timestamp": "2026-11-01T12:01:00.250Z",                  when the dead letter was written, by Kafka's clock
      "reason": "schema", "step": "decode", "message": "...",
-     "stream": "turbines", "partition": 2, "offset": 4711,       where the record stands; of a result "index" and "document"
-     "element": 3,                                               of a record with several rows: the place of this one
+     "stream": "turbines", "partition": 2, "offset": 4711,       position of the record; "index" and "document" of a result
+     "element": 3,                                               index of the row, if the record has several rows
      "text": "{\"power\": -3", "bytes": "eyJwb3dlciI6IC0z", "size": 12,
-     "number": 17, "topic_id": "..."}                            its own place: `strandline dead-letters show JOB 17`
+     "number": 17, "topic_id": "..."}                            its own position: `strandline dead-letters show JOB 17`
 
-`text` is the bytes decoded, what is not UTF-8 as `\\xff`: its beginning, if it is long. `bytes` has all of them or is not there;
-the dead-letter stream always has all.
+`text` contains the decoded bytes, with `\\xff` for bytes that are not UTF-8; a long text is cut. `bytes` contains all
+bytes, or is missing. The dead-letter stream always contains all bytes.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from strandline.results.document import Document
 
 TEXT_CHARACTERS_MAX = 8_192
 BYTES_MAX = 32_768
-"""More of them are left out: an index of them would be as large as the log."""
+"""Maximum number of bytes in a document. With more, the index would be as large as the log."""
 _WORD = {"type": "keyword", "ignore_above": 8_191}
-"""A text from a header, which has 4,096 bytes at most. A longer one, which somebody else wrote, would be refused."""
+"""Mapping of a string from a header, which has at most 4,096 bytes. A longer one, which another program wrote, would be
+refused."""
 DEAD_LETTER_FIELDS: dict[str, dict[str, Any]] = {
     "@timestamp": {"type": "date"},
     "reason": _WORD,
@@ -56,15 +57,18 @@ _DIGITS_MAX = 18
 def dead_letter_document(
     index: str, topic_id: str, number: int, log_time_ms: int, headers: Mapping[str, str], value: bytes
 ) -> Document:
-    """The document of one dead letter. `number` is its offset in the dead-letter stream, whose id tells it from a later one of
-    the same name."""
+    """Return the document of one dead letter.
+
+    `number` is its offset in the dead-letter stream. The stream's id distinguishes it from a later stream with the same
+    name.
+    """
     source: dict[str, Any] = {
         "@timestamp": (_EPOCH + timedelta(milliseconds=log_time_ms)).isoformat(timespec="milliseconds"),
         **{name: headers[name] for name in _TEXTS if name in headers},
         **{name: int(headers[name]) for name in ("partition", "offset", "element") if _is_number(headers.get(name))},
     }
     if value:
-        # No character has more than four bytes.
+        # A character has at most four bytes.
         source["text"] = value[: 4 * TEXT_CHARACTERS_MAX].decode("utf-8", "backslashreplace")[:TEXT_CHARACTERS_MAX]
     if 0 < len(value) <= BYTES_MAX:
         source["bytes"] = base64.b64encode(value).decode("ascii")

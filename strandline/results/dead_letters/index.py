@@ -1,8 +1,8 @@
-"""The index of a job's dead letters: a copy of the newest of its dead-letter stream, for searches and Kibana.
+"""The index of a job's dead letters: a copy of the newest dead letters of its stream, for searches and Kibana.
 
-- A dead letter's id is its place in the stream, and it is only ever created: copied twice, it is there once.
-- How far has been copied stands in the index itself, so an index that is deleted is filled again.
-- Nothing but documents of one mapping gets in: no request makes the index by itself.
+- The id of a dead letter is its position in the stream, and it is only created: copied twice, it is stored once.
+- The progress of the copy is stored in the index itself, so an index that is deleted is filled again.
+- The index contains only documents of one mapping: no request creates the index implicitly.
 """
 
 from __future__ import annotations
@@ -22,22 +22,29 @@ from strandline.results.names import dead_letter_index, write_alias
 _TIMEOUT_S = 10.0
 _TEMPLATE = "/_index_template/strandline.dead-letters"
 _PRIORITY = 1_000
-"""Above every template of results: that of `turbine` matches `turbine-health.dead-letters`, and would give it its alias."""
+"""Priority above every template of results: the template of `turbine` matches `turbine-health.dead-letters`, and would
+add its alias."""
 _DELETED_AT_ONCE = 5_000
 _DONE = (ItemOutcome.CREATED, ItemOutcome.EXISTS)
 _AGAIN = (ItemOutcome.RETRY, ItemOutcome.NO_INDEX)
 
 
 class DeadLetterIndex:
-    """The index of one job. Every method raises IndexUnavailable, and RequestRefused or IndexMisconfigured where an operator has
-    to mend something."""
+    """The index of one job.
+
+    Every method raises IndexUnavailable. They raise RequestRefused or IndexMisconfigured if an operator must fix the
+    cause.
+    """
 
     def __init__(self, url: str, job: str) -> None:
         self._url = url
         self.name = dead_letter_index(job)
 
     def copied(self) -> dict[str, int]:
-        """Id of a dead-letter topic -> the number of its first dead letter not copied. Makes the index if there is none."""
+        """Return for each dead-letter topic, by id, the number of its first dead letter that isn't copied.
+
+        Creates a missing index.
+        """
         try:
             found = self._ask("GET", f"/{self.name}/_mapping")
         except RequestRefused as error:
@@ -49,24 +56,27 @@ class DeadLetterIndex:
         return held
 
     def remember(self, topic_id: str, number_next: int) -> None:
-        """Record how far has been copied. Call it only when all dead letters before that are in the index. A copier that wakes up
-        late records less than there is: then the next one copies some again, and leaves out none."""
+        """Record the progress of the copy. Call it only when all earlier dead letters are in the index.
+
+        A copier that was delayed can record less progress than was made. Then the next copier copies some again, and
+        omits none.
+        """
         self._ask("PUT", f"/{self.name}/_mapping", {"_meta": {"copied": {topic_id: number_next}}})
 
     def create(self, documents: Sequence[Document]) -> int:
-        """Create those that are not there yet; return how many were not. All are in the index when it returns."""
+        """Create the missing documents. Return how many were missing. All are in the index when it returns."""
         bulk = Bulk.of(documents)
         parameters = {"filter_path": "items.*.status,items.*._id,items.*._index,items.*.error", "require_alias": "true"}
         items = read_bulk_answer(self._bulk(bulk.body, parameters), documents)
         for item in items:
             if item.outcome in _DONE:
                 continue
-            said = f"index {self.name} did not take dead letter {item.document.id}: {item.status} {item.type}: {item.reason}"
+            said = f"index {self.name} did not accept dead letter {item.document.id}: {item.status} {item.type}: {item.reason}"
             raise IndexUnavailable(said) if item.outcome in _AGAIN else IndexMisconfigured(said)
         return sum(item.outcome is ItemOutcome.CREATED for item in items)
 
     def forget(self, before_ms: int, topic_id: str, before_number: int) -> int:
-        """Delete some of those that were written before this time or stand before this number in the stream; return how many."""
+        """Delete some of the documents that were written before `before_ms` or have a lower number. Return how many."""
         old = [
             {"range": {"@timestamp": {"lt": before_ms, "format": "epoch_millis"}}},
             {"bool": {"filter": [{"term": {"topic_id": topic_id}}, {"range": {"number": {"lt": before_number}}}]}},
@@ -77,11 +87,11 @@ class DeadLetterIndex:
             lines = "".join(f'{{"delete":{{"_index":"{self.name}","_id":"{hit["_id"]}"}}}}\n' for hit in hits)
             self._bulk(
                 lines.encode(), {"filter_path": "errors", "refresh": "true"}
-            )  # what was not deleted is found again
+            )  # documents that were not deleted are found again
         return len(hits)
 
     def _make(self) -> None:
-        """Several may make it at once."""
+        """Create the index. Several processes may do this at the same time."""
         settings, aliases = INDEX_SETTINGS_DEFAULT.as_settings(), {write_alias(self.name): {"is_hidden": True}}
         body = {"settings": settings, "mappings": DEAD_LETTER_MAPPING, "aliases": aliases}
         # The aliases of a template are added to those of the request, so no other template may match.

@@ -1,1 +1,1 @@
-"""The index that shows windows while they are open: what they hold so far, outside of exactly-once."""
+"""The index that shows the preliminary results of open windows, without exactly-once guarantees."""

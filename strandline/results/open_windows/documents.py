@@ -1,4 +1,4 @@
-"""What a window that is open becomes: a document like its result, under an id of its own, in an index of its own."""
+"""An open window becomes a document like its result, with its own id, in its own index."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from strandline.results.document import DocumentShape, WindowHead, digest_of
 from strandline.results.names import open_index
 
 OPEN_WINDOWS_MAX = 10_000
-"""So many of one stage and bucket are shown at most: those that end first."""
+"""Maximum number of windows of one stage and bucket that are shown: those that end first."""
 
 
 @dataclass(frozen=True)
 class OpenShape(DocumentShape):
-    """The documents of one emission's open windows. An id is the hash of the result's parts with `open` before the window's
-    times, and its end is left out where it moves. So a window has one document, whatever run shows it and however it fills."""
+    """The documents of one emission's open windows.
+
+    The id is the hash of the result's parts with `open` before the window's times, without the end if it moves. So a
+    window has one document, whichever run shows it and however it fills.
+    """
 
     ends_move: bool = field(default=False, kw_only=True)
-    """Whether a window ends where its last record says."""
+    """True if a window's end depends on its last record."""
 
     @staticmethod
     def of(shape: DocumentShape, *, ends_move: bool) -> OpenShape:
-        """Those of the emission with this shape."""
+        """Return the shape for the open windows of the emission with this shape."""
         return OpenShape(**{one.name: getattr(shape, one.name) for one in fields(shape)}, ends_move=ends_move)
 
     @property

@@ -1,7 +1,8 @@
-"""The index of one emission's open windows, `NAME.open`: documents are overwritten as windows fill, and go when they have closed.
+"""The index of one emission's open windows, `NAME.open`: documents are overwritten as windows fill, and deleted when
+they have closed.
 
-Nothing here is exactly once, and nothing needs it: whatever is lost or left over, the next update or the next sweep puts right.
-An update never overwrites a later one: the number of its slice is the document's version.
+This index isn't exactly once, and doesn't need to be: the next update or the next sweep corrects missing and remaining
+documents. An update never overwrites a later one: the number of its slice is the document's version.
 """
 
 from __future__ import annotations
@@ -21,14 +22,18 @@ from strandline.results.open_windows.documents import OpenShape
 
 _TIMEOUT_S = 10.0
 _PRIORITY = 1_000
-"""Above every template of results: that of `turbine` matches `turbine-minute.open`, and would give it its alias."""
+"""Priority above every template of results: the template of `turbine` matches `turbine-minute.open`, and would add its
+alias."""
 _OVERTAKEN = 409
 _DELETED_AT_ONCE = 5_000
 
 
 class OpenIndex:
-    """One such index. Every method asks once, and raises IndexUnavailable, or RequestRefused or Conflict where an operator has to
-    mend something."""
+    """The open-window index of one emission.
+
+    Every method sends its requests once, and raises IndexUnavailable. They raise RequestRefused or Conflict if an
+    operator must fix the cause.
+    """
 
     def __init__(self, url: str, emit_name: str) -> None:
         self._url = url
@@ -36,8 +41,10 @@ class OpenIndex:
         self.name = open_index(emit_name)
 
     def make_sure(self, shape: OpenShape, settings: IndexSettings = INDEX_SETTINGS_DEFAULT) -> None:
-        """Make sure that the index is there, and takes documents of this shape. One that was made for others is made anew, for it
-        holds nothing that is not shown again."""
+        """Make sure that the index exists and accepts documents of this shape.
+
+        An index for other documents is recreated: all its documents will be shown again.
+        """
         mapping = build_mapping(shape)
         parameters = {"expand_wildcards": "all", "ignore_unavailable": "true"}
         found = self._ask("GET", f"/{self.name}", parameters=parameters)
@@ -59,8 +66,11 @@ class OpenIndex:
         make_index(self._url, self.name, self._emit_name, mapping, is_shown=False, settings=settings)
 
     def write(self, documents: Mapping[str, bytes], gone: Sequence[str], number: int) -> int:
-        """Put these documents (by id) in the place of what is there, and delete those of the ids in `gone`. `number`: of the
-        slice that they are of. Return how many the store did not take."""
+        """Write these documents (by id) over existing ones, and delete the documents in `gone`. Return how many the
+        store refused.
+
+        Args: number: Number of the slice of the documents.
+        """
         alias = f"{self.name}.write"
         lines: list[bytes] = []
         for identity, source in documents.items():
@@ -75,8 +85,11 @@ class OpenIndex:
         return sum(status >= 300 and status != _OVERTAKEN for status in statuses)
 
     def forget_closed(self, job: str, closes_ms: int | None) -> int:
-        """Delete some of the job's documents of windows that end at or before this time, or, without one, of all; return how
-        many were deleted: 0 also where the store takes no deletes now."""
+        """Delete some of the job's documents of windows that end at or before this time, or of all windows if it is
+        None.
+
+        Returns the number of deleted documents: 0 also if the store accepts no deletes now.
+        """
         try:
             self._ask("POST", f"/{self.name}/_refresh")
         except RequestRefused as error:

@@ -1,1 +1,1 @@
-"""The documents of records, where a stage emits records."""
+"""The documents of stages that emit records."""

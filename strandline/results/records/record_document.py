@@ -1,12 +1,12 @@
-"""A record becomes a document, where a stage emits records: as `document.py` does it for windows, from the row and nothing else.
+"""A record becomes a document if a stage emits records. Like for windows (`document.py`), it depends only on the row.
 
     {"@timestamp": "2024-05-01T12:00:07.250Z",                     the record's event time
-     "device": "t-17", "load": 0.83,                               the columns at the stage's place, by their names
+     "device": "t-17", "load": 0.83,                               the columns at the stage, by their names
      "strandline": {"job": "turbine-health", "stage": "raw", "version": 1, "epoch": 4, "emission": 1234,
                     "slice_digest": "9f86d081884c7d65", "stream": "turbines", "partition": 2, "offset": 88213}}
 
-Where the record was exploded, `strandline.element` says which element of its array the row is, from 0. In a stream the document
-also has `event_time`, behind `@timestamp`, unless a column has that name: a stream's schema is flat.
+If the record was exploded, `strandline.element` is the index of the row's element in its array, from 0. In a stream the
+document also has `event_time` after `@timestamp`, unless a column has that name, because a stream's schema is flat.
 """
 
 from __future__ import annotations
@@ -34,38 +34,44 @@ from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION
 
 _encode = msgspec.json.Encoder().encode
 _NO_INDEX = np.int64(-(10**9))
-"""The month of a time that no index has."""
+"""Value for the month of a time that has no index."""
 
 
 def record_document_id(
     job: str, stage: str, stream: str, partition: int, offset: int, element: int | None = None
 ) -> str:
-    """Return the id of a record's document, as `document_id` does of these parts in a row: `s` job, `s` stage, `s` stream,
-    `i` partition, `i` offset, and `i` element, or `n` where the whole record is the row."""
+    """Return the id of a record's document. See `document_id`.
+
+    The parts are: `s` job, `s` stage, `s` stream, `i` partition, `i` offset, and `i` element, or `n` if the row is the
+    complete record.
+    """
     return id_of_digest(digest_of((job, stage, stream, partition, offset, element)))
 
 
 @dataclass(frozen=True)
 class RecordShape(DocumentShape):
-    """What the documents of one emission of records have in common. `by` is empty; `aggregates` are the columns."""
+    """Properties that all documents of one emission of records share. `by` is empty; `aggregates` are the columns."""
 
     input_streams: tuple[str, ...] = field(kw_only=True)
-    """The streams that the pipeline reads. The partition of a row is its label (`partition_labels`), which says in which of
-    them the record stands."""
+    """The streams that the pipeline reads. The partition of a row is its label (`partition_labels`), which contains the
+    stream of the record."""
 
     @property
     def has_window(self) -> bool:
         return False
 
     def places(self, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], pa.Array]:
-        """Of each record the place of its stream among `input_streams`, and its partition."""
+        """Return for each record the index of its stream in `input_streams`, and its partition."""
         if len(self.input_streams) == 1:
             return np.zeros(batch.num_rows, np.int64), batch.column(PARTITION)
         labels = batch.column(PARTITION).to_numpy().astype(np.int64)
         return stream_place_of(labels), pa.array(partition_of(labels).astype(np.int32))
 
     def columns(self, batch: pa.RecordBatch, epoch: int, emission: int, slice_digest: str = "") -> DocumentColumns:
-        """Return the documents of all rows at once; the caller bounds the batch. It is as ResultWriter tells of records."""
+        """Return the documents of all rows.
+
+        The caller limits the size of the batch. For its columns see ResultWriter.
+        """
         times_us = batch.column(EVENT_US)
         inside = is_time_in_range(times_us)
         times = pc.if_else(inside, iso_texts(times_us, inside), times_us.cast(pa.string())).cast(pa.binary())
@@ -99,7 +105,7 @@ class RecordShape(DocumentShape):
     def _indices(
         self, times_us: npt.NDArray[np.int64], inside: npt.NDArray[np.bool_]
     ) -> tuple[list[str | None], npt.NDArray[np.int64]]:
-        """The distinct indices, by the months of event times, and which is each row's."""
+        """Return the distinct indices, by the months of event times, and the position of each row's index among them."""
         months = times_us.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
         found, codes = np.unique(np.where(inside, months, _NO_INDEX), return_inverse=True)
         stem = index_stem(self.emit_name, self.generation)

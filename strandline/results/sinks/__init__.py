@@ -1,1 +1,1 @@
-"""Stores of results beside the index and streams, and the contract that every sink keeps."""
+"""Stores of results in addition to the index and streams, and the contract of every sink."""

@@ -40,17 +40,17 @@ _FIELDS = (
 
 
 class SinkUnderTest(Protocol):
-    """A fresh, empty place of the sink."""
+    """A new, empty instance of the sink."""
 
     @property
     def shape_changes(self) -> dict[str, object]:
-        """What the shape of its documents needs: `emit_name`, and `is_elsewhere` where it is no index."""
+        """Changes to the shape of its documents: `emit_name`, and `is_elsewhere` if it isn't an index."""
 
     def writer(self, shape: DocumentShape) -> StoreWriter:
-        """A writer there."""
+        """Return a writer to the instance."""
 
     def ids(self) -> list[str]:
-        """The ids of all results that its readers see, as often as they see them."""
+        """Return the ids of all results that readers of the sink see, with duplicates."""
 
 
 def window_shape(sink: SinkUnderTest) -> DocumentShape:
@@ -63,7 +63,7 @@ def record_shape(sink: SinkUnderTest) -> RecordShape:
 
 
 def batch_of(shape: DocumentShape, rows: Sequence[int], load: float | None = None) -> pa.RecordBatch:
-    """These rows, over two days. `load`: of each, instead of its own."""
+    """Return these rows, over two days. `load`: one value for all rows, instead of their own."""
     times = [_NOON_MS + row % 2 * _DAY_MS for row in rows]
     if shape.has_window:
         columns = {
@@ -89,12 +89,13 @@ def batch_of(shape: DocumentShape, rows: Sequence[int], load: float | None = Non
 
 
 def check_sink(sink: SinkUnderTest, shape: DocumentShape) -> None:
-    """Raise AssertionError unless a writer of the sink does what ResultWriter, StoreWriter and CommittedWriter promise.
+    """Raise AssertionError unless a writer of the sink keeps the contracts of ResultWriter, StoreWriter, and
+    CommittedWriter.
 
-    1. It pickles, and `prepare` may be called again.
-    2. What is written is there once; written again by another run, in other pieces, it is there once.
-    3. A run that dies before the commit leaves nothing that counts twice.
-    4. A row that no store can hold is handed back, and spoils no other.
+    1. It pickles, and `prepare` can be called again.
+    2. A written result is stored once, also if another run writes it again in other pieces.
+    3. A run that crashes before the commit leaves no results that count twice.
+    4. A row that no store can contain is returned, and doesn't affect other rows.
     5. Another value under the same id is a Divergence, and changes nothing.
     """
     writer: StoreWriter = pickle.loads(pickle.dumps(sink.writer(shape)))  # noqa: S301
@@ -103,8 +104,8 @@ def check_sink(sink: SinkUnderTest, shape: DocumentShape) -> None:
     assert sink.ids() == [], "the sink must be empty before"
     rows = list(range(1, _ROWS + 1))
     wanted = sorted(one.id for one in shape.documents(batch_of(shape, rows), 1, 1) if isinstance(one, Document))
-    report = writer.write_batches([batch_of(shape, rows[:100])], 1, 1, _DIGESTS[1])  # dies here
-    assert report.rows == 100, f"of 100 rows the report tells of {report.rows}"
+    report = writer.write_batches([batch_of(shape, rows[:100])], 1, 1, _DIGESTS[1])  # crashes here
+    assert report.rows == 100, f"the report counts {report.rows} of 100 rows"
     for epoch, pieces in enumerate(([rows], [rows[:33], rows[33:]], [rows[200:], rows[:200]]), start=2):
         parts: list[str] = []
         for piece in pieces:
@@ -114,7 +115,7 @@ def check_sink(sink: SinkUnderTest, shape: DocumentShape) -> None:
         _commit(writer, 1, epoch, parts)
         assert sorted(sink.ids()) == wanted, f"after run {epoch} readers see {len(sink.ids())} of {len(wanted)} results"
     report = writer.write_batches([], 5, 2, _DIGESTS[2])
-    assert report.rows == 0, "of no rows the report tells of some"
+    assert report.rows == 0, "the report counts rows, but none were written"
     _check_refusals(sink, writer, shape, wanted)
     changed = batch_of(shape, rows, load=-1.0)
     try:

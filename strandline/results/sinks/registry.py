@@ -1,4 +1,4 @@
-"""The table of the sinks: those of Strandline by name, and those of packages by their entry points. Imports nothing heavy."""
+"""Table of the sinks: Strandline's own by name, and those of packages by their entry points. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from strandline.results.writer import StoreWriter
 
 GROUP = "strandline.sinks"
-"""Group of the entry points with which packages provide sinks."""
+"""Entry point group of packages that provide sinks."""
 PACKAGE = "sink"
 """Field of `emit` for sinks of packages."""
 SINKS = {
@@ -31,8 +31,8 @@ SINKS = {
         PACKAGE: "package",
     }.items()
 }
-"""Field of `emit` -> module of the sink, whose `SINK` is the instance. The order is that of messages, and SQL uses the first
-one if a statement names none."""
+"""Field of `emit` -> module of the sink, whose `SINK` is the instance. Messages use this order. SQL uses the first sink
+if a statement names none."""
 
 
 class Emission(Protocol):
@@ -93,15 +93,17 @@ def sink_of_store(store: str) -> Sink:
 
 
 def sink_of_stored(stored: str) -> tuple[Sink, str]:
-    """Return the sink of a name in `WriteReport.stored`, and the name without its first word. If no sink has such names, the
-    returned sink can't count results."""
+    """Return the sink of a name in `WriteReport.stored`, and the name without its first word.
+
+    If no sink has such names, the returned sink can't count results.
+    """
     word, _, name = stored.partition(" ")
     kind = next((kind for kind in SINKS if form_of(kind).stored_word == word), None)
     return (Sink(), name) if kind is None else _found(kind, name)
 
 
 def installed_sinks() -> dict[str, Sink]:
-    """Return name -> sink, of Strandline and of packages."""
+    """Return the sinks of Strandline and of packages by name."""
     own = {kind: form_of(kind) for kind in SINKS if kind != PACKAGE}
     return own | {use: _of_package(use) for use in _parts()}
 
@@ -123,7 +125,7 @@ def _of_package(use: str) -> Sink:
         known = ", ".join(sorted(_parts())) or "none"
         return _UnusableSink(
             InvalidSettings(
-                f"no installed package brings a sink '{use}' (entry points of {GROUP}: {known}); install it for the control "
+                f"no installed package provides a sink '{use}' (entry points of {GROUP}: {known}); install it for the control "
                 "service and for each executor"
             )
         )

@@ -49,7 +49,7 @@ class EmittedFields:
     inputs: frozenset[str]
     """Streams that the pipeline reads."""
     has_several_streams: bool
-    """True if records of another stream than the first one of the pipeline are emitted."""
+    """True if records of another stream than the pipeline's first one are emitted."""
     no_updates: str = ""
     """Reason why open windows can't be shown. Empty if they can."""
 
@@ -197,7 +197,7 @@ class Sink:
     ) -> Sequence[tuple[int, str]] | None:
         """Return (emission, digest of its slice) of the last emissions in the sink, from emission `first` on.
 
-        None if the sink can't be queried. Then a slice can be taken over by another version only if nothing was emitted.
+        None if the sink can't be queried. Then another version can take over a slice only if it emitted no results.
         Raises SinkUnavailable, InvalidSettings.
         """
         return None
@@ -212,7 +212,7 @@ class Sink:
         return None
 
     def stored(self, settings: Settings, request: StoredRequest) -> Sequence[StoredPart] | None:
-        """Return the parts in which an audit reads the results. None if the sink doesn't exist.
+        """Return the parts of the results, which an audit reads. None if the sink doesn't exist.
 
         Raises SinkUnavailable, InvalidSettings, and Conflict if the results can't be read as those of a job.
         """
@@ -242,4 +242,4 @@ def own_names_problems(emitted: EmittedFields) -> Iterator[tuple[Path, str]]:
     """Yield the problems of a sink whose rows have Strandline's columns next to the fields."""
     for name, _ in emitted.fields:
         if name.lower().startswith(OWN_PREFIX):
-            yield ("emit",), f"'{name}' begins like the platform's own columns ({OWN_PREFIX}); rename it"
+            yield ("emit",), f"'{name}' has the prefix of the platform's own columns ({OWN_PREFIX}); rename it"

@@ -1,8 +1,9 @@
-"""Results as typed columns, for stores that have types: files and tables. A result that no document can hold is refused here,
-too, so that one rule holds for every store.
+"""Results as typed columns, for stores with types: files and tables.
 
-The platform's own columns begin with `strandline_`: `id`, the document's; `time`, its `@timestamp`; `window_start` and
-`window_end`, or of a record `stream`, `partition`, `offset` and `element`; `job`, `stage`, `version`, `emission`, `slice_digest`.
+A result that a document can't contain is refused here, too, so that one rule applies to every store. The platform's own
+columns begin with `strandline_`: `id` and `time` (id and `@timestamp` of the document), `window_start` and
+`window_end`, `job`, `stage`, `version`, `emission`, `slice_digest`. Records have `stream`, `partition`, `offset`, and
+`element` instead of the window's times.
 """
 
 from __future__ import annotations
@@ -23,22 +24,25 @@ from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, WINDOW_END, WIN
 ID = f"{OWN_PREFIX}id"
 TIME = f"{OWN_PREFIX}time"
 ATTEMPT_COLUMNS = frozenset(f"{OWN_PREFIX}{name}" for name in ("version", "emission", "slice_digest"))
-"""They say which run wrote a row, and are not part of the result."""
+"""Columns that identify the run that wrote a row, and are not part of the result."""
 _MOMENT = pa.timestamp("us", "UTC")
 _DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True)
 class TypedRows:
-    """The rows that a store can take, in their order, and those that none can."""
+    """The rows that a store can accept, in their order, and the refused ones."""
 
     table: pa.RecordBatch
     documents: DocumentColumns
-    """Of the same rows; they say nothing of who wrote them."""
+    """Documents of the same rows, without the fields of the run that writes them."""
     refused: list[Refused]
 
     def digest(self) -> int:
-        """A number that follows from the rows and not from their order: that of several pieces is the sum."""
+        """Return a number that depends on the rows and not on their order.
+
+        The digest of several pieces is the sum of theirs.
+        """
         total = 0
         sources = join_texts([self.documents.ids.cast(pa.binary()), *self.documents.pieces]).to_pylist()
         for source in sources:
@@ -47,7 +51,7 @@ class TypedRows:
 
 
 def own_columns(shape: DocumentShape) -> dict[str, str]:
-    """The platform's own columns with their types, as a stream's schema names them."""
+    """Return the platform's own columns with their types, as in a stream's schema."""
     times = {"window_start": "timestamp", "window_end": "timestamp"}
     places = {"stream": "string", "partition": "integer", "offset": "long", "element": "integer"}
     names = {"id": "string", "time": "timestamp", **(times if shape.has_window else places)}
@@ -59,7 +63,7 @@ def own_columns(shape: DocumentShape) -> dict[str, str]:
 def typed_rows(
     shape: DocumentShape, batch: pa.RecordBatch, epoch: int, emission: int, slice_digest: str = ""
 ) -> TypedRows:
-    """The rows of a batch, which is as ResultWriter tells."""
+    """Return the rows of a batch. For its columns see ResultWriter."""
     documents = replace(shape, version=0).columns(batch, 0 if shape.is_once else epoch, 0)
     good, refused = documents.sorted_out()
     if refused:

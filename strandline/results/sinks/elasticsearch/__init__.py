@@ -1,1 +1,1 @@
-"""Elasticsearch: monthly indices behind an alias."""
+"""Elasticsearch: monthly indices with an alias."""

@@ -26,9 +26,9 @@ from strandline.results.names import check_emit_name
 
 REPLICAS_MAX = 100
 REFRESH_INTERVAL_MS_MIN = 100
-"""More often costs more than the writing itself."""
+"""A shorter interval costs more than the writing itself."""
 UPDATES_MS_MIN = 5_000
-"""More often would be much writing for what is only in passing."""
+"""A shorter interval would cause many writes of preliminary results."""
 
 
 def _replicas(value: object) -> object:
@@ -38,8 +38,8 @@ def _replicas(value: object) -> object:
     elif isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= REPLICAS_MAX:
         return value
     raise ValueError(
-        f"{value!r} is no number of replicas; write one from 0 to {REPLICAS_MAX}, or bounds within which it follows the number "
-        f"of nodes, as 0-1 or 0-all"
+        f"{value!r} is not a number of replicas; write a number from 0 to {REPLICAS_MAX}, or bounds for one replica per "
+        f"additional node, for example 0-1 or 0-all"
     )
 
 
@@ -47,7 +47,7 @@ def _policy_name(value: object) -> object:
     if isinstance(value, str) and re.fullmatch(r"[^\s,_\x00-\x1f][^\s,\x00-\x1f]{0,254}", value):
         return value
     raise ValueError(
-        f"{value!r} is not the name of a lifecycle policy: a text without spaces and commas, not '_' first"
+        f"{value!r} is not the name of a lifecycle policy; write a name without spaces and commas that doesn't begin with '_'"
     )
 
 
@@ -55,17 +55,17 @@ class IndexSpec(DocumentModel):
     """An emission to Elasticsearch. `turbine-minute` is short for `{name: turbine-minute}`."""
 
     name: Name
-    """An alias in Elasticsearch; the indices are `NAME-yyyy.MM` by the window's end."""
+    """An alias in Elasticsearch. The indices are `NAME-yyyy.MM` by the window's end."""
     shards: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Of each index."""
+    """Number of shards of each index."""
     replicas: Annotated[int | str, BeforeValidator(_replicas)] = REPLICAS_DEFAULT
-    """Of each shard: a number, or bounds within which it follows the number of nodes, as 0-1 or 0-all."""
+    """Replicas of each shard: a number, or bounds for one replica per additional node, for example 0-1 or 0-all."""
     refresh_interval: Duration | None = None
-    """How long a result may take until searches find it; null leaves it to Elasticsearch."""
+    """Maximum time until searches find a result. Null for Elasticsearch's default."""
     lifecycle: Annotated[str, BeforeValidator(_policy_name)] | None = None
     """A policy of Elasticsearch's index lifecycle management, which must exist there."""
     updates: Duration | None = None
-    """Of windows: how often those that are still open are shown, in the index `NAME.open`; null is never."""
+    """Interval at which open windows are shown in the index `NAME.open`. Null for never. Only for windows."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -90,7 +90,7 @@ class IndexSpec(DocumentModel):
         if self.updates is not None and self.updates < UPDATES_MS_MIN:
             yield (
                 ("updates",),
-                f"expected at least {format_duration(UPDATES_MS_MIN)}: each writes what has changed meanwhile",
+                f"expected at least {format_duration(UPDATES_MS_MIN)}: each update writes all changed windows",
             )
         try:
             check_emit_name(self.name)
@@ -99,5 +99,5 @@ class IndexSpec(DocumentModel):
 
     @property
     def settings(self) -> IndexSettings:
-        """For the indices."""
+        """Settings of the indices."""
         return IndexSettings(self.shards, self.replicas, self.refresh_interval, self.lifecycle, self.updates)

@@ -1,1 +1,1 @@
-"""Parquet files by day, which count by a manifest."""
+"""Parquet files by day, which count when a manifest contains them."""

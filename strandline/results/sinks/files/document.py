@@ -11,16 +11,16 @@ from strandline.core.documents import Path
 
 
 class FilesSpec(DocumentModel):
-    """An emission to files by day, which count by a manifest."""
+    """An emission to files by day, which count when a manifest contains them."""
 
     path: str
-    """An absolute directory that all who write share, or a URI (`s3://`, `gs://`, `hdfs://`)."""
+    """An absolute directory that all writing processes share, or a URI (`s3://`, `gs://`, `hdfs://`)."""
     format: Literal["parquet"] = "parquet"
-    """How they are written."""
+    """Format of the files."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         scheme, _, rest = self.path.partition("://")
         if not (self.path.startswith("/") or (rest and re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme))):
-            yield ("path",), "expected an absolute directory, or a URI as s3://bucket/results"
+            yield ("path",), "expected an absolute directory, or a URI such as s3://bucket/results"
         elif rest and ("@" in rest.partition("/")[0] or "?" in rest):
-            yield ("path",), "may hold no credentials or settings, which come from the environment of the processes"
+            yield ("path",), "must not contain credentials or settings; set them in the environment of the processes"

@@ -1,4 +1,4 @@
-"""Reads files for an audit: the files that manifests name, in parts with a bounded number of manifests."""
+"""Reads files for an audit: the files in manifests, in parts with a bounded number of manifests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FilesPart:
             try:
                 files = read_manifest(self.request.name, manifest).files
             except ValueError as error:
-                yield StoredFile(manifest, None, is_there=True, problem=f"is no manifest: {error}")
+                yield StoredFile(manifest, None, is_there=True, problem=f"is not a manifest: {error}")
                 continue
             for file in files:
                 if self._is_wanted(file):
@@ -61,7 +61,7 @@ class FilesPart:
         opened = open_file(self.request.name, file.path)
         problem = ""
         if opened is None:
-            problem = f"is not there; {manifest} names it, with {file.rows} results"
+            problem = f"doesn't exist, but {manifest} lists it with {file.rows} results"
         else:
             try:
                 with opened:
@@ -70,12 +70,12 @@ class FilesPart:
                     for batch in parquet.iter_batches(_ROWS_A_BATCH, columns=columns):
                         yield StoredRows(file.path, batch.to_pylist())
             except (pa.ArrowException, ValueError, OverflowError, OSError) as error:
-                problem = f"can't be read: {error}; {manifest} names it"
+                problem = f"can't be read: {error}; {manifest} lists it"
         yield StoredFile(file.path, day, is_there=opened is not None, problem=problem)
 
 
 def files_parts(request: StoredRequest) -> list[FilesPart] | None:
-    """Return the parts of the files. None if there is no directory of them. Raises SinkUnavailable, InvalidSettings."""
+    """Return the parts of the files. None if their directory doesn't exist. Raises SinkUnavailable, InvalidSettings."""
     parts: list[FilesPart] = []
     is_there = False
     for stage in request.stages:

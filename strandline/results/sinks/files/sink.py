@@ -1,4 +1,4 @@
-"""Rows of Parquet files by day, which count by a manifest."""
+"""Rows of Parquet files by day, which count when a manifest contains them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""Writes results as Parquet files by day, each once: files first, then one manifest a slice and stage, which makes them count.
+"""Writes each result once into Parquet files by day: first the files, then one manifest per slice and stage that makes
+them count.
 
     PATH/day=2026-11-01/turbine-health.loads.17-6f1d0c2ab4e9d3f8.parquet
     PATH/_manifests/turbine-health/loads/000000000/000000000017.json
 
-A file without a manifest is no result: a run that was killed may leave some. The name of a manifest follows from the slice, its
-content from the rows, so a slice that is done again finds its own manifest and adds nothing. Nothing is ever changed or deleted.
+A file that is in no manifest isn't a result: a run that was killed may leave some. The name of a manifest depends on
+the slice, and its content on the rows. So a slice that is written again finds its own manifest and adds nothing.
+Nothing is ever changed or deleted.
 
 A thousand slices share a directory of manifests, so a run that begins need not list all.
 """
@@ -36,20 +38,20 @@ ORIGIN_DAY = date(1970, 1, 1)
 _SLICES_A_DIRECTORY = 1_000
 _DIGEST_MODULUS = 1 << 128
 _ROWS_AT_ONCE = 5_000
-"""So many rows are documents at a time: each names all fields, so they take far more room than the rows, and Arrow holds at most
-2 GiB of text in one array."""
+"""Maximum number of rows that are converted to documents at a time. Documents contain all field names, so they use far
+more memory than the rows, and Arrow stores at most 2 GiB of text in one array."""
 _OBJECT_STORES = ("s3", "gcs", "abfs")
-"""As Arrow names them: a file is there once it is whole, and a rename would be a copy."""
+"""Arrow's names of object stores: a file appears there when it is complete, and a rename would be a copy."""
 
 
 class WrittenFile(msgspec.Struct, frozen=True):
-    """One file, as the manifest names it."""
+    """One file in a manifest."""
 
     path: str
-    """Below the sink's path."""
+    """Path below the sink's path."""
     rows: int
     digest: str
-    """Follows from its rows, not from their order; see `TypedRows.digest`."""
+    """Depends on its rows, not on their order. See `TypedRows.digest`."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -62,7 +64,7 @@ class Manifest(msgspec.Struct, frozen=True):
     epoch: int
     rows: int
     digest: str
-    """The sum of those of its files."""
+    """Sum of the digests of its files."""
     files: list[WrittenFile]
     slice_digest: str
     """Digest of the slice, as it was planned."""
@@ -73,24 +75,28 @@ class FilesWriter:
     """A CommittedWriter over a directory or an object store. Pickles."""
 
     path: str
-    """A directory, or a URI that pyarrow knows (`s3://`, `gs://`, `hdfs://`): credentials come from the environment."""
+    """A directory, or a URI that pyarrow supports (`s3://`, `gs://`, `hdfs://`). Credentials come from the environment.
+    """
     shape: DocumentShape
     takes_whole = True
-    """Whether it gets all rows of a task at once: small files are dear to read."""
+    """The writer gets all rows of a task in one call, because many small files are slow to read."""
 
     @property
     def place(self) -> str:
         return f"files {self.shape.stage} {self.path}"
 
     def prepare(self, next_end_ms: int | None) -> None:
-        """Make the directory of the manifests. Raises InvalidSettings, SinkUnavailable."""
+        """Create the directory of the manifests. Raises InvalidSettings, SinkUnavailable."""
         store = _Store.of(self.path)
         store.make(self._manifests)
 
     def write_batches(
         self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int, slice_digest: str = ""
     ) -> WriteReport:
-        """Write one file for each day. The report's `parts` name them: they count when `commit` has been told of them."""
+        """Write one file for each day.
+
+        The report's `parts` list them: they count after `commit` was called with them.
+        """
         report, store = WriteReport(), _Store.of(self.path)
         for batch in batches:
             tables: dict[date, list[pa.RecordBatch]] = {}
@@ -112,7 +118,7 @@ class FilesWriter:
         return report
 
     def commit(self, emission: int, epoch: int, parts: Sequence[str], slice_digest: str = "") -> None:
-        """Write the manifest of a slice. Where it is there, it must say the same of the rows: then its files count, not these.
+        """Write the manifest of a slice. If it exists, it must contain the same rows: then its files count, not these.
 
         Raises Divergence, SinkUnavailable.
         """
@@ -127,7 +133,7 @@ class FilesWriter:
         held = store.manifest(place)
         if (held.rows, held.digest) != (rows, digest):
             raise Divergence(
-                f"manifest {place} in {self.path} holds {held.rows} results of slice {emission} of job {shape.job}, and this run "
+                f"manifest {place} in {self.path} has {held.rows} results of slice {emission} of job {shape.job}, but this run "
                 f"computed {rows}, or others; nothing was changed. Recompute them from the log to see which are right"
             )
 
@@ -137,7 +143,7 @@ class FilesWriter:
 
 
 def _by_day(rows: TypedRows) -> Iterator[tuple[date, TypedRows]]:
-    """Each day of these rows, with its rows."""
+    """Yield each day of these rows, with its rows."""
     days = rows.table.column(TIME).cast(pa.date32())
     for day in days.unique().to_pylist():
         places = pc.indices_nonzero(pc.equal(days, pa.scalar(day, pa.date32()))).to_pylist()
@@ -157,7 +163,7 @@ def _directory(day: date) -> str:
 
 
 def committed_files(path: str, job: str | None = None, stage: str | None = None) -> Iterator[str]:
-    """The path of each file that counts, of one job and stage or of all. Raises SinkUnavailable."""
+    """Yield the path of each file that counts, of one job and stage or of all. Raises SinkUnavailable."""
     store = _Store.of(path)
     below = "/".join(part for part in (MANIFESTS, job, stage if job else None) if part)
     for place in store.listed(below):
@@ -167,39 +173,44 @@ def committed_files(path: str, job: str | None = None, stage: str | None = None)
 
 
 def manifests_of(path: str, job: str, stage: str) -> list[str] | None:
-    """The manifests of a stage, below the sink's path, by their slices; None where their directory isn't there. Raises
-    SinkUnavailable."""
+    """Return the manifests of a stage, below the sink's path, by their slices. None if their directory doesn't exist.
+
+    Raises SinkUnavailable.
+    """
     store, below = _Store.of(path), f"{MANIFESTS}/{job}/{stage}"
     return store.listed(below) if store.holds(below) else None
 
 
 def emission_of(manifest: str) -> int | None:
-    """The slice that a manifest's name tells; None where it tells none."""
+    """Return the slice in a manifest's name. None if the name contains no number."""
     number = manifest.rpartition("/")[2].partition(".")[0]
     return int(number) if number.isdecimal() else None
 
 
 def newest_manifests(path: str, job: str, stage: str, first: int | None = None) -> list[str]:
-    """Return the manifests of the last emissions in order, below the sink's path: those from `first` on, and perhaps older ones.
-    Without `first`, at least the newest. Lists few directories. Raises SinkUnavailable, InvalidSettings."""
+    """Return the manifests of the last emissions in order, below the sink's path: those from `first` on, and perhaps
+    older ones.
+
+    Without `first`, at least the newest. Lists few directories. Raises SinkUnavailable, InvalidSettings.
+    """
     store, below = _Store.of(path), f"{MANIFESTS}/{job}/{stage}"
     manifests: list[str] = []
     for directory in reversed(store.directories(below)):
         found = store.listed(directory)
         manifests += found
-        # An empty directory was made by a run that was killed.
+        # A killed run can leave an empty directory.
         if found and (first is None or int(directory.rpartition("/")[2]) * _SLICES_A_DIRECTORY <= first):
             break
     return sorted(manifests, key=lambda manifest: emission_of(manifest) or 0)
 
 
 def read_manifest(path: str, place: str) -> Manifest:
-    """Raises SinkUnavailable, ValueError where it is none."""
+    """Raises SinkUnavailable, and ValueError if it isn't a manifest."""
     return _Store.of(path).manifest(place)
 
 
 def open_file(path: str, place: str) -> pa.NativeFile | None:
-    """A file that a manifest names, opened; None where it isn't there. Raises SinkUnavailable."""
+    """Return an opened file of a manifest. None if it doesn't exist. Raises SinkUnavailable."""
     store = _Store.of(path)
     return store.open(place) if store.holds(place) else None
 
@@ -220,7 +231,7 @@ def _sum(digests: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class _Store:
-    """Where files lie. On a local disk a file is synced before it has its name."""
+    """The filesystem with the files. On a local disk a file is synced before it gets its name."""
 
     filesystem: pafs.FileSystem
     root: str
@@ -232,7 +243,7 @@ class _Store:
             filesystem, root = pafs.FileSystem.from_uri(path)
         except (pa.ArrowInvalid, ValueError, OSError) as error:
             raise InvalidSettings(
-                f"{path} is no place for files: {error}; write an absolute directory or a URI"
+                f"{path} can't contain files: {error}; write an absolute directory or a URI"
             ) from error
         return _Store(filesystem, root.rstrip("/"), isinstance(filesystem, pafs.LocalFileSystem))
 
@@ -241,7 +252,8 @@ class _Store:
             self.filesystem.create_dir(f"{self.root}/{place}", recursive=True)
 
     def write(self, place: str, content: pa.Buffer | bytes) -> None:
-        """Write a Parquet file whose name says what is in it: one that is there stays, or is replaced by its like."""
+        """Write a Parquet file whose name depends on its content: an existing file stays, or is replaced by an equal
+        one."""
         with _told(self.root):
             if self.is_local:
                 unnamed = self._write_unnamed(place, content)
@@ -253,7 +265,8 @@ class _Store:
                 with self.filesystem.open_output_stream(named) as stream:
                     stream.write(content)
                 return
-            # On HDFS a file is there from its first byte on, and a manifest may name it: what is whole is never opened to write.
+            # On HDFS a file appears with its first byte, and a manifest may contain it: a complete file is never opened
+            # for writing.
             if self.holds(place):
                 return
             unnamed = f"{named.rpartition('/')[0]}/.{uuid.uuid4().hex}.tmp"
@@ -262,7 +275,7 @@ class _Store:
             self.filesystem.move(unnamed, named)
 
     def create(self, place: str, content: bytes) -> bool:
-        """Write a file unless one of this name is there; return whether it was written."""
+        """Write a file unless it exists. Return True if it was written."""
         with _told(self.root):
             if self.is_local:
                 unnamed = self._write_unnamed(place, content)
@@ -274,11 +287,12 @@ class _Store:
                     os.unlink(unnamed)
                 _sync_directory(Path(f"{self.root}/{place}").parent)
                 return True
-            # No filesystem of Arrow can create exclusively. Two runs that both write a manifest of one slice write the same rows.
+            # No filesystem of Arrow can create exclusively. Two runs that both write a manifest of one slice write the
+            # same rows.
             named = f"{self.root}/{place}"
             if self.filesystem.get_file_info(named).type is not pafs.FileType.NotFound:
                 return False
-            # On HDFS a file is there from its first byte on: what a killed run had begun would be taken for the whole.
+            # On HDFS a file appears with its first byte: an incomplete file of a killed run would count as complete.
             begun = named if self.filesystem.type_name in _OBJECT_STORES else f"{named}.{uuid.uuid4().hex}.tmp"
             with self.filesystem.open_output_stream(begun) as stream:
                 stream.write(content)
@@ -291,7 +305,7 @@ class _Store:
             return bytes(stream.read())
 
     def manifest(self, place: str) -> Manifest:
-        """Raises ValueError where it is none."""
+        """Raises ValueError if it isn't a manifest."""
         return msgspec.json.decode(self.read(place), type=Manifest)
 
     def open(self, place: str) -> pa.NativeFile:
@@ -299,12 +313,12 @@ class _Store:
             return self.filesystem.open_input_file(f"{self.root}/{place}")
 
     def holds(self, place: str) -> bool:
-        """Whether there is such a file or directory."""
+        """Return True if this file or directory exists."""
         with _told(self.root):
             return bool(self.filesystem.get_file_info(f"{self.root}/{place}").type is not pafs.FileType.NotFound)
 
     def listed(self, place: str) -> list[str]:
-        """Return the manifests below this directory and its directories, in the order of stages and slices."""
+        """Return the manifests below this directory, in the order of stages and slices."""
         found = self._entries(place, pafs.FileType.File, is_recursive=True)
         return [name for name in found if name.endswith(".json")]
 
@@ -333,7 +347,7 @@ class _Store:
 
 @dataclass(frozen=True)
 class _told:  # noqa: N801
-    """Errors of the store as ours."""
+    """Converts errors of the store to SinkUnavailable."""
 
     root: str
 
@@ -343,7 +357,8 @@ class _told:  # noqa: N801
     def __exit__(self, kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, OSError) and not isinstance(error, FileExistsError):
             raise SinkUnavailable(
-                f"files below {self.root} could not be written or read: {error}; see to the place, its space and its rights"
+                f"files below {self.root} could not be written or read: {error}; check that the directory exists, its "
+                "free space, and its rights"
             ) from error
 
 

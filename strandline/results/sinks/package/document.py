@@ -9,11 +9,11 @@ from strandline.core.document_values import FieldName, Name
 
 
 class SinkSpec(DocumentModel):
-    """An emission to a sink that a package brings: an entry point of the group `strandline.sinks`."""
+    """An emission to a sink of a package: an entry point of the group `strandline.sinks`."""
 
     use: FieldName
-    """The entry point's name."""
+    """Name of the entry point."""
     name: Name
-    """The place there."""
+    """Name of the emission in the sink."""
     options: dict[str, str | int | float | bool] = Field(default_factory=dict)
-    """What the sink makes of it. No secrets."""
+    """Options, which only the sink interprets. No secrets."""

@@ -1,4 +1,7 @@
-"""The form in which a document names a sink of a package. The package's own `Sink` answers for the emission (`registry`)."""
+"""The field of documents that names a sink of a package.
+
+The package's own `Sink` implements the emission (`registry`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from strandline.results.sinks.sink import EmittedFields, Sink
 
 
 class PackageSink(Sink):
-    description = "A sink that a package brings: {use, name, options}."
+    description = "A sink of a package: {use, name, options}."
     store_prefix = "other:"
     stored_word = "sink"
 
@@ -30,8 +33,8 @@ class PackageSink(Sink):
         if emitted.has_several_streams:
             yield (
                 path,
-                "a sink that a package brings is told of a record's partition and offset, not of its stream, so it takes "
-                "records of a pipeline's first stream only; emit results of windows, or to another kind of place",
+                "a sink of a package doesn't get a record's stream, so it accepts only records of a pipeline's first "
+                "stream; emit results of windows, or to another kind of sink",
             )
 
 

@@ -10,7 +10,7 @@ from strandline.core.document_model import DocumentModel
 
 
 class SqlSpec(DocumentModel):
-    """An emission to a table. The database is that of `STRANDLINE_SQL_SINK_URL`."""
+    """An emission to a table. `STRANDLINE_SQL_SINK_URL` contains the database."""
 
     table: Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}$")]
-    """Its name, which may begin with the schema and a dot."""
+    """Name of the table, optionally with the schema and a dot."""

@@ -1,4 +1,4 @@
-"""The database of `emit: [{sql: ...}]`: whether it answers, and whether a table can be made there."""
+"""Check of the database of `emit: [{sql: ...}]`: whether it responds, and whether a table can be created."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strandline.results.sinks.sink import SinkFinding
 
 
 def examine_database(url: str) -> Iterator[SinkFinding]:
-    """Yield the finding. Raises InvalidSettings for a URL that can't be one."""
+    """Yield the finding. Raises InvalidSettings for an invalid URL."""
     shown = without_secrets(url)
     is_postgresql = url.startswith("postgresql")
     timeouts = {"connect_timeout": CONNECT_TIMEOUT_S, **LIBPQ_TIMEOUTS} if is_postgresql else {}
@@ -22,17 +22,15 @@ def examine_database(url: str) -> Iterator[SinkFinding]:
     doing = "be reached"
     try:
         with engine.begin() as connection:
-            doing = "take a table of the doctor's own"
+            doing = "create a table for the check"
             table.create(connection)
             connection.execute(table.insert(), [{"id": 1}])
             table.drop(connection)
     except sa.exc.SQLAlchemyError as error:
         reason = str(getattr(error, "orig", None) or error).splitlines()[0]
-        remedy = (
-            "look at STRANDLINE_SQL_SINK_URL; its user needs CREATE on the schema, or rights on tables that are there"
-        )
+        remedy = "check STRANDLINE_SQL_SINK_URL; its user needs CREATE on the schema, or rights on existing tables"
         yield SinkFinding(f"the database {shown} can't {doing}: {reason}", remedy)
         return
     finally:
         engine.dispose()
-    yield SinkFinding(f"a table can be made and written at {shown}")
+    yield SinkFinding(f"a table can be created and written at {shown}")

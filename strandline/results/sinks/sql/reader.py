@@ -78,7 +78,7 @@ def table_parts(url: str, request: StoredRequest) -> list[TablePart] | None:
         held = {one["name"] for one in look.get_columns(table.name, table.schema)}
         if lacks := [name for name in request.types if name.startswith(OWN_PREFIX) and name not in held]:
             raise Conflict(
-                f"table {request.name} has no column {', '.join(lacks)}: it is not the one that the job wrote"
+                f"table {request.name} has no column {', '.join(lacks)}: the job did not write this table; emit to another table"
             )
         columns = tuple(name for name in request.types if name in held)
         borders = list(_borders(connection, table))
@@ -89,7 +89,7 @@ def table_parts(url: str, request: StoredRequest) -> list[TablePart] | None:
 
 
 def _borders(connection: sa.Connection, table: sa.Table) -> Iterator[str]:
-    """Every so many ids one, in the database's order: the index of the key has them."""
+    """Yield an id after each TABLE_PART_ROWS rows, in the database's order. The index of the key contains them."""
     identity, last = table.c[ID], None
     while True:
         behind = sa.true() if last is None else identity > last
@@ -105,7 +105,7 @@ def _moment(time_ms: int) -> datetime:
 
 
 def _decoded(text: object) -> object:
-    """An array or a struct of the JSON that a table holds; a text that is none stays one."""
+    """Decode an array or a struct from its JSON in the table. Another string is returned unchanged."""
     try:
         return msgspec.json.decode(text) if isinstance(text, str) else text
     except msgspec.DecodeError:

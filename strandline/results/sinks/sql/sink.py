@@ -39,14 +39,15 @@ class SqlSink(Sink):
         return SqlSpec
 
     def problems(self, value: Any, emitted: EmittedFields, path: Path) -> Iterator[tuple[Path, str]]:
-        """Yield names that PostgreSQL would cut, so that two columns could become one, and names of Strandline's columns."""
+        """Yield names that PostgreSQL would cut, so that two columns could become one, and names of Strandline's
+        columns."""
         yield from own_names_problems(emitted)
         for name, _ in emitted.fields:
             if len(name) > COLUMN_NAME_LENGTH_MAX:
                 yield (
                     path,
-                    f"'{name}' has {len(name)} characters, and the name of a table's column at most {COLUMN_NAME_LENGTH_MAX}; "
-                    "give it a shorter name, with 'derive' and 'drop' if it is a field of the stream",
+                    f"'{name}' has {len(name)} characters, but a table's column can have at most "
+                    f"{COLUMN_NAME_LENGTH_MAX}; choose a shorter name, with 'derive' and 'drop' if it is a field of the stream",
                 )
 
     def writer(self, request: SinkRequest) -> StoreWriter:

@@ -1,4 +1,5 @@
-"""Writes results into a table of a SQL database, each once: inserted under an id that comes from the data, never overwritten."""
+"""Writes each result once into a table of a SQL database: inserted under an id that is derived from the data, never
+overwritten."""
 
 from __future__ import annotations
 
@@ -35,15 +36,16 @@ _TYPES: dict[str, sa.types.TypeEngine[Any]] = {
     "timestamp": sa.DateTime(timezone=True),
 }
 AWAY = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError)
-"""The last is what PostgreSQL says while it fails over and takes no writes, and where it ended an idle transaction."""
+"""InternalError is raised by PostgreSQL during a failover, when it accepts no writes, and after it ended an idle
+transaction."""
 _TOO_LARGE = "54"
-"""The class of SQLSTATE for what exceeds a limit of PostgreSQL, such as a text that is longer than an index may hold."""
+"""SQLSTATE class for values that exceed a limit of PostgreSQL, such as a string that is too long for an index."""
 _RAISED_BY_TRIGGER = "P0001"
 _JOB, _EMISSION, _SLICE_DIGEST = (f"{OWN_PREFIX}{name}" for name in ("job", "emission", "slice_digest"))
 _DIFFERENCES_SHOWN_MAX = 3
 _CONNECT_S_MAX = 10
 _STATEMENT_S_MAX = 60
-"""After this time, PostgreSQL ends a statement, which may wait for a lock that another client holds."""
+"""Seconds after which PostgreSQL ends a statement, which may wait for a lock of another client."""
 _TRANSACTION_S_MAX = 2 * _STATEMENT_S_MAX + 5
 """Seconds for one transaction, also if the database no longer responds."""
 _engines: dict[str, sa.Engine] = {}
@@ -52,22 +54,27 @@ _engines: dict[str, sa.Engine] = {}
 
 @dataclass(frozen=True)
 class SqlWriter:
-    """A StoreWriter over one table of PostgreSQL (or SQLite, for tests). Pickles without the password, which comes from
-    STRANDLINE_SQL_SINK_URL in the environment of each process."""
+    """A StoreWriter over one table of PostgreSQL (or SQLite, for tests).
+
+    Pickles without the password, which comes from STRANDLINE_SQL_SINK_URL in the environment of each process.
+    """
 
     url: str
-    """Without its password."""
+    """URL without its password."""
     table_name: str
-    """May begin with the schema and a dot."""
+    """Name of the table, optionally with the schema and a dot."""
     shape: DocumentShape
     rows_max: int = 1_000
-    """Rows in one transaction."""
+    """Maximum number of rows in one transaction."""
     deadline_s: float = 120.0
-    """How long the rows of one transaction are tried before the write gives up with SinkUnavailable."""
+    """Seconds for which the rows of one transaction are tried before the write raises SinkUnavailable."""
 
     def prepare(self, next_end_ms: int | None) -> None:
-        """Make the table, or the columns that it lacks. Raises Conflict where a column has another type, or the table is somebody
-        else's; InvalidSettings, SinkUnavailable."""
+        """Create the table, or its missing columns.
+
+        Raises Conflict if a column has another type, or if the table belongs to another program; InvalidSettings,
+        SinkUnavailable.
+        """
         try:
             self._retried(self._ensure_table)
         except sa.exc.DBAPIError as error:
@@ -76,7 +83,7 @@ class SqlWriter:
     def write_batches(
         self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int, slice_digest: str = ""
     ) -> WriteReport:
-        """Write the rows as ResultWriter promises. Raises SinkUnavailable, Conflict, Divergence."""
+        """Write the rows. See `ResultWriter.write_batches`. Raises SinkUnavailable, Conflict, Divergence."""
         report = WriteReport()
         for batch in batches:
             for first in range(0, batch.num_rows, self.rows_max):
@@ -86,7 +93,7 @@ class SqlWriter:
         return report
 
     def _write(self, rows: TypedRows, report: WriteReport) -> None:
-        """Insert the rows; where some cannot be held, in halves, down to those."""
+        """Insert the rows. If the database refuses some, insert halves, down to the refused rows."""
         values = self._values(rows)
         if not values:
             return
@@ -109,7 +116,7 @@ class SqlWriter:
         report.add_stored(f"table {self.table_name}", len(values))
 
     def _values(self, rows: TypedRows) -> list[dict[str, Any]]:
-        """The rows as the table has them: an array or a struct is the JSON text that it is in a document."""
+        """Return the rows as the table stores them: an array or a struct as its JSON in a document."""
         values: list[dict[str, Any]] = rows.table.to_pylist()
         for name, kind in self.shape.fields:
             if is_nested(kind):
@@ -120,7 +127,7 @@ class SqlWriter:
 
     @contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
-        """A transaction that ends in time. It fails with one of AWAY if the database doesn't respond."""
+        """A transaction with a time limit. It fails with an error in AWAY if the database doesn't respond."""
         engine = self._engine()
         with engine.begin() as connection:
             if engine.dialect.name != "postgresql":
@@ -131,7 +138,7 @@ class SqlWriter:
                 yield connection
 
     def _insert(self, values: Sequence[Mapping[str, Any]]) -> int:
-        """Insert in one transaction those that are not there, and return how many; the others must be equal."""
+        """Insert the missing rows in one transaction, and return their number. Existing rows must be equal."""
         table, engine = self._table(), self._engine()
         insert = (postgresql if engine.dialect.name == "postgresql" else sqlite).insert(table)
         statement = insert.on_conflict_do_nothing(index_elements=[ID]).returning(table.c[ID])
@@ -152,19 +159,19 @@ class SqlWriter:
         ]
         if different:
             raise Divergence(
-                f"{len(different)} values differ from what table {self.table_name} holds; nothing was overwritten. "
+                f"{len(different)} values differ from those in table {self.table_name}; nothing was overwritten. "
                 f"{'; '.join(different[:_DIFFERENCES_SHOWN_MAX])}. Recompute them from the log to see which are right"
             )
 
     def _without_nul(self, rows: TypedRows, report: WriteReport) -> TypedRows:
-        """PostgreSQL holds no text with the character NUL."""
+        """Refuse strings with the character NUL, which PostgreSQL can't store."""
         texts = [column for column in rows.table.columns if pa.types.is_string(column.type)]
         masks = [pc.match_substring(column, "\0").fill_null(False) for column in texts]
         bad = {row for mask in masks for row in pc.indices_nonzero(mask).to_pylist()}
         if not bad:
             return rows
         report.refused += self._refusals(
-            rows, sorted(bad), "a text holds the character NUL, which no database text can"
+            rows, sorted(bad), "a string contains the character NUL, which the database can't store"
         )
         good = [row for row in range(rows.table.num_rows) if row not in bad]
         return TypedRows(rows.table.take(pa.array(good, pa.int64())), rows.documents.taken(good), [])
@@ -180,7 +187,7 @@ class SqlWriter:
             held = {one["name"]: one["type"] for one in sa.inspect(connection).get_columns(table.name, table.schema)}
             if ID not in held:
                 raise Conflict(
-                    f"table {self.table_name} has no column {ID}, so it is somebody else's; emit to another table"
+                    f"table {self.table_name} has no column {ID}, so another program created it; emit to another table"
                 )
             for column in table.columns:
                 wanted = column.type.compile(engine.dialect)
@@ -201,7 +208,10 @@ class SqlWriter:
         return engine_of(self.url)
 
     def _retried(self, step: Any) -> Any:
-        """What the step gives. Raises SinkUnavailable when the database was away for too long; else what the database says."""
+        """Run the step, and repeat it while the database is unavailable. Return its result.
+
+        Raises SinkUnavailable if the database was unavailable until the deadline, else the error of the database.
+        """
         try:
             for attempt in stamina.retry_context(
                 on=_is_away,
@@ -215,34 +225,40 @@ class SqlWriter:
             if not _is_away(error):
                 raise
             raise SinkUnavailable(
-                f"the database of table {self.table_name} takes no results now: {error.orig}; see to it, and to "
+                f"the database of table {self.table_name} accepts no results now: {error.orig}; check the database, and "
                 "STRANDLINE_SQL_SINK_URL"
             ) from error
         raise AssertionError("a retry ends with a result or an error")
 
     def _conflict(self, error: sa.exc.DBAPIError) -> Conflict:
         return Conflict(
-            f"table {self.table_name} takes no results: {str(error.orig).strip()}; see to the table and to the user's rights"
+            f"table {self.table_name} accepts no results: {str(error.orig).strip()}; check the table and the user's rights"
         )
 
 
 def _is_away(error: Exception) -> bool:
-    """Whether the database may take the same later."""
+    """Return True if the database may accept the same statement later."""
     return isinstance(error, AWAY) and not _is_of_a_row(error)
 
 
 def _is_of_a_row(error: sa.exc.DBAPIError) -> bool:
-    """Whether the database refuses a row for what it holds: it may take the others. The driver's classes alone don't tell."""
+    """Return True if the database refuses a row for its values: it may accept other rows.
+
+    The driver's error classes alone don't show this.
+    """
     state = str(getattr(error.orig, "sqlstate", ""))
     is_of_value = isinstance(error, sa.exc.DataError | sa.exc.IntegrityError)
     return is_of_value or state.startswith(_TOO_LARGE) or state == _RAISED_BY_TRIGGER
 
 
 def sql_url(settings: Settings) -> str:
-    """The database's URL without its password. Raises InvalidSettings where there is none, or it is of another kind."""
+    """Return the database's URL without its password.
+
+    Raises InvalidSettings if it isn't set, or if the database isn't supported.
+    """
     if settings.sql_sink_url is None:
         raise InvalidSettings(
-            "STRANDLINE_SQL_SINK_URL is not set: it says in which database the tables of `sql` emissions are"
+            "STRANDLINE_SQL_SINK_URL is not set; set it to the database with the tables of `sql` emissions"
         )
     url = _parsed(settings.sql_sink_url)
     if url.get_backend_name() not in ("postgresql", "sqlite"):
@@ -253,19 +269,20 @@ def sql_url(settings: Settings) -> str:
 
 
 def engine_of(url: str) -> sa.Engine:
-    """This process's engine for a database. `url`: without its password."""
+    """Return this process's engine for a database. `url`: without its password."""
     if url not in _engines:
         full = sa.make_url(_with_password(url))
         timeouts: dict[str, Any] = {}
         if full.get_backend_name() == "postgresql":
             timeouts = {"connect_timeout": _CONNECT_S_MAX, **LIBPQ_TIMEOUTS}
-            timeouts = {name: value for name, value in timeouts.items() if name not in full.query}  # the user's own win
+            # values in the user's URL take precedence
+            timeouts = {name: value for name, value in timeouts.items() if name not in full.query}
         _engines[url] = sa.create_engine(full, pool_size=2, pool_pre_ping=True, connect_args=timeouts)
     return _engines[url]
 
 
 def table_of(table_name: str, types: Mapping[str, str]) -> sa.Table:
-    """The table with columns of these types, and the id."""
+    """Return the table with the id and columns of these types."""
     schema, _, name = table_name.rpartition(".")
     columns = [sa.Column(ID, sa.Text(), primary_key=True)]
     columns += [sa.Column(column, _sql_type(kind)) for column, kind in types.items() if column != ID]
@@ -273,8 +290,11 @@ def table_of(table_name: str, types: Mapping[str, str]) -> sa.Table:
 
 
 def emissions_from(url: str, table_name: str, job: str, first: int) -> list[tuple[int, str]]:
-    """Return (emission, digest of its slice) of the job's rows, from emission `first` on, in order. The digest is empty if the
-    rows don't contain it. Without a table of ours there are none. Raises SinkUnavailable, Conflict."""
+    """Return (emission, digest of its slice) of the job's rows, from emission `first` on, in order.
+
+    The digest is empty if the rows don't contain it. Empty if Strandline's table doesn't exist. Raises SinkUnavailable,
+    Conflict.
+    """
     table = table_of(table_name, {_JOB: "string", _EMISSION: "long", _SLICE_DIGEST: "string"})
     with reading(url, table_name) as connection:
         look = sa.inspect(connection)
@@ -291,8 +311,10 @@ def emissions_from(url: str, table_name: str, job: str, first: int) -> list[tupl
 
 
 def count_emissions(url: str, table_name: str, job: str, first: int) -> dict[int, int]:
-    """Return emission -> number of the job's rows, from emission `first` on. Without a table there are none. Raises
-    SinkUnavailable, Conflict."""
+    """Return emission -> number of the job's rows, from emission `first` on. Empty if the table doesn't exist.
+
+    Raises SinkUnavailable, Conflict.
+    """
     table = table_of(table_name, {_JOB: "string", _EMISSION: "long"})
     with reading(url, table_name) as connection:
         if not sa.inspect(connection).has_table(table.name, table.schema):
@@ -303,17 +325,17 @@ def count_emissions(url: str, table_name: str, job: str, first: int) -> dict[int
 
 @contextmanager
 def reading(url: str, table_name: str) -> Iterator[sa.Connection]:
-    """A connection to read the table by; what the database says as our errors. `url`: without its password."""
+    """A connection to read the table, which converts errors of the database. `url`: without its password."""
     try:
         with engine_of(url).connect() as connection:
             yield connection
     except AWAY as error:
         raise SinkUnavailable(
-            f"the database of table {table_name} did not answer: {error.orig}; see to it, and to STRANDLINE_SQL_SINK_URL"
+            f"the database of table {table_name} did not answer: {error.orig}; check it, and STRANDLINE_SQL_SINK_URL"
         ) from error
     except sa.exc.ProgrammingError as error:
         raise Conflict(
-            f"table {table_name} can't be read: {str(error.orig).strip()}; see to the table and to the user's rights"
+            f"table {table_name} can't be read: {str(error.orig).strip()}; check the table and the user's rights"
         ) from error
 
 
@@ -339,7 +361,7 @@ def _parsed(url: str) -> sa.URL:
         return sa.make_url(url)
     except sa.exc.ArgumentError as error:
         raise InvalidSettings(
-            "STRANDLINE_SQL_SINK_URL is no URL of SQLAlchemy, as postgresql+psycopg://user@host/db"
+            "STRANDLINE_SQL_SINK_URL is not a URL of SQLAlchemy; write it like postgresql+psycopg://user@host/db"
         ) from error
 
 
@@ -363,7 +385,7 @@ class _TextDecimal(sa.types.TypeDecorator[Decimal]):
 
 
 def _plain(value: Any) -> Any:
-    """SQLite gives times without their zone."""
+    """Return a time in UTC: SQLite returns times without their zone."""
     if isinstance(value, datetime):
         return (value if value.tzinfo is not None else value.replace(tzinfo=UTC)).astimezone(UTC)
     return value

@@ -11,7 +11,7 @@ from strandline.results.sinks.sink import EmittedFields, Sink
 
 
 class StreamSink(Sink):
-    description = "A stream, which other jobs may read; one JSON document a result."
+    description = "A stream, which other jobs can read, with one JSON document per result."
     has_short_form = True
     options_elsewhere = "a stream has its options in 'create stream'; remove this"
     store_prefix = "stream:"
@@ -31,12 +31,12 @@ class StreamSink(Sink):
 
     def problems(self, value: Any, emitted: EmittedFields, path: Path) -> Iterator[tuple[Path, str]]:
         if value in emitted.inputs:
-            yield path, f"'{value}' is what this pipeline reads; it would read its own results. Choose another name"
+            yield path, f"this pipeline reads '{value}', so it would read its own results; choose another name"
         for name, field in emitted.fields if emitted.has_windows else ():
             if name.lower() in WINDOW_FIELDS:
                 yield (
                     field,
-                    f"'{name}' is what the window's times are called in a stream of results; choose another name",
+                    f"'{name}' is the name of a window time in a stream of results; choose another name",
                 )
 
 
