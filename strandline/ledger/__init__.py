@@ -1,1 +1,4 @@
-"""The ledger: the SQL database that holds registrations, runs, slices, checkpoints and events. All SQL is here."""
+"""The ledger: the SQL database with registrations, runs, slices, checkpoints, and events.
+
+All SQL is in this package.
+"""

@@ -1,11 +1,13 @@
-"""Backfills in the ledger: which windows are to be recomputed, and how far that is.
+"""Backfills in the ledger: the windows to recompute, and the progress.
 
-Invariants, each kept by a transaction that holds the job's row:
-- generations of a job are numbered from 2; 1 is what the job itself writes, and after a reset (`lives.py`) a later one, which
-  `jobs.generation` names; those below it belong to earlier lives of the job;
-- a job has one open backfill at most;
-- only the newest attempt at a backfill may change its row; older attempts are Fenced;
-- the row of an ended backfill never changes.
+Invariants, each kept by a transaction that locks the job's row:
+
+- Generations of a job are numbered from 2. Generation 1 contains the results that the job itself writes. After a reset
+  (`lives.py`), the job writes the generation in `jobs.generation`; lower generations belong to earlier incarnations of
+  the job.
+- A job has at most one open backfill.
+- Only the newest attempt at a backfill may change its row; older attempts are Fenced.
+- The row of an ended backfill never changes.
 
 A write whose answer was lost may be repeated.
 """
@@ -33,14 +35,14 @@ from strandline.ledger.states import (
 
 GENERATION_FIRST = 2
 SAMPLE_MAX = 20
-"""How many refused results a row describes."""
+"""Maximum number of refused results that a row describes."""
 
 
 class BackfillReader(Part):
     """Reads backfills."""
 
     def backfills(self, job: str) -> list[BackfillRow]:
-        """All backfills of a job, the oldest first."""
+        """Return all backfills of a job, the oldest first."""
         with self._database.reading(f"list the backfills of job {job}") as connection:
             return _read(connection, backfills.c.job == job)
 
@@ -50,7 +52,7 @@ class BackfillReader(Part):
             return _one(connection, job, generation)
 
     def open_backfills(self) -> list[BackfillRow]:
-        """The backfills of all jobs that have not ended, by the time of their request."""
+        """Return the backfills of all jobs that have not ended, by the time of their request."""
         with self._database.reading("look for open backfills") as connection:
             found = _read(connection, backfills.c.state.in_(OPEN_BACKFILLS))
             return sorted(found, key=lambda row: (row.requested_ms, row.job))
@@ -70,12 +72,19 @@ class Backfills(Part):
         stream_versions: StreamVersions,
         generation_taken: int = 0,
     ) -> BackfillRow:
-        """Request a backfill of `windows` (stage -> their ends) with this version of the job. `asked`: from and to, as the
-        caller gave them; `slice`: the last committed one, when the windows were chosen; `records`: how many it will read;
-        `stream_versions`: by which versions of its streams' documents the pipeline is compiled. `generation_taken`: the highest
-        generation in the stores; an older ledger can lack it, and its number is not used again.
+        """Request a backfill of `windows` with this version of the job.
 
-        Requesting the same again while it is open changes nothing. Raises Conflict while another one is open; NotFound.
+        An equal request changes nothing while the backfill is open. Raises Conflict while another one is open;
+        NotFound.
+
+        Args:
+        - asked: From and to, as the caller passed them.
+        - windows: Stage -> the range of their ends.
+        - slice: Last committed slice when the windows were chosen.
+        - records: Number of records that it will read.
+        - stream_versions: Versions of the streams' documents with which the pipeline is compiled.
+        - generation_taken: Highest generation in the stores. An older ledger can lack it, and its number is not used
+          again.
         """
         with self._database.writing(f"ask for a backfill of job {job}") as connection:
             own = lock_job(connection, job).generation
@@ -117,7 +126,7 @@ class Backfills(Part):
     def begin_backfill(self, job: str, generation: int) -> BackfillRow:
         """Begin an attempt, and fence earlier ones. A backfill in state `swapping` stays there.
 
-        Raises Conflict when it has ended; NotFound.
+        Raises Conflict if it has ended; NotFound.
         """
         with self._database.writing(f"begin backfill {generation} of job {job}") as connection:
             row = _locked(connection, job, generation)
@@ -137,10 +146,11 @@ class Backfills(Part):
         refused: Mapping[str, int],
         sample: list[str],
     ) -> BackfillRow:
-        """Record that all windows that end up to `done_ms` are in the index. `results` and `refused` (stage -> how many) count
-        since the last call; `sample` describes refused results.
+        """Record that all windows that end up to `done_ms` are in the index.
 
-        Raises Fenced when another attempt has begun; Conflict when it has ended, or was cancelled.
+        Raises Fenced if another attempt has begun; Conflict if the backfill has ended, or was cancelled.
+
+        Args: results, refused: Stage -> number since the last call. sample: Descriptions of refused results.
         """
         with self._database.writing(f"note how far backfill {generation} of job {job} is") as connection:
             row = _locked(connection, job, generation)
@@ -162,9 +172,10 @@ class Backfills(Part):
     def move_backfill(
         self, job: str, generation: int, to: BackfillState, message: str = "", epoch: int | None = None
     ) -> BackfillRow:
-        """Change a backfill's state. Only this method and `begin_backfill` do. With `epoch` the caller is that attempt.
+        """Change a backfill's state. Only this method and `begin_backfill` do. With `epoch`, the caller is that
+        attempt.
 
-        Raises Fenced when another attempt has begun; Conflict for a move that BACKFILL_MOVES doesn't hold; NotFound.
+        Raises Fenced if another attempt has begun; Conflict for a move that isn't in BACKFILL_MOVES; NotFound.
         """
         with self._database.writing(f"move backfill {generation} of job {job} to {to.value}") as connection:
             row = _locked(connection, job, generation)
@@ -211,14 +222,14 @@ def _locked(connection: sa.Connection, job: str, generation: int) -> BackfillRow
 
 def _refuse_ended(row: BackfillRow) -> None:
     if row.state not in OPEN_BACKFILLS:
-        raise Conflict(f"backfill {row.generation} of job {row.job} is {row.state.value}: nothing of it is to be done")
+        raise Conflict(f"backfill {row.generation} of job {row.job} is {row.state.value}, so it has no remaining work")
 
 
 def _refuse_other_attempt(row: BackfillRow, epoch: int) -> None:
     _refuse_ended(row)
     if row.epoch != epoch:
         raise Fenced(
-            f"Attempt {epoch} at backfill {row.generation} of job {row.job} is over, attempt {row.epoch} has begun: "
+            f"Attempt {epoch} at backfill {row.generation} of job {row.job} has ended, because attempt {row.epoch} has begun; "
             "stop this one now."
         )
 

@@ -1,8 +1,8 @@
-"""What is taken out of the ledger again: slices and checkpoints that nothing will read any more, and runs that left none.
+"""Removal of rows from the ledger: slices and checkpoints that will not be read any more, and runs without any.
 
-Slices go from the oldest on, so those that stay have no gap. The oldest that stays is the job's *floor*: of it only what was so
-after it is of use (its checkpoint has the sums over all slices up to it), because the checkpoint before it is gone. Slices above
-the floor can be replayed, audited and backfilled.
+Slices are removed from the oldest on, so the remaining slices have no gap. The oldest remaining slice is the job's
+*floor*. It can't be replayed, because the checkpoint before it was removed. Its own checkpoint is still used: it
+contains the sums over all slices up to it. Slices above the floor can be replayed, audited, and backfilled.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Compaction(Part):
     """Removes old slices and runs. Each method is one transaction."""
 
     def raise_floor(self, job: str, version: int, floor: int, limit: int) -> int:
-        """Remove at most `limit` slices below `floor`, with their checkpoints, the oldest first; return how many they were.
+        """Remove at most `limit` slices below `floor`, with their checkpoints, the oldest first. Return their number.
 
-        The last committed slice stays above the floor. Nothing is removed while a backfill is open, which reads old slices, nor
-        when the job's current version isn't `version`, for which the floor was worked out: another may reach back longer.
-        Raises NotFound when there is no such job.
+        The last committed slice stays above the floor. Nothing is removed while a backfill is open, because it reads
+        old slices. Nothing is removed either if the job's current version isn't `version`: the floor was computed for
+        that version, and another one may reach back longer. Raises NotFound if the job doesn't exist.
         """
         with self._database.writing(f"remove old slices of job {job}") as connection:
             if lock_job(connection, job).version != version:
@@ -48,8 +48,11 @@ class Compaction(Part):
             return end - oldest
 
     def remove_runs(self, job: str, epochs: Collection[int]) -> int:
-        """Remove these runs and the events about them, and return how many runs were removed. A run stays if it is open, or if
-        the ledger has a slice or a checkpoint of it. Raises NotFound when there is no such job."""
+        """Remove these runs and the events about them. Return how many runs were removed.
+
+        A run stays if it is open, or if the ledger has a slice or a checkpoint of it. Raises NotFound if the job
+        doesn't exist.
+        """
         with self._database.writing(f"remove old runs of job {job}") as connection:
             lock_job(connection, job)
             is_named = [

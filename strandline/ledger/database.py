@@ -1,8 +1,8 @@
-"""The one seam to the database: connections, transactions, and its errors as the platform's.
+"""Access to the database: connections, transactions, and conversion of its errors to the platform's.
 
 SQLite runs with a rollback journal, because its write-ahead log can corrupt the file under concurrency in the releases
-that distributions ship. The journal is truncated rather than deleted: with `synchronous=FULL` SQLite then syncs the end
-of a transaction too, so that a power cut can't take back what was committed.
+that distributions ship. The journal is truncated rather than deleted: with `synchronous=FULL`, SQLite then syncs the
+end of a transaction too, so that a power failure can't undo a commit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from strandline.core.errors import Conflict, InvalidSettings, LedgerUnavailable
 from strandline.core.sql_connections import LIBPQ_TIMEOUTS
 
 BUSY_TIMEOUT_S = 30
-"""How long a statement waits for another process's lock before the ledger counts as unavailable."""
+"""Seconds that a statement waits for a lock of another process before the ledger counts as unavailable."""
 CONNECT_TIMEOUT_S = 10
 
 
@@ -31,7 +31,7 @@ class Database:
     """Opens transactions. May be used by several threads; each transaction belongs to one."""
 
     def __init__(self, url: str) -> None:
-        """Raises InvalidSettings for a URL that can't name a ledger. Opens no connection."""
+        """Raises InvalidSettings for an invalid ledger URL. Opens no connection."""
         parsed = _parse(url)
         self.address = without_secrets(url)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
@@ -41,13 +41,13 @@ class Database:
         self._is_closed = False
 
     def close(self) -> None:
-        """Close all connections. One that another thread uses now is closed when its transaction ends."""
+        """Close all connections. A connection that another thread is using is closed when its transaction ends."""
         self._is_closed = True
         self._readers.dispose()
 
     @contextmanager
     def reading(self, action: str) -> Iterator[sa.Connection]:
-        """A transaction that only reads. `action` completes the sentence "could not ..."."""
+        """A transaction that only reads. `action` completes the message "could not ..."."""
         with self._seam(action), self._readers.connect() as connection:
             yield connection
 
@@ -58,9 +58,10 @@ class Database:
             yield connection
 
     def clock_ms(self) -> sa.ColumnElement[int]:
-        """The database's own clock at the moment of the statement, in milliseconds since 1970 UTC: one clock for all.
+        """Return the database's clock at the moment of the statement, in milliseconds since 1970 UTC: one clock for all
+        processes.
 
-        Not the time at which the transaction began: it may have waited for a lock since.
+        This isn't the time at which the transaction began, because it may have waited for a lock since.
         """
         if self.is_sqlite:
             clock = (sa.func.julianday("now") - 2440587.5) * 86_400_000
@@ -74,7 +75,8 @@ class Database:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
 
     def insert_new(self, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
-        """An insert that leaves a row alone that is there, after waiting for a transaction that is about to make it."""
+        """Return an insert that leaves an existing row unchanged, after waiting for a transaction that may be inserting
+        it."""
         insert = sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
         return insert.on_conflict_do_nothing()
 
@@ -88,15 +90,16 @@ class Database:
         except (exc.DBAPIError, exc.TimeoutError) as error:
             reason = _first_line(error)
             raise LedgerUnavailable(
-                f"Could not {action}: the ledger's database at {self.address} says {reason!r}; {_remedy(reason)}."
+                f"Could not {action}: the ledger's database at {self.address} reports {reason!r}; {_remedy(reason)}."
             ) from error
         finally:
-            if self._is_closed:  # meanwhile: the connection went back to a pool that nobody closes any more
+            # closed in the meantime: the connection was returned to a pool that will not be closed again
+            if self._is_closed:
                 pool.dispose()
 
 
 def without_secrets(url: str) -> str:
-    """The ledger's URL without a password. Raises InvalidSettings for a URL that can't name a ledger."""
+    """Return the ledger's URL without a password. Raises InvalidSettings for an invalid ledger URL."""
     parsed = _parse(url)
     query = {name: value for name, value in parsed.query.items() if "password" not in name}
     open_part = sa.URL.create(
@@ -106,7 +109,10 @@ def without_secrets(url: str) -> str:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """The file of a ledger in SQLite; None for one in PostgreSQL. Raises InvalidSettings for a URL that can't name a ledger."""
+    """Return the file of a ledger in SQLite.
+
+    None for a ledger in PostgreSQL. Raises InvalidSettings for an invalid ledger URL.
+    """
     parsed = _parse(url)
     return Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
 
@@ -133,14 +139,14 @@ def _parse(url: str) -> sa.URL:
 
 
 def _sqlite_engine(url: sa.URL) -> sa.Engine:
-    with contextlib.suppress(OSError):  # one that is there stays as it is; one that can't be made is told below
+    with contextlib.suppress(OSError):  # an existing file stays unchanged; an error is reported by the connection
         os.close(os.open(str(url.database), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, record: Any) -> None:
-        # The driver would begin a transaction by itself, and only at the first write: reading, deciding and
-        # writing would not be atomic. With None it leaves that to us.
+        # The driver would begin a transaction implicitly, and only at the first write: reading, deciding, and writing
+        # would not be atomic. With None, this code begins transactions itself.
         connection.isolation_level = None
         for pragma in ("journal_mode=TRUNCATE", "synchronous=FULL", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}").close()
@@ -154,7 +160,7 @@ def _sqlite_engine(url: sa.URL) -> sa.Engine:
 
 
 def _postgresql_engine(url: sa.URL) -> sa.Engine:
-    # To import the settings takes a third of a second, and a ledger in a file needs none.
+    # Importing the settings takes a third of a second, and a ledger in a file needs none.
     from strandline.core.settings import Settings
 
     timeouts = (
@@ -176,7 +182,7 @@ def _postgresql_engine(url: sa.URL) -> sa.Engine:
     @event.listens_for(engine, "do_connect")
     def log_in(dialect: Any, record: Any, arguments: Any, options: dict[str, Any]) -> None:
         if "password" not in options and "passfile" not in options:
-            password = Settings.read().ledger_password  # as it stands in its file now
+            password = Settings.read().ledger_password  # current content of its file
             if password is not None:
                 options["password"] = password.get_secret_value()
 
@@ -184,14 +190,12 @@ def _postgresql_engine(url: sa.URL) -> sa.Engine:
 
 
 def _remedy(reason: str) -> str:
-    """What to do about a database that says so. libpq gives refusals as text only."""
+    """Return the remedy for an error of the database. libpq reports refusals as text only."""
     if "no password supplied" in reason or "authentication failed" in reason:
-        return "look at STRANDLINE_LEDGER_PASSWORD, and at the user in STRANDLINE_LEDGER_URL"
+        return "check STRANDLINE_LEDGER_PASSWORD, and the user in STRANDLINE_LEDGER_URL"
     if "certificate" in reason or "SSL" in reason or "no encryption" in reason or "pg_hba.conf" in reason:
-        return (
-            "look at sslmode, sslrootcert, sslcert and sslkey in STRANDLINE_LEDGER_URL, and at the server's pg_hba.conf"
-        )
-    return "whether it was done is unknown: see that the database is up and has space, then repeat it"
+        return "check sslmode, sslrootcert, sslcert, and sslkey in STRANDLINE_LEDGER_URL, and the server's pg_hba.conf"
+    return "it is unknown whether this was done; check that the database runs and has free space, then repeat it"
 
 
 def _first_line(error: Exception) -> str:

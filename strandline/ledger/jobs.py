@@ -1,4 +1,4 @@
-"""Jobs in the ledger: their versions, what the operator wants of them, and their states."""
+"""Jobs in the ledger: their versions, their desired states, and their states."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _IS_THERE = jobs.c.deleted_ms.is_(None)
 
 
 class JobReader(Part):
-    """Reads jobs, their versions, and where they emit to."""
+    """Reads jobs, their versions, and their sinks."""
 
     def job(self, name: str) -> JobRow:
         """Raises NotFound."""
@@ -48,7 +48,7 @@ class JobReader(Part):
             return read_job(connection, name)
 
     def jobs(self) -> list[JobRow]:
-        """All jobs, by name."""
+        """Return all jobs, by name."""
         with self._database.reading("list the jobs") as connection:
             return [JobRow(*row) for row in connection.execute(sa.select(*_JOB).where(_IS_THERE).order_by(jobs.c.name))]
 
@@ -58,24 +58,24 @@ class JobReader(Part):
             return _version(connection, name, read_job(connection, name).version if version is None else version)
 
     def places(self, job: str) -> list[Place]:
-        """Return the places that the job emits to, by kind and name."""
+        """Return the sinks that the job emits to, by kind and name."""
         wanted = sa.select(places.c.kind, places.c.name, places.c.stage).where(places.c.job == job)
         with self._database.reading(f"read where job {job} emits to") as connection:
             return [Place(*row) for row in connection.execute(wanted.order_by(places.c.kind, places.c.name))]
 
     def result_indices(self, job: str) -> set[str]:
-        """The indices that the job made, those included that are gone."""
+        """Return the indices that the job created, including deleted ones."""
         with self._database.reading(f"list the indices of job {job}") as connection:
             return _result_indices(connection, job)
 
     def input_document(self, job: str, stream: str) -> dict[str, Any] | None:
-        """The document by which the job's first run decoded the stream's records; None before that run."""
+        """Return the document with which the job's first run decoded the stream's records. None before that run."""
         with self._database.reading(f"read how job {job} reads stream {stream}") as connection:
             return _input(connection, job, stream)
 
 
 class JobOrders(Part):
-    """Registers jobs, and records what the operator wants of them. Each method is one transaction."""
+    """Registers jobs, and records their desired states. Each method is one transaction."""
 
     def submit_job(
         self,
@@ -90,18 +90,25 @@ class JobOrders(Part):
         readers: Collection[str] = (),
         streams_used: Collection[str] = (),
     ) -> JobRow:
-        """Register a job (version 1, wanted running), or give it a new version. From then on it alone emits to `emits_to`, and to
-        no other place.
+        """Register a job (version 1, desired state running), or add a version. Then only this job emits to `emits_to`,
+        and it emits to no other sink.
 
-        The same document as the present version changes nothing; what is desired of a known job is left as it is. `together`:
-        jobs that are submitted after this one and may give it a place. `base`: what the new version was checked against.
-        `origin`: where the job begins to read, if an earlier job of this name was deleted: its epochs, slices, versions and
-        generations are followed by those of this one. `lookups`: those that it uses -> the version that it was checked against.
-        `readers`: the jobs that read a stream which another job, or none, emits to from then on. They are restarted: a run finds
-        out only when it begins which job emits to its stream. `streams_used`: those that it reads or emits to.
-        Raises Conflict when one of these streams was deleted, when any other job emits to a place, when the job is not as in
-        `base` any more, when a lookup has another version, or when the job was deleted and `origin` isn't given, or its dead
-        letters are being deleted.
+        A document equal to the current version's changes nothing. The desired state of an existing job stays.
+
+        Args:
+        - together: Jobs that are submitted after this one and may yield a sink to it.
+        - base: State of the job that the new version was checked against.
+        - origin: Offsets at which the job begins to read, if an earlier job with this name was deleted. Its epochs,
+          slices, versions, and generations are continued by this one.
+        - lookups: Lookup -> version that the job was checked against.
+        - readers: Jobs that read a stream which then gets another emitting job, or none. They are restarted, because a
+          run reads the emitting job of its stream only when it begins.
+        - streams_used: Streams that the job reads or emits to.
+
+        Raises Conflict:
+        - One of these streams was deleted, or any other job emits to one of the sinks.
+        - The job differs from `base`, or a lookup has another version.
+        - The job was deleted and `origin` isn't passed, or its dead letters are being deleted.
         """
         with self._database.writing(f"submit job {name}") as connection:
             now_ms = self._clock_ms()
@@ -130,7 +137,7 @@ class JobOrders(Part):
             used = lookups_of_version(connection, name, before, lookups or {})
             row = JobVersionRow(name, version, text, document, now_ms, used)
             connection.execute(sa.insert(job_versions).values(vars(row)))
-            # In one order, so that no two submissions wait for each other.
+            # Always in the same order, so that no two submissions wait for each other.
             for reader in sorted(readers):
                 of_reader = (jobs.c.name == reader) & jobs.c.deleted_ms.is_(None)
                 restarted = {"restarts": jobs.c.restarts + 1, "updated_ms": now_ms}
@@ -142,13 +149,16 @@ class JobOrders(Part):
     def _take_places(
         self, connection: sa.Connection, job: str, emits_to: Collection[Place], together: Collection[str]
     ) -> None:
-        """Make these the places of the job. Another transaction that takes one of them waits for this one, or this for it."""
+        """Assign these sinks to the job.
+
+        A parallel transaction for one of them waits for this one, or this one for it.
+        """
         connection.execute(sa.delete(places).where(places.c.job == job))
         for kind, name, stage in sorted(emits_to):
             this = (places.c.kind == kind) & (places.c.name == name)
             fresh = {"kind": kind, "name": name, "job": job, "stage": stage}
             owner = None
-            while owner is None:  # a row that stood in the way may be gone when it is read
+            while owner is None:  # a conflicting row may be deleted before it is read
                 connection.execute(self._database.insert_new(places).values(fresh))
                 owner = connection.execute(
                     sa.select(places.c.job, places.c.stage).where(this).with_for_update()
@@ -162,9 +172,11 @@ class JobOrders(Part):
                 )
 
     def set_desired(self, name: str, desired: Desired) -> JobRow:
-        """Record what the operator wants of the job; the control service acts on it. The same transaction moves the job to the
-        state that follows (ORDERED_MOVES). So a job that is stopping and is to run is always one whose stop was taken back.
-        Raises NotFound."""
+        """Record the desired state of the job, on which the control service acts. Raises NotFound.
+
+        The same transaction moves the job to the state that follows (ORDERED_MOVES). So if a job is stopping and its
+        desired state is running, its stop was cancelled.
+        """
         with self._database.writing(f"set what job {name} should do") as connection:
             values = {"desired": desired, "updated_ms": self._clock_ms()}
             state = ORDERED_MOVES.get((lock_job(connection, name).state, desired))
@@ -191,19 +203,22 @@ class JobOrders(Part):
 
 
 class JobStates(Part):
-    """Records the states of jobs, and what a run finds out before it reads anything. Each method is one transaction."""
+    """Records the states of jobs, and information that a run collects before it reads records.
+
+    Each method is one transaction.
+    """
 
     def move_job(
         self, name: str, to: JobState, message: str = "", epoch: int | None = None, *, lease: int | None = None
     ) -> JobRow:
-        """Change the job's state. No other method does, except that an order sets some states at once.
+        """Change the job's state. No other method does, except that an order sets some states immediately.
 
-        A batch that has drained is to stay so: no control service starts it again. To stay in the same state is legal and renews
-        the message. With `epoch`, the caller speaks for that run; with
-        `lease`, for the leader under the lease of that epoch.
+        A batch that has drained must stay so: no control service starts it again. A move to the same state is legal and
+        renews the message. With `epoch`, the caller acts for that run; with `lease`, for the leader under the lease of
+        that epoch.
 
-        Raises NotFound; Conflict for a move that JOB_MOVES doesn't hold; Fenced when a newer run or another leader owns
-        the job.
+        Raises NotFound; Conflict for a move that isn't in JOB_MOVES; Fenced if a newer run or another leader owns the
+        job.
         """
         with self._database.writing(f"move job {name} to {to.value}") as connection:
             job = lock_job(connection, name)
@@ -233,8 +248,10 @@ class JobStates(Part):
             return read_job(connection, name)
 
     def record_ends(self, name: str, epoch: int, ends: Offsets) -> Offsets:
-        """Record where a batch ends, before it reads anything; return what is recorded. Only the first call of a life records
-        something. Raises NotFound; Fenced when a newer run owns the job."""
+        """Record the end offsets of a batch before it reads records. Return the recorded offsets.
+
+        Only the first call of an incarnation records offsets. Raises NotFound; Fenced if a newer run owns the job.
+        """
         with self._database.writing(f"note where job {name} ends") as connection:
             job = lock_job(connection, name)
             refuse_old_epoch(job, epoch)
@@ -243,9 +260,10 @@ class JobStates(Part):
             return ends if job.ends is None else job.ends
 
     def record_input(self, job: str, stream: str, document: dict[str, Any]) -> dict[str, Any]:
-        """Record by which document of its stream a job's first run decodes records; return the one that is recorded.
+        """Record the document of the stream with which the job's first run decodes records. Return the recorded
+        document.
 
-        Only the first call for a job and stream records something. Raises NotFound.
+        Only the first call for a job and stream records a document. Raises NotFound.
         """
         with self._database.writing(f"note how job {job} reads stream {stream}") as connection:
             lock_job(connection, job)
@@ -257,21 +275,24 @@ class JobStates(Part):
             return document if known is None else known
 
     def end_restore(self, name: str, epoch: int) -> None:
-        """Record that run `epoch` has restored all results, or can't. Raises NotFound; Fenced when a newer run owns the job."""
+        """Record that run `epoch` has restored all results, or can't.
+
+        Raises NotFound; Fenced if a newer run owns the job.
+        """
         with self._database.writing(f"note that job {name} has restored its results") as connection:
             refuse_old_epoch(lock_job(connection, name), epoch)
             connection.execute(sa.update(jobs).where(jobs.c.name == name).values(restores=False))
 
     def _insert_event(self, connection: sa.Connection, event: NewEvent) -> None:
-        """Record an event in the transaction of what it reports, so that there is neither without the other."""
+        """Record an event in the transaction that it reports, so that neither exists without the other."""
         insert_event(self._database, connection, self._clock_ms(), event)
 
 
 class ResultIndices(Part):
-    """Records which indices a job has made for its results. Each method is one transaction."""
+    """Records the indices that a job has created for its results. Each method is one transaction."""
 
     def add_result_index(self, job: str, name: str) -> None:
-        """Record that the job made an index for results; doing it again changes nothing. Raises NotFound."""
+        """Record that the job created an index for results. Idempotent. Raises NotFound."""
         with self._database.writing(f"note that job {job} made index {name}") as connection:
             lock_job(connection, job)
             if name not in _result_indices(connection, job):
@@ -279,7 +300,7 @@ class ResultIndices(Part):
                 connection.execute(sa.insert(result_indices).values(row))
 
     def forget_indices(self, job: str, names: Collection[str]) -> None:
-        """Record that these indices of a deleted job are deleted, or left to the other jobs that have written to them."""
+        """Record that these indices of a deleted job are deleted, or left to other jobs that have written to them."""
         of_job = (result_indices.c.job == job) & result_indices.c.name.in_(names)
         with self._database.writing(f"note that indices of deleted job {job} are deleted") as connection:
             connection.execute(sa.delete(result_indices).where(of_job))
@@ -291,7 +312,8 @@ def read_job(connection: sa.Connection, name: str) -> JobRow:
 
 
 def lock_job(connection: sa.Connection, name: str) -> JobRow:
-    """Lock and return the job's row until the transaction ends. Every writer of a job locks it first, so they take turns.
+    """Lock and return the job's row until the transaction ends. Every writer of a job locks it first, so writers are
+    serialized.
 
     Raises NotFound.
     """
@@ -299,13 +321,16 @@ def lock_job(connection: sa.Connection, name: str) -> JobRow:
 
 
 def lock_jobs(connection: sa.Connection, names: Collection[str]) -> dict[str, JobRow]:
-    """As `lock_job`, for several jobs, always in the same order. A job that doesn't exist is left out."""
+    """Lock and return the rows of several jobs, always in the same order.
+
+    A job that doesn't exist is left out. See `lock_job`.
+    """
     rows = connection.execute(_of_names(names).order_by(jobs.c.name).with_for_update(key_share=True))
     return {row.name: JobRow(*row) for row in rows}
 
 
 def read_jobs(connection: sa.Connection, names: Collection[str]) -> dict[str, JobRow]:
-    """The present rows of these jobs, without a lock. A job that doesn't exist is left out."""
+    """Return the current rows of these jobs, without a lock. A job that doesn't exist is left out."""
     return {row.name: JobRow(*row) for row in connection.execute(_of_names(names))}
 
 
@@ -320,14 +345,16 @@ def _of_names(names: Collection[str]) -> sa.Select[Any]:
 
 
 def refuse_old_epoch(job: JobRow, epoch: int) -> None:
-    """Raises Fenced unless `epoch` is the job's present run."""
+    """Raises Fenced unless `epoch` is the job's current run."""
     if epoch != job.epoch:
         raise Fenced(f"Run {epoch} of job {job.name} no longer owns it, run {job.epoch} does: stop this run now.")
 
 
 def refuse_old_lease(connection: sa.Connection, job: str, epoch: int) -> None:
-    """Raises Fenced unless `epoch` is the job's present lease. The caller has locked the job's row, so no other lease can
-    begin before its transaction ends."""
+    """Raises Fenced unless `epoch` is the job's current lease.
+
+    The caller has locked the job's row, so no other lease can begin before its transaction ends.
+    """
     refuse_other_lease(job, epoch, lease_epochs(connection, [job]).get(job))
 
 
@@ -341,28 +368,31 @@ def refuse_other_lease(job: str, epoch: int, present: int | None) -> None:
     """Raises Fenced unless `epoch` is the epoch of the job's lease, which is `present`."""
     if present != epoch:
         raise Fenced(
-            f"Lease {epoch} of job {job} is over, the present one is {present}: another control service leads the job."
+            f"Lease {epoch} of job {job} has ended, the current one is {present}: another control service leads the job."
         )
 
 
 def read_floor(connection: sa.Connection, job: str) -> int:
-    """The number of the last slice of the job that can't be replayed any more; 0 while all can be."""
+    """Return the number of the last slice of the job that can't be replayed any more. 0 if all can be."""
     oldest = connection.execute(sa.select(sa.func.min(slices.c.number)).where(slices.c.job == job)).scalar() or 1
     return int(oldest) if oldest > 1 else 0
 
 
 def refuse_while_letters_go(job: str, letters_first: int) -> None:
-    """Raise Conflict while the dead letters of this deleted job are being deleted: those of a new one would go, too."""
+    """Raise Conflict while the dead letters of this deleted job are being deleted: those of a new job would be deleted,
+    too."""
     if letters_first < 0:
         raise Conflict(
-            f"The dead letters of job {job}, which was deleted, are being deleted. Apply the documents again when that is done; "
-            f"should it have failed: strandline job delete {job} --dead-letters"
+            f"The dead letters of job {job}, which was deleted, are being deleted. Apply the documents again when that is done. "
+            f"If it has failed, run strandline job delete {job} --dead-letters"
         )
 
 
 def _revive(connection: sa.Connection, job: str, version: int, origin: Offsets, now_ms: int) -> None:
-    """Let a deleted job be there again, as a new one: it begins behind the slice that the deletion left, which ends at
-    `origin`."""
+    """Restore the name of a deleted job for a new one.
+
+    It begins after the slice that the deletion left, which ends at `origin`.
+    """
     fresh = {"desired": Desired.RUNNING, "state": JobState.CREATED, "message": "", "created_ms": now_ms, "ends": None}
     connection.execute(sa.update(jobs).where(jobs.c.name == job).values(fresh | {"deleted_ms": None}))
     there = {"offsets_first": origin, "offsets": origin, "version": version}
@@ -371,7 +401,7 @@ def _revive(connection: sa.Connection, job: str, version: int, origin: Offsets, 
 
 
 def _refuse_other_base(connection: sa.Connection, job: str, version: int, base: JobBase) -> None:
-    """Raises Conflict unless the job, whose row is locked, is still as it was when its new version was checked."""
+    """Raises Conflict unless the job, whose row is locked, is unchanged since its new version was checked."""
     if version != base.version:
         raise Conflict(f"Job {job} has just got version {version} by another application; apply the documents again.")
     if read_floor(connection, job) != base.floor:

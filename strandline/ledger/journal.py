@@ -1,4 +1,4 @@
-"""Events in the ledger: what happened, for people and for programs that follow."""
+"""Events in the ledger, for people and for programs that follow them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOCK_KEY = 0x5374_7261_6E65
 
 @dataclass(frozen=True)
 class NewEvent:
-    """An event that is to be recorded."""
+    """An event to record."""
 
     kind: str
     message: str
@@ -29,7 +29,7 @@ class NewEvent:
 
 
 def insert_event(database: Database, connection: sa.Connection, at_ms: int, event: NewEvent) -> EventRow:
-    """Record an event in a transaction that is under way."""
+    """Record an event in a running transaction."""
     # Without it, a lower id could become visible after a higher one, and a follower would miss it.
     database.hold_lock(connection, _LOCK_KEY)
     values = vars(event) | {"at_ms": at_ms}
@@ -43,8 +43,10 @@ class JournalReader(Part):
     def events(
         self, job: str | None = None, after_id: int = 0, limit: int = 100, *, newest: bool = False
     ) -> list[EventRow]:
-        """Events with an id above `after_id`, the oldest first; to follow, pass the last id that was read. `newest`: where there
-        are more than `limit`, the newest of them."""
+        """Return events with an id above `after_id`, the oldest first. To follow, pass the last id that was read.
+
+        `newest`: If there are more than `limit`, return the newest of them.
+        """
         wanted = sa.select(events).where(events.c.id > after_id)
         if job is not None:
             wanted = wanted.where(events.c.job == job)
@@ -54,7 +56,7 @@ class JournalReader(Part):
             return found[::-1] if newest else found
 
     def last_event(self, job: str, kind: str) -> EventRow | None:
-        """The newest event of that kind about the job."""
+        """Return the newest event of that kind about the job."""
         wanted = sa.select(events).where(events.c.job == job, events.c.kind == kind)
         with self._database.reading(f"read the last event {kind} of job {job}") as connection:
             row = connection.execute(wanted.order_by(events.c.id.desc()).limit(1)).first()
@@ -70,7 +72,7 @@ class JournalReader(Part):
             return {row.job: EventRow(*row) for row in rows}
 
     def events_of_kind(self, job: str, kind: str) -> list[EventRow]:
-        """All events of that kind about the job, the oldest first."""
+        """Return all events of that kind about the job, the oldest first."""
         wanted = sa.select(events).where(events.c.job == job, events.c.kind == kind)
         with self._database.reading(f"read the events {kind} of job {job}") as connection:
             return [EventRow(*row) for row in connection.execute(wanted.order_by(events.c.id))]
@@ -88,8 +90,10 @@ class Journal(Part):
         facts: dict[str, Any] | None = None,
         principal: str | None = None,
     ) -> EventRow:
-        """Record an event. `facts` is for programs and may be anything that JSON can hold; `principal` is who caused it, if
-        somebody did. Raises Conflict for an unknown job."""
+        """Record an event. Raises Conflict for an unknown job.
+
+        Args: facts: For programs; any JSON. principal: Principal that caused it. None for the platform itself.
+        """
         event = NewEvent(kind, message, job, epoch, facts or {}, principal)
         with self._database.writing(f"record an event {kind}") as connection:
             return insert_event(self._database, connection, self._clock_ms(), event)

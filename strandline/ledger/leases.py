@@ -1,17 +1,19 @@
-"""Leases in the ledger: which control service leads which job.
+"""Leases in the ledger: the control service that leads each job.
 
 Leases use the *database's* clock, which all control services share; the clocks of two services are never compared. Each
-grant has a higher epoch than the one before. A leader names the epoch of its lease when it moves the job, and its runner
-when it begins a run; after a takeover the ledger refuses both to the old leader (Fenced). So two services may briefly both
-believe that they lead, but only one can move the job or have it run.
+grant has a higher epoch than the grant before. A leader passes the epoch of its lease when it moves the job, and its
+runner passes it when it begins a run. After a takeover, the ledger refuses both to the old leader (Fenced). So two
+services may briefly both act as leader, but only one can move the job or have it run.
 
-Invariants, each kept by a transaction that holds the job's row:
-- a job has one lease at most, and its epoch never falls;
-- a lease passes to another service only when it was given back or has run out.
+Invariants, each kept by a transaction that locks the job's row:
 
-A lease that ends later than its own length from now was granted before the database's clock was set back. By more than a
-length, it counts as run out: otherwise nobody could take the job over until the clock has caught up. By less, it is left to
-its holder: the next renewal puts it right, and a takeover can come a length later at most.
+- A job has at most one lease, and its epoch never falls.
+- A lease passes to another service only when it was released or has expired.
+
+A lease that ends later than its own length from now was granted before the database's clock was set back. If the
+difference is more than a length, the lease counts as expired: otherwise no service could take the job over until the
+clock has caught up. If it is less, the holder keeps the lease: the next renewal corrects it, and a takeover can be at
+most a length later.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from strandline.ledger.part import Part
 from strandline.ledger.states import FreeJob, LeaseRow
 
 _FORGET_SERVICE_MS = 86_400_000
-"""A control service that was not seen for so long is forgotten, when it leads nothing."""
+"""A control service that leads no job is deleted after this time without an announcement."""
 _SHOWN = [leases.c[name] for name in ("job", "holder", "epoch", "granted_ms", "until_ms")]
 
 
@@ -42,7 +44,7 @@ class Standing(NamedTuple):
 
 
 class LeaseReader(Part):
-    """Reads which control service leads which job."""
+    """Reads which control service leads each job."""
 
     def standing(self, job: str) -> Standing:
         """Return the epochs with which a run compares its own to see if it is fenced. Raises NotFound."""
@@ -61,7 +63,7 @@ class LeaseReader(Part):
             return {name: Standing(run, lease) for name, run, lease in rows}
 
     def leases(self) -> dict[str, LeaseRow]:
-        """Job -> its lease, held or not."""
+        """Return job -> its lease, held or not."""
         with self._database.reading("read who leads the jobs") as connection:
             return {row.job: row for row in _read_leases(connection, self._database.clock_ms())}
 
@@ -87,14 +89,16 @@ class Leases(Part):
                 )
 
     def living_services(self) -> int:
-        """How many control services are alive."""
+        """Return the number of control services that are alive."""
         living = sa.select(sa.func.count()).where(control_services.c.until_ms > self._database.clock_ms())
         with self._database.reading("count the control services") as connection:
             return int(connection.execute(living).scalar_one())
 
     def free_jobs(self, holder: str) -> list[FreeJob]:
-        """The jobs whose lease `holder` could take now, by name: never led, given back or expired. They include leases that
-        `holder` still has from an earlier start; the caller leaves out the jobs that it leads."""
+        """Return the jobs whose lease `holder` could claim now, by name: never led, released, or expired.
+
+        They include leases that `holder` still has from an earlier start. The caller leaves out the jobs that it leads.
+        """
         now_ms = self._database.clock_ms()
         free_since_ms = sa.func.coalesce(leases.c.until_ms, jobs.c.created_ms)
         wanted = (
@@ -104,15 +108,15 @@ class Leases(Part):
             .where(leases.c.job.is_(None) | (leases.c.holder == holder) | _has_run_out(now_ms))
             .order_by(jobs.c.name)
         )
-        with self._database.reading("look for jobs that nobody leads") as connection:
+        with self._database.reading("look for jobs without a leader") as connection:
             return [FreeJob(name, int(free_for_ms)) for name, free_for_ms in connection.execute(wanted)]
 
     def claim_lease(self, job: str, holder: str, length_ms: int) -> tuple[LeaseRow, LeaseRow | None] | None:
-        """Take the job's lease for `length_ms`, under a new epoch; None when another control service has it.
+        """Claim the job's lease for `length_ms`, under a new epoch. None if another control service has it.
 
-        Also returns the lease before, if there was one. If another service held it, the job's open run is ended and can
-        write no slice and no checkpoint any more. The lease's length counts from before this call. A claim whose answer was
-        lost may be repeated: the epoch rises once more. Raises NotFound.
+        Also returns the previous lease, if there was one. If another service held it, the job's open run is ended and
+        can't write slices or checkpoints any more. The lease's length counts from before this call. A claim whose
+        answer was lost may be repeated: the epoch rises once more. Raises NotFound.
         """
         with self._database.writing(f"claim the lease of job {job}") as connection:
             lock_job(connection, job)
@@ -139,9 +143,9 @@ class Leases(Part):
             return after, before
 
     def renew_leases(self, holder: str, held: Mapping[str, int], length_ms: int) -> set[str]:
-        """Renew the leases in `held` (job -> epoch) for `length_ms` from now; return the jobs whose lease was renewed.
+        """Renew the leases in `held` (job -> epoch) for `length_ms` from now. Return the jobs whose lease was renewed.
 
-        The others are lost: another service has taken them over. An expired lease that no other service has taken is
+        The others are lost: another service has taken them over. An expired lease that no other service has claimed is
         renewed. The length counts from before this call.
         """
         if not held:
@@ -156,8 +160,11 @@ class Leases(Part):
             return set(renewed.scalars())
 
     def release_lease(self, job: str, holder: str, epoch: int) -> None:
-        """Give the lease back, so that another service may lead the job at once. One that was lost is left alone."""
-        with self._database.writing(f"give back the lease of job {job}") as connection:
+        """Release the lease, so that another service can lead the job immediately.
+
+        Does nothing if the lease was lost.
+        """
+        with self._database.writing(f"release the lease of job {job}") as connection:
             connection.execute(
                 sa.update(leases)
                 .where(leases.c.job == job, leases.c.holder == holder, leases.c.epoch == epoch)

@@ -1,4 +1,7 @@
-"""The whole ledger: what is registered, how the log was cut into slices, and how far each job has come. All SQL is here."""
+"""The whole ledger: registrations, the division of the log into slices, and the progress of each job.
+
+All SQL is in this package.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,9 @@ class Ledger(
     TokenLedger,
     GatewayLedger,
 ):
-    """All repositories, for the control service. Others name what they use (`roles.py`)."""
+    """All repositories, for the control service. Other components use the classes of `roles.py`."""
 
     @staticmethod
     def migrate(url: str) -> None:
-        """Bring the schema up to date; safe to call from many processes at once. Raises as `open` does."""
+        """Bring the schema up to date. Many processes can call this at the same time. Raises the errors of `open`."""
         Ledger.open(url).close()

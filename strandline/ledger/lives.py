@@ -1,17 +1,20 @@
-"""The lives of a job, and the end of a stream.
+"""Resets and deletions of jobs, and deletions of streams.
 
-A *life* begins when a job's name is first used, when a deleted job's name is used anew, and when a job is reset. Nothing is ever
-numbered anew: epochs, leases, versions, slices and generations of results of a later life are above those of all lives before.
-So whatever an earlier life left behind, or still tries to write, is told from what the present one writes.
+An *incarnation* of a job begins when its name is first used, when the name of a deleted job is reused, and when a job
+is reset. Numbering continues: epochs, leases, versions, slices, and generations of results are higher than those of all
+earlier incarnations. So data that an earlier incarnation left, or still tries to write, is distinguished from that of
+the current incarnation.
 
-A life after the first begins with a committed slice without records, its *origin*: it ends where the life begins to read, and its
-checkpoint says that nothing is emitted, and where the dead letters of earlier lives end. It is the job's floor.
+Each later incarnation begins with a committed slice without records, its *origin*. It ends at the offsets at which the
+incarnation begins to read. Its checkpoint contains no emissions, and the end offsets of the dead letters of earlier
+incarnations. It is the job's floor.
 
-How a life ends, each step repeatable, whatever is killed in between:
+An incarnation ends in these steps. Each can be repeated, whichever process is killed in between:
 
-1. `end_runs`: a new epoch fences all runs before; it is that of a run that has ended already.
-2. The caller fences what these runs may write to Kafka, and reads where the dead letters end then.
-3. `reset_job` or `delete_job`, under that epoch: a start in between has a newer one, and is not undone.
+1. `end_runs`: a new epoch fences all earlier runs. It belongs to a run that has already ended.
+2. The caller fences the Kafka writes of these runs, and then reads the end offsets of the dead letters.
+3. `reset_job` or `delete_job`, under that epoch. If the job was started in between, it has a newer epoch, and the start
+   is not undone.
 """
 
 from __future__ import annotations
@@ -58,17 +61,17 @@ from strandline.ledger.states import (
 )
 
 ORIGIN_FIRST = 2
-"""The lowest number of an origin: the job's floor is at 2 or above, or there is none."""
+"""Minimum number of an origin: the job's floor is at 2 or above, or there is none."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Begin of a life."""
+    """Begin of an incarnation."""
 
     offsets: Offsets
-    """The first record of each partition that it reads."""
+    """Offset of the first record in each partition that it reads."""
     letter_offsets: Mapping[int, int]
-    """Where the dead letters of the lives before end: partition -> offset."""
+    """End offsets of the dead letters of earlier incarnations: partition -> offset."""
 
 
 @dataclass(frozen=True)
@@ -76,43 +79,47 @@ class LifeDocuments:
     """The documents of a job's versions, the oldest first."""
 
     earlier: list[dict[str, Any]]
-    """Of the lives before the present one; of a deleted job, of all."""
+    """Documents of the incarnations before the current one. For a deleted job, of all."""
     present: dict[int, dict[str, Any]]
-    """Version -> document, of the present life. A job that was reset began it with the version that it had then."""
+    """Version -> document of the current incarnation. After a reset, it begins with the version at that time."""
 
 
 @dataclass(frozen=True)
 class ResultStore:
-    """An index, and the job that made it."""
+    """An index, and the job that created it."""
 
     index: str
     job: str
     generation: int
-    """Of what the job's present life writes itself; what an earlier life wrote has a lower one. Of a deleted job: of its next."""
+    """Generation that the job's current incarnation writes itself; earlier incarnations have lower ones. For a deleted
+    job, the generation of the next incarnation."""
     is_deleted: bool
-    """The job was."""
+    """True if the job was deleted."""
 
 
 _STREAM_DELETED = "stream_deleted"
 
 
 class LifeReader(Part):
-    """Reads what deleted jobs and streams have left, and the results of earlier lives."""
+    """Reads the remains of deleted jobs and streams, and the results of earlier incarnations."""
 
     def deleted_job(self, job: str) -> bool:
-        """Whether a job of this name was deleted, and its name not used since."""
+        """Return True if a job with this name was deleted, and the name isn't used again."""
         of_job = (jobs.c.name == job) & jobs.c.deleted_ms.is_not(None)
         with self._database.reading(f"look for a deleted job {job}") as connection:
             return connection.execute(sa.select(jobs.c.name).where(of_job)).first() is not None
 
     def generation_of(self, job: str) -> int:
-        """The generation of what a job of this name writes itself, or would write if its name were used anew."""
+        """Return the generation that a job with this name writes itself, or would write if its name were reused."""
         wanted = sa.select(jobs.c.generation).where(jobs.c.name == job)
         with self._database.reading(f"read the generation of job {job}") as connection:
             return int(connection.execute(wanted).scalar() or 1)
 
     def indices_left(self, job: str) -> list[str]:
-        """The indices that a deleted job made, without those that another job has written to, too. Raises NotFound."""
+        """Return the indices that a deleted job created, without those that other jobs have written to.
+
+        Raises NotFound.
+        """
         if not self.deleted_job(job):
             raise _no_deleted_job(job)
         others = sa.select(result_indices.c.name).where(result_indices.c.job != job)
@@ -123,19 +130,21 @@ class LifeReader(Part):
             return list(connection.execute(wanted.order_by(result_indices.c.name)).scalars())
 
     def result_stores(self) -> list[ResultStore]:
-        """The indices of all jobs that have an earlier life, the deleted ones included, but for those that are known to be
-        deleted."""
+        """Return the indices of all jobs with an earlier incarnation, including deleted jobs.
+
+        Indices that are known to be deleted are left out.
+        """
         wanted = (
             sa.select(result_indices.c.name, result_indices.c.job, jobs.c.generation, jobs.c.deleted_ms.is_not(None))
             .join(jobs, jobs.c.name == result_indices.c.job)
             .where(jobs.c.generation > 1)
             .order_by(result_indices.c.name, result_indices.c.job)
         )
-        with self._database.reading("list the indices of jobs with earlier lives") as connection:
+        with self._database.reading("list the indices of jobs with earlier incarnations") as connection:
             return [ResultStore(*row) for row in connection.execute(wanted)]
 
     def documents_of(self, job: str) -> LifeDocuments:
-        """The documents of all versions of this job, deleted or not; none of a job that never was."""
+        """Return the documents of all versions of this job, deleted or not. Empty if the job never existed."""
         versions = job_versions.c
         wanted = (
             sa.select(
@@ -153,14 +162,16 @@ class LifeReader(Part):
         )
 
     def require_free_name(self, job: str) -> None:
-        """Raise Conflict while the dead letters of a deleted job of this name are being deleted."""
+        """Raise Conflict while the dead letters of a deleted job with this name are being deleted."""
         with self._database.reading(f"look whether the name of job {job} is free") as connection:
             wanted = sa.select(jobs.c.letters_first).where(jobs.c.name == job)
             refuse_while_letters_go(job, connection.execute(wanted).scalar() or 0)
 
     def topic_of_deleted_stream(self, name: str) -> str | None:
-        """The id of the topic that was to be deleted with the last stream of this name; None where there is a stream of this
-        name, or there never was one, or its topic was to stay."""
+        """Return the id of the topic that must be deleted with the last stream of this name.
+
+        None if a stream with this name exists, if there never was one, or if its topic was kept.
+        """
         wanted = sa.select(events.c.facts).where(events.c.kind == _STREAM_DELETED).order_by(events.c.id.desc())
         with self._database.reading(f"look for a deleted stream {name}") as connection:
             if connection.execute(sa.select(streams.c.name).where(streams.c.name == name)).first() is not None:
@@ -171,13 +182,14 @@ class LifeReader(Part):
 
 
 class Lives(Part):
-    """Ends lives of jobs and deletes streams. Each method is one transaction."""
+    """Ends incarnations of jobs, and deletes streams. Each method is one transaction."""
 
     def end_runs(self, job: str, verb: str) -> RunRow:
-        """Fence all runs of a job that has none at work, before it is reset or deleted (`verb`), and let it stay stopped;
-        return the run that fences them, which has ended.
+        """Fence all runs of a job without a runner, before it is reset or deleted (`verb`), and set its desired state
+        to stopped.
 
-        Raises Conflict, with what to do first, while the job has a runner or an open backfill; NotFound.
+        Returns the run that fences them, which has ended. Raises Conflict, with a remedy, while the job has a runner or
+        an open backfill; NotFound.
         """
         with self._database.writing(f"{verb} job {job}") as connection:
             known, now_ms = lock_job(connection, job), self._clock_ms()
@@ -200,18 +212,22 @@ class Lives(Part):
             return fence
 
     def reset_job(self, fence: RunRow, origin: Origin, generation_taken: int = 0) -> JobRow:
-        """Begin a new life of the job at `origin`, under a new generation of results. `fence` is the answer of `end_runs`.
-        `generation_taken`: the highest generation in the stores; an older ledger can lack it.
+        """Begin a new incarnation of the job at `origin`, under a new generation of results.
 
-        Raises Fenced when the job was started in between; Conflict when a backfill was; NotFound.
+        Raises Fenced if the job was started in between; Conflict if a backfill was; NotFound.
+
+        Args: fence: Result of `end_runs`. generation_taken: Highest generation in the stores. An older ledger can lack
+        it.
         """
         with self._database.writing(f"reset job {fence.job}") as connection:
             self._begin_life(connection, fence, origin, generation_taken)
             return read_job(connection, fence.job)
 
     def delete_job(self, fence: RunRow, letter_offsets: Mapping[int, int]) -> None:
-        """Delete the job: from now on there is none of this name, and its places are free. `letter_offsets`: where its dead
-        letters end. Raises as `reset_job` does."""
+        """Delete the job, and release its sinks. Raises the errors of `reset_job`.
+
+        Args: letter_offsets: End offsets of its dead letters.
+        """
         with self._database.writing(f"delete job {fence.job}") as connection:
             self._begin_life(connection, fence, Origin({}, letter_offsets))
             connection.execute(sa.delete(places).where(places.c.job == fence.job))
@@ -219,7 +235,7 @@ class Lives(Part):
             connection.execute(gone.values(deleted_ms=self._clock_ms(), version_first=jobs.c.version + 1))
 
     def _begin_life(self, connection: sa.Connection, fence: RunRow, origin: Origin, generation_taken: int = 0) -> None:
-        """Replace all slices and checkpoints by the origin, in a transaction that holds the job's row."""
+        """Replace all slices and checkpoints by the origin, in a transaction that locks the job's row."""
         job, now_ms = fence.job, self._clock_ms()
         known = lock_job(connection, job)
         refuse_old_epoch(known, fence.epoch)
@@ -227,7 +243,7 @@ class Lives(Part):
             raise Conflict(
                 f"job {job} was just started, and is {known.state.value}; stop it first: strandline job stop {job}"
             )
-        _refuse_open_backfill(connection, job)  # it may have been asked for since the runs were fenced
+        _refuse_open_backfill(connection, job)  # it may have been requested since the runs were fenced
         last = connection.execute(sa.select(sa.func.max(slices.c.number)).where(slices.c.job == job)).scalar() or 0
         newest = sa.select(sa.func.max(backfills.c.generation)).where(backfills.c.job == job)
         generation = max(known.generation, generation_taken, connection.execute(newest).scalar() or 0) + 1
@@ -280,12 +296,14 @@ class Lives(Part):
         connection.execute(sa.update(jobs).where(jobs.c.name == job).values(begun))
 
     def begin_deletion_of_letters(self, job: str) -> int:
-        """Record that the dead letters of a deleted job are being deleted; return the number of this deletion, which takes the
-        place of one before. The job's name can't be used anew until `forget_letters` or `keep_letters`: a new job's letters would
-        go, too. Raises NotFound when there is no deleted job of this name (any more).
+        """Record that the dead letters of a deleted job are being deleted. Return the number of this deletion, which
+        replaces an earlier one.
+
+        The job's name can't be reused until `forget_letters` or `keep_letters`, because the dead letters of a new job
+        would be deleted, too. Raises NotFound if there is no deleted job with this name (any more).
         """
         of_job = (jobs.c.name == job) & jobs.c.deleted_ms.is_not(None)
-        # An epoch of the job, which no run has: no two deletions ever get the same number.
+        # An epoch of the job that no run has: so no two deletions ever get the same number.
         epoch = jobs.c.epoch + 1
         begun = sa.update(jobs).where(of_job).values(epoch=epoch, letters_first=-epoch)
         with self._database.writing(f"begin to delete the dead letters of deleted job {job}") as connection:
@@ -295,23 +313,28 @@ class Lives(Part):
             return int(deletion)
 
     def require_deletion_of_letters(self, job: str, deletion: int) -> None:
-        """Raise Conflict unless this deletion of the job's dead letters is the one at work."""
+        """Raise Conflict unless this deletion of the job's dead letters is the current one."""
         wanted = sa.select(jobs.c.letters_first).where(jobs.c.name == job)
         with self._database.reading(f"look which deletion of dead letters of job {job} is at work") as connection:
             if connection.execute(wanted).scalar() != deletion:
                 raise _another_deletion(job)
 
     def forget_letters(self, job: str, deletion: int) -> None:
-        """Record that the dead letters of a deleted job are deleted: a later job of its name begins them at 0. Raises Conflict
-        unless this deletion is the one at work."""
+        """Record that the dead letters of a deleted job are deleted: a later job with its name begins at 0.
+
+        Raises Conflict unless this deletion is the current one.
+        """
         with self._database.writing(f"note that the dead letters of deleted job {job} are deleted") as connection:
             _end_deletion(connection, job, deletion, 0)
             origin = sa.update(checkpoints).where(checkpoints.c.job == job)
             connection.execute(origin.values(dead_letter_offsets={}))
 
     def keep_letters(self, job: str, deletion: int) -> None:
-        """Record that the dead letters of a deleted job could not be deleted: a later job of its name begins behind them. Raises
-        Conflict unless this deletion is the one at work."""
+        """Record that the dead letters of a deleted job could not be deleted: a later job with its name begins after
+        them.
+
+        Raises Conflict unless this deletion is the current one.
+        """
         with self._database.writing(f"note that the dead letters of deleted job {job} stay") as connection:
             origin = sa.select(checkpoints.c.dead_letter_offsets).where(checkpoints.c.job == job)
             ends = connection.execute(origin.order_by(checkpoints.c.slice)).scalars().first() or {}
@@ -320,11 +343,12 @@ class Lives(Part):
     def delete_stream(
         self, name: str, checked: Mapping[str, int], *, keeps_topic: bool = False, principal: str | None = None
     ) -> None:
-        """Delete the registration of a stream, and record that in an event. `checked`: the present version of each job; the
-        caller has seen that none needs the stream. In the last checkpoint of a job that has emitted to it before, it has no
-        offsets any more: what the job emitted is gone.
+        """Delete the registration of a stream, and record an event about it.
 
-        Raises Conflict when there is another job or version by now; NotFound.
+        In the last checkpoint of a job that has emitted to the stream, its offsets are removed: these results no longer
+        exist. Raises Conflict if there is another job or version in the meantime; NotFound.
+
+        Args: checked: Current version of each job. The caller has checked that none needs the stream.
         """
         with self._database.writing(f"delete stream {name}") as connection:
             known = connection.execute(
@@ -339,7 +363,7 @@ class Lives(Part):
             if reader := connection.execute(used).scalar():
                 raise Conflict(f"Job {reader} has read stream {name}; delete or reset the job first.")
             connection.execute(sa.delete(stream_versions).where(stream_versions.c.stream == name))
-            for table in (replays, replay_attempts):  # a topic of that name that is made anew has other records
+            for table in (replays, replay_attempts):  # a recreated topic with that name has other records
                 connection.execute(sa.delete(table).where(table.c.stream == name))
             connection.execute(sa.delete(streams).where(streams.c.name == name))
             _forget_results(connection, name)
@@ -349,7 +373,7 @@ class Lives(Part):
             insert_event(self._database, connection, self._clock_ms(), event)
 
     def keep_topic_of_deleted_stream(self, name: str, principal: str | None = None) -> None:
-        """Record that the topic of a deleted stream, which was to go with it, stays: the next stream of this name has it."""
+        """Record that the topic of a deleted stream is kept: the next stream with this name uses it."""
         with self._database.writing(f"keep the topic of deleted stream {name}") as connection:
             facts = {"stream": name, "topic_id": None, "keeps_topic": True}
             event = NewEvent(
@@ -366,7 +390,7 @@ def _end_deletion(connection: sa.Connection, job: str, deletion: int, letters_fi
 
 
 def _another_deletion(job: str) -> Conflict:
-    return Conflict(f"another deletion of these dead letters, of job {job}, goes on or has ended: this one stops")
+    return Conflict(f"another deletion of the dead letters of job {job} continues or has ended, so this one stops")
 
 
 def _forget_results(connection: sa.Connection, stream: str) -> None:
@@ -385,7 +409,7 @@ def _refuse_open_backfill(connection: sa.Connection, job: str) -> None:
     generation = connection.execute(sa.select(backfills.c.generation).where(is_open)).scalar()
     if generation is not None:
         raise Conflict(
-            f"backfill {generation} of job {job} is under way; wait for its end, or cancel it with "
+            f"backfill {generation} of job {job} is running; wait for its end, or cancel it with "
             f"strandline job backfill {job} --cancel"
         )
 

@@ -1,7 +1,7 @@
-"""The ledger's tables. An outside program may read them with any SQL client: docs/ledger.md describes each column.
+"""The ledger's tables. Other programs may read them with any SQL client: docs/ledger.md describes each column.
 
-Whatever can be said by the schema is a constraint here. A change needs a revision in `strandline/migrations/versions`; a test
-holds the two together.
+Every rule that the schema can express is a constraint here. A change needs a revision in
+`strandline/migrations/versions`; a test compares both.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ metadata = sa.MetaData(
 
 
 class PlainText(sa.types.TypeDecorator[str]):
-    """Text that any database can hold: NUL and lone surrogates, which come in with bad records, are written out."""
+    """Text that any database can store: NUL and lone surrogates, which occur in bad records, are escaped."""
 
     impl = sa.Text
     cache_ok = True
@@ -71,7 +71,7 @@ class ChoiceText(sa.types.TypeDecorator[StrEnum]):
 
 
 class JsonText(sa.types.TypeDecorator[dict[Any, Any]]):
-    """A JSON object as ASCII text. `restore` turns keys back into numbers, which JSON can't have as keys."""
+    """A JSON object as ASCII text. `restore` converts keys back to numbers, which JSON can't have as keys."""
 
     impl = sa.Text
     cache_ok = True
@@ -91,8 +91,11 @@ class JsonText(sa.types.TypeDecorator[dict[Any, Any]]):
 
 
 class NumberMap(sa.types.TypeDecorator[dict[Any, Any]]):
-    """A JSON object whose innermost keys are partitions, and so numbers: a map of offsets, or the partitions of one stream. A
-    rewind reads hundreds of thousands of them."""
+    """A JSON object whose innermost keys are partitions, and so numbers: a map of offsets, or the partitions of one
+    stream.
+
+    A rewind reads hundreds of thousands of them.
+    """
 
     impl = sa.Text
     cache_ok = True
@@ -124,7 +127,7 @@ def _rule(text: str) -> EventTimeRule:
 
 
 class RuleText(sa.types.TypeDecorator[EventTimeRule]):
-    """The rule of event time as a JSON object."""
+    """The event-time rule as a JSON object."""
 
     impl = sa.Text
     cache_ok = True
@@ -157,7 +160,7 @@ def _ranges(value: dict[str, Any]) -> dict[str, WindowRange]:
 
 
 class JsonList(sa.types.TypeDecorator[list[str]]):
-    """A JSON list of texts as ASCII text."""
+    """A JSON list of strings as ASCII text."""
 
     impl = sa.Text
     cache_ok = True
@@ -380,7 +383,7 @@ slices = sa.Table(
     sa.CheckConstraint("number >= 1", name="number"),
     _one_of("kind", SliceKind),
     _one_of("status", SliceStatus),
-    # Whether a run that goes is one of a slice is looked up by it.
+    # Used to check whether a run that is removed is the run of a slice.
     sa.Index(None, "job", "epoch"),
 )
 one_planned_slice = sa.Index(
@@ -536,7 +539,7 @@ replays = sa.Table(
 events = sa.Table(
     "events",
     metadata,
-    # SQLite numbers rows by itself only in a column of the type INTEGER.
+    # SQLite numbers rows automatically only in a column of the type INTEGER.
     sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
     sa.Column("job", PlainText, sa.ForeignKey("jobs.name"), nullable=True),
     _number("epoch", nullable=True),

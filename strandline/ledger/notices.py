@@ -1,12 +1,13 @@
-"""Notices in the ledger: their documents, the problems that they found, the messages about them, and who sends these.
+"""Notices in the ledger: their documents, the problems that they found, the messages about them, and the leader that
+sends these.
 
-One control service leads the notices, by a lease of its own on the database's clock. Every write of the leader names the epoch of
-its lease, so a service that was replaced changes nothing any more. All times are of the database's clock, which all control
-services share.
+One control service leads the notices, by its own lease on the database's clock. Every write of the leader contains the
+epoch of its lease, so a service that was replaced can't change anything. All times are of the database's clock, which
+all control services share.
 
-A message is recorded before it is sent, together with what made it necessary. Each attempt to send it is recorded before it
-starts and when it has ended. An attempt that has no end was interrupted: its message is sent again, and the attempt still counts
-for the limit per minute.
+A message is recorded before it is sent, in the transaction that records its cause. Each attempt to send it is recorded
+before it starts and when it has ended. An attempt that has no end was interrupted: its message is sent again, and the
+attempt still counts for the limit per minute.
 """
 
 from __future__ import annotations
@@ -53,14 +54,15 @@ class NoticeRow(Described):
     version: int
     document: dict[str, Any]
     created_ms: int
-    """When a notice of this name was first applied; together with a number it identifies a problem or message."""
+    """Time at which a notice with this name was first applied. Together with a number it identifies a problem or
+    message."""
     applied_ms: int
     event_seen: int
     """Highest number of an event that the notice has handled."""
     memory: dict[str, Any]
-    """State of the notice between two looks."""
+    """State of the notice between two checks."""
     revision: int
-    """Number of changes of the row. A look that was based on an older revision records nothing."""
+    """Number of changes of the row. A check that was based on an older revision records nothing."""
     muted_until_ms: int | None = None
     muted_by: str | None = None
 
@@ -74,25 +76,25 @@ class ProblemRow(Described):
     condition: str
     """Condition of the document that found the problem."""
     subject: str
-    """The affected object, as `job power`."""
+    """The affected object, for example `job power`."""
     job: str | None
     cause: int
-    """Number of the event that caused the problem; 0 if it was found by looking."""
+    """Number of the event that caused the problem; 0 if it was found by a check."""
     since_ms: int
     opened_ms: int
-    """When the notice found the problem."""
+    """Time at which the notice found the problem."""
     title: str
     reason: str
     affected: str
     action: str
-    """What to do, with exact commands."""
+    """Remedy, with exact commands."""
     reported_ms: int | None = None
-    """When a message about the problem was recorded."""
+    """Time at which a message about the problem was recorded."""
     reminded_ms: int | None = None
     ended_ms: int | None = None
-    """When the problem was found to be over."""
+    """Time at which the end of the problem was found."""
     end_reported_ms: int | None = None
-    """When the message that it is over was recorded."""
+    """Time at which the message about the end was recorded."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class MessageRow(Described):
     notice: str
     number: int
     channel: str
-    """Channel of the document, as `mail` or `webhook 2`."""
+    """Channel of the document, for example `mail` or `webhook 2`."""
     kind: str
     """`problem`, `resolved`, `reminder`, `summary` or `test`."""
     problems: list[int]
@@ -110,14 +112,14 @@ class MessageRow(Described):
     content: dict[str, Any]
     made_ms: int
     due_ms: int
-    """When the next attempt may begin."""
+    """Time from which the next attempt may begin."""
     attempts: int = 0
     sent_ms: int | None = None
     merged_into: int | None = None
     """Number of the summary that replaces the message."""
     given_up_ms: int | None = None
     error: str = ""
-    """Why the last attempt failed."""
+    """Reason why the last attempt failed."""
 
     @property
     def is_pending(self) -> bool:
@@ -138,12 +140,12 @@ class AttemptRow:
 
 @dataclass(frozen=True)
 class NoticeChanges:
-    """What one look at a notice changes."""
+    """Changes by one check of a notice."""
 
     memory: dict[str, Any]
     event_seen: int
     problems: Sequence[ProblemRow] = ()
-    """New problems, and known problems as they are now."""
+    """New problems, and changed known problems."""
     messages: Sequence[MessageRow] = ()
     """New messages."""
     events: Sequence[NewEvent] = field(default_factory=tuple)
@@ -158,7 +160,7 @@ class NoticeReader(Part):
             return _required(connection, name)
 
     def notices(self) -> list[NoticeRow]:
-        """All notices, by name."""
+        """Return all notices, by name."""
         with self._database.reading("read the notices") as connection:
             return [
                 NoticeRow(**row) for row in connection.execute(sa.select(notices).order_by(notices.c.name)).mappings()
@@ -170,8 +172,10 @@ class NoticeReader(Part):
             return _now_ms(self._database, connection)
 
     def notice_problems(self, name: str, since_ms: int | None = None, limit: int = 1_000) -> list[ProblemRow]:
-        """Return problems of a notice, the oldest first. `since_ms`: those that aren't settled, and those with a message since
-        then; None: the newest of all."""
+        """Return problems of a notice, the oldest first.
+
+        `since_ms`: Problems that aren't settled, and those with a message since then. None for the newest of all.
+        """
         wanted = sa.select(notice_problems).where(notice_problems.c.notice == name)
         if since_ms is not None:
             of_use = sa.or_(notice_problems.c.end_reported_ms.is_(None), notice_problems.c.reported_ms > since_ms)
@@ -190,7 +194,7 @@ class NoticeReader(Part):
             return [MessageRow(**row) for row in connection.execute(newest).mappings()][::-1]
 
     def pending_messages(self) -> list[MessageRow]:
-        """Return all messages that are still to be sent, the oldest first."""
+        """Return all messages that must still be sent, the oldest first."""
         columns = notice_messages.c
         wanted = sa.select(notice_messages).where(_IS_PENDING).order_by(columns.notice, columns.number)
         with self._database.reading("read the messages to be sent") as connection:
@@ -249,7 +253,7 @@ class Notices(Part):
             connection.execute(sa.delete(notices).where(notices.c.name == name))
 
     def mute_notice(self, name: str, until_ms: int | None, by: str | None) -> NoticeRow:
-        """Hold back the messages of a notice until this time; None ends that. Raises NotFound."""
+        """Hold back the messages of a notice until this time. None ends the muting. Raises NotFound."""
         with self._database.writing(f"mute notice {name}") as connection:
             _required(connection, name, locked=True)
             muted = {"muted_until_ms": until_ms, "muted_by": by if until_ms is not None else None}
@@ -273,12 +277,14 @@ class Notices(Part):
 
 
 class NoticeDelivery(Part):
-    """Records what notices found, and what became of messages, under a lease. Each method is one transaction."""
+    """Records the findings of notices, and the outcomes of messages, under a lease. Each method is one transaction."""
 
     def lead_notices(self, holder: str, length_ms: int) -> tuple[int, int] | None:
-        """Claim or renew the lease on all notices; return its epoch and the database's time, or None if another service has it.
+        """Claim or renew the lease on all notices. Return its epoch and the database's time, or None if another service
+        has it.
 
-        A new epoch ends the attempts of the epochs before: whoever made them can't be sending any more. Their messages are due.
+        A new epoch ends the attempts of earlier epochs: their service can't be sending any more. Their messages become
+        due.
         """
         with self._database.writing("lead the notices") as connection:
             connection.execute(
@@ -301,10 +307,13 @@ class NoticeDelivery(Part):
             return epoch, now_ms
 
     def release_notices(self, service: str) -> None:
-        """Give back the lease of any process of this control service, so that its next process, or another service, can lead
-        immediately. The holder of a lease is `SERVICE/PROCESS`."""
+        """Release the lease of any process of this control service, so that its next process, or another service, can
+        lead immediately.
+
+        The holder of a lease is `SERVICE/PROCESS`.
+        """
         is_own = notice_leader.c.holder.startswith(f"{service}/", autoescape=True)
-        with self._database.writing("give back the lease of the notices") as connection:
+        with self._database.writing("release the lease of the notices") as connection:
             connection.execute(sa.update(notice_leader).where(is_own).values(until_ms=0))
 
     def forget_notices(self, before_ms: int) -> None:
@@ -316,9 +325,10 @@ class NoticeDelivery(Part):
             connection.execute(sa.delete(notice_messages).where(ended_ms < before_ms, sa.not_(_IS_PENDING)))
 
     def record_notice(self, epoch: int, row: NoticeRow, changes: NoticeChanges) -> None:
-        """Record what one look at a notice found, and the messages about it, in one transaction.
+        """Record the findings of one check of a notice, and the messages about them, in one transaction.
 
-        Raises Fenced if another service leads now, or if the notice isn't as it was at the look: nothing is recorded then.
+        Raises Fenced if another service leads now, or if the notice has changed since the check: then nothing is
+        recorded.
         """
         with self._database.writing(f"record notice {row.name}") as connection:
             self._refuse_old(connection, epoch)
@@ -329,7 +339,7 @@ class NoticeDelivery(Part):
             )
             values = {"memory": changes.memory, "event_seen": changes.event_seen, "revision": row.revision + 1}
             if connection.execute(sa.update(notices).where(is_same).values(values)).rowcount == 0:
-                raise Fenced(f"Notice {row.name} was changed in the meantime; the next look uses the new document.")
+                raise Fenced(f"Notice {row.name} was changed in the meantime; the next check uses the new document.")
             for problem in changes.problems:
                 _put(connection, notice_problems, problem)
             for message in changes.messages:
@@ -338,8 +348,10 @@ class NoticeDelivery(Part):
                 insert_event(self._database, connection, self._clock_ms(), event)
 
     def merge_messages(self, epoch: int, summary: MessageRow, merged: Sequence[int]) -> bool:
-        """Replace messages by a summary. Return False, and change nothing, if one of them isn't pending any more. Raises
-        Fenced."""
+        """Replace messages by a summary.
+
+        Return False, and change nothing, if one of them isn't pending any more. Raises Fenced.
+        """
         with self._database.writing(f"summarize messages of notice {summary.notice}") as connection:
             self._refuse_old(connection, epoch)
             row = _read(connection, summary.notice, locked=True)
@@ -357,8 +369,10 @@ class NoticeDelivery(Part):
             return True
 
     def begin_attempt(self, epoch: int, message: MessageRow) -> AttemptRow | None:
-        """Record that the message is being sent now, and renew the lease for its whole length. None if the message isn't pending
-        any more. Raises Fenced."""
+        """Record that the message is being sent now, and renew the lease for its whole length. Raises Fenced.
+
+        None if the message isn't pending any more.
+        """
         with self._database.writing(f"begin to send message {message.number} of notice {message.notice}") as connection:
             length_ms = self._refuse_old(connection, epoch)
             now_ms = _now_ms(self._database, connection)
@@ -384,8 +398,10 @@ class NoticeDelivery(Part):
         *,
         gives_up: bool = False,
     ) -> None:
-        """Record the outcome of an attempt. `error`: None if the message was received. Valid also for a service that doesn't lead
-        any more: what it reports of its own attempt is true."""
+        """Record the outcome of an attempt. `error`: None if the message was received.
+
+        Valid also for a service that doesn't lead any more: its report about its own attempt is true.
+        """
         with self._database.writing(f"end an attempt of notice {attempt.notice}") as connection:
             now_ms = _now_ms(self._database, connection)
             columns = notice_messages.c
@@ -412,8 +428,10 @@ class NoticeDelivery(Part):
                 insert_event(self._database, connection, self._clock_ms(), event)
 
     def _refuse_old(self, connection: sa.Connection, epoch: int) -> int:
-        """Return the length of the lease. Raises Fenced unless the epoch is of the current lease. No other lease can begin before
-        the transaction ends."""
+        """Return the length of the lease. Raises Fenced unless the epoch is of the current lease.
+
+        No other lease can begin before the transaction ends.
+        """
         row = connection.execute(sa.select(notice_leader).with_for_update()).first()
         if row is None or row.epoch != epoch:
             raise Fenced("Another control service leads the notices now.")
@@ -444,8 +462,10 @@ def _put(connection: sa.Connection, table: sa.Table, row: ProblemRow) -> None:
 
 
 def _end_interrupted(connection: sa.Connection, now_ms: int) -> None:
-    """End the attempts without an end, and make their messages due. A receiver can get what was sent until the time of an attempt
-    is over, so the end can be in the future."""
+    """End the attempts without an end, and make their messages due.
+
+    A receiver can get the message until the maximum time of an attempt has passed, so the end can be in the future.
+    """
     is_open = notice_attempts.c.ended_ms.is_(None)
     for notice, message in connection.execute(
         sa.select(notice_attempts.c.notice, notice_attempts.c.message).where(is_open)
@@ -459,5 +479,5 @@ def _end_interrupted(connection: sa.Connection, now_ms: int) -> None:
 
 
 def _now_ms(database: Database, connection: sa.Connection) -> int:
-    """By the clock of the database, by which messages and the lease go."""
+    """Return the time of the database's clock, which messages and the lease use."""
     return int(connection.execute(sa.select(database.clock_ms())).scalar_one())

@@ -10,7 +10,7 @@ from strandline.ledger.schema import migrate
 
 
 class Part:
-    """The base class of the ledger's parts: the database, and a clock in milliseconds since 1970 UTC."""
+    """Base class of the ledger's repositories: the database, and a clock in milliseconds since 1970 UTC."""
 
     def __init__(self, database: Database, clock_ms: Callable[[], int] = now_ms) -> None:
         self._database = database
@@ -20,8 +20,8 @@ class Part:
     def open(cls, url: str) -> Self:
         """Open the ledger at a SQLAlchemy URL, and bring its schema up to date first.
 
-        Raises InvalidSettings for a URL that can't name a ledger, LedgerUnavailable when the database does not answer,
-        Conflict when the schema is of a much newer release, or of none.
+        Raises InvalidSettings for an invalid ledger URL, LedgerUnavailable if the database does not answer, and
+        Conflict if the schema is of a much newer release, or of none.
         """
         database = Database(url)
         try:
@@ -32,5 +32,5 @@ class Part:
         return cls(database)
 
     def close(self) -> None:
-        """Give the connections back. Nothing that shares them can be used afterwards."""
+        """Close the connections. Objects that share them can't be used afterwards."""
         self._database.close()

@@ -1,10 +1,11 @@
-"""Progress in the ledger: the runs of each job, how the log is cut into slices, and checkpoints.
+"""Progress in the ledger: the runs of each job, the division of the log into slices, and checkpoints.
 
-Invariants, each kept by a transaction that holds the job's row:
-- slices and checkpoints of a job are numbered from 1 without gaps; the oldest may have been removed (`compaction.py`);
-- at most one slice is planned and not yet committed, and it is the last one;
-- a row is written only under the job's newest epoch, so epochs never fall in the order of commits;
-- a run that has ended writes no slice and no checkpoint any more.
+Invariants, each kept by a transaction that locks the job's row:
+
+- Slices and checkpoints of a job are numbered from 1 without gaps. The oldest may have been removed (`compaction.py`).
+- At most one slice is planned and not yet committed, and it is the last one.
+- A row is written only under the job's newest epoch, so epochs never fall in the order of commits.
+- A run that has ended can't write slices or checkpoints any more.
 
 A write whose answer was lost may be repeated: writing the same row again succeeds and changes nothing.
 """
@@ -50,7 +51,7 @@ from strandline.ledger.states import (
 )
 
 Refusals = dict[str, StrandlineError]
-"""Jobs for which nothing was written, with the error of each."""
+"""Jobs whose row was not written -> the error."""
 
 _Found = TypeVar("_Found")
 _Row = TypeVar("_Row", SliceRow, CheckpointRow)
@@ -82,16 +83,17 @@ class ProgressReader(Part):
     """Reads runs, slices and checkpoints."""
 
     def runs(self, job: str, limit: int | None = None) -> list[RunRow]:
-        """All runs of a job, the oldest first; with `limit`, only the newest of them."""
+        """Return all runs of a job, the oldest first. With `limit`, only the newest of them."""
         newest = sa.select(runs).where(runs.c.job == job).order_by(runs.c.epoch.desc()).limit(limit)
         with self._database.reading(f"list the runs of job {job}") as connection:
             return [RunRow(*row) for row in connection.execute(newest)][::-1]
 
     def version_of_slice(self, job: str, *, before_epoch: int) -> int | None:
-        """Return the version of which results of the planned slice may be out, by the runs before `before_epoch`.
+        """Return the version whose results of the planned slice may be in the stores, by the runs before
+        `before_epoch`.
 
-        It is the version of the last of these runs that began to write, or the one that planned the slice. None if no slice is
-        planned.
+        It is the version of the last of these runs that began to write, or the version that planned the slice. None if
+        no slice is planned.
         """
         with self._database.reading(f"find the version of the planned slice of job {job}") as connection:
             last = _last_slice(connection, job)
@@ -100,13 +102,15 @@ class ProgressReader(Part):
             return _writing_versions(connection, [last], before_epoch)[job]
 
     def floor(self, job: str) -> int:
-        """The number of the last slice of the job that can't be replayed any more; 0 while all can be."""
+        """Return the number of the last slice of the job that can't be replayed any more. 0 if all can be."""
         with self._database.reading(f"find the oldest slice of job {job}") as connection:
             return read_floor(connection, job)
 
     def above_floor(self, job: str, find: Callable[[int], _Found]) -> _Found:
-        """Return the result of `find` for the job's floor. If it raises NotFound because slices that it reads were removed
-        meanwhile, it is called again with the new floor."""
+        """Return the result of `find` for the job's floor.
+
+        If it raises NotFound because slices were removed in the meantime, it is called again with the new floor.
+        """
         floor = self.floor(job)
         while True:
             try:
@@ -121,15 +125,17 @@ class ProgressReader(Part):
             return _last_slice(connection, job)
 
     def progress_of(self, names: Collection[str]) -> dict[str, JobProgress]:
-        """Return the present row, last slice, and last checkpoint of each of these jobs, as of one moment. A job that doesn't
-        exist is left out."""
+        """Return the current row, last slice, and last checkpoint of each of these jobs, as of one moment.
+
+        A job that doesn't exist is left out.
+        """
         with self._database.reading(f"read the progress of {len(names)} jobs") as connection:
             last, final = _last_slices(connection, names), _last_checkpoints(connection, names)
             rows = read_jobs(connection, names)
         return {name: JobProgress(row, last.get(name), *final.get(name, (None,))) for name, row in rows.items()}
 
     def slices(self, job: str, first: int, last: int) -> list[SliceRow]:
-        """The existing slices from number `first` to `last`, both included, in order."""
+        """Return the existing slices from number `first` to `last`, both included, in order."""
         with self._database.reading(f"read slices {first} to {last} of job {job}") as connection:
             rows = connection.execute(
                 sa.select(slices)
@@ -139,7 +145,7 @@ class ProgressReader(Part):
             return [SliceRow(*row) for row in rows]
 
     def slice_versions(self, job: str, first: int, last: int) -> set[int]:
-        """The versions of the existing slices from number `first` to `last`."""
+        """Return the versions of the existing slices from number `first` to `last`."""
         wanted = sa.select(slices.c.version).where(slices.c.job == job, slices.c.number.between(first, last))
         with self._database.reading(f"read the versions of slices {first} to {last} of job {job}") as connection:
             return set(connection.execute(wanted.distinct()).scalars())
@@ -154,14 +160,14 @@ class ProgressReader(Part):
         return found[0] if found else None
 
     def checkpoint(self, job: str, slice: int) -> CheckpointRow:
-        """Raises NotFound when that slice is not committed, or was removed."""
+        """Raises NotFound if that slice is not committed, or was removed."""
         found = self.checkpoints(job, limit=1, before=slice + 1)
         if not found or found[0].slice != slice:
             raise NotFound(f"Slice {slice} of job {job} is not committed, or so old that it was removed.")
         return found[0]
 
     def checkpoints(self, job: str, limit: int = 100, before: int | None = None) -> list[CheckpointRow]:
-        """The newest first; with `before`, only those of slices below that number."""
+        """Return the newest checkpoints first. With `before`, only those of slices below that number."""
         wanted = sa.select(*_CHECKPOINT).where(checkpoints.c.job == job)
         if before is not None:
             wanted = wanted.where(checkpoints.c.slice < before)
@@ -185,7 +191,10 @@ class ProgressReader(Part):
             return [CheckpointRow(*row) for row in rows]
 
     def first_slice_reaching(self, job: str, event_ms: int) -> int | None:
-        """The lowest committed slice after which the latest event time was `event_ms` or later; None if none was."""
+        """Return the lowest committed slice after which the latest event time was `event_ms` or later.
+
+        None if there is none.
+        """
         with self._database.reading(f"find where job {job} reached event time {event_ms}") as connection:
             # The latest event time never falls, so the first in the index's order is also the lowest slice.
             return connection.execute(
@@ -196,12 +205,12 @@ class ProgressReader(Part):
             ).scalar()
 
     def first_slice_closing(self, job: str, event_ms: int) -> int | None:
-        """The lowest committed slice that closed windows that end at `event_ms`; None if none has yet."""
+        """Return the lowest committed slice that closed windows that end at `event_ms`. None if there is none yet."""
         last = self.last_checkpoint(job)
         if last is None or last.closes_ms is None or last.closes_ms < event_ms:
             return None
 
-        def has_closed(number: int) -> bool:  # what is closed never falls
+        def has_closed(number: int) -> bool:  # `closes_ms` never falls
             closes_ms = self.checkpoint(job, number).closes_ms
             return closes_ms is not None and closes_ms >= event_ms
 
@@ -212,8 +221,11 @@ class ProgressReader(Part):
         return self.above_floor(job, first_above)
 
     def first_slice_final(self, job: str, event_ms: int) -> int | None:
-        """The committed slice after which results of windows that end up to `event_ms` no longer change: the one that closed
-        them, or a later one where late records revise results. None if they may still change."""
+        """Return the committed slice after which results of windows that end up to `event_ms` no longer change. None if
+        they may still change.
+
+        It is the slice that closed them, or a later one if late records revise results.
+        """
         number, last = self.first_slice_closing(job, event_ms), self.last_checkpoint(job)
         closed = self.slices(job, number, number) if number is not None else []
         if not closed or not closed[0].rule.revise_ms or last is None:
@@ -228,8 +240,10 @@ class ProgressReader(Part):
         return last.slice if is_final else None
 
     def closed_at_ms(self, job: str, event_ms: int) -> int | None:
-        """When the slice was committed that closed windows that end at `event_ms`, by its runner's clock; None if none has yet,
-        or if that slice may have been removed."""
+        """Return the commit time of the slice that closed windows that end at `event_ms`, by its runner's clock.
+
+        None if there is no such slice yet, or if it may have been removed.
+        """
         number = self.first_slice_closing(job, event_ms)
         if number is None:
             return None
@@ -238,10 +252,13 @@ class ProgressReader(Part):
         )
 
     def first_slice_from(self, job: str, up_to: int, log_starts: Offsets) -> int:
-        """The lowest slice, at most `up_to` + 1, that begins at or after `log_starts` in each of its partitions, and that the
-        ledger still holds. Raises NotFound when the ledger holds no slice of that job up to `up_to`."""
+        """Return the lowest slice, at most `up_to` + 1, that begins at or after `log_starts` in each of its partitions,
+        and that the ledger still contains.
 
-        def is_held(number: int) -> bool:  # where slices begin never falls
+        Raises NotFound if the ledger contains no slice of that job up to `up_to`.
+        """
+
+        def is_held(number: int) -> bool:  # the begin of slices never falls
             found = self.slices(job, number, number)
             if not found:
                 raise NotFound(f"Job {job} has no slice {number}, or it is so old that it was removed.")
@@ -253,8 +270,10 @@ class ProgressReader(Part):
         return self.above_floor(job, first_above)
 
     def version_changes(self, job: str, up_to: int) -> list[tuple[int, int]]:
-        """The versions of the committed slices up to `up_to` that can be replayed: (first slice, version) of each run of
-        equal versions, in order."""
+        """Return the versions of the committed slices up to `up_to` that can be replayed, in order.
+
+        The result has a pair (first slice, version) for each sequence of slices with the same version.
+        """
         before = sa.func.lag(checkpoints.c.version).over(order_by=checkpoints.c.slice).label("before")
         of_job = (checkpoints.c.job == job) & checkpoints.c.slice.between(self.floor(job) + 1, up_to)
         all_of_them = sa.select(checkpoints.c.slice, checkpoints.c.version, before).where(of_job).subquery()
@@ -266,7 +285,8 @@ class ProgressReader(Part):
             return [(int(row.slice), int(row.version)) for row in rows]
 
     def compiled_changes(self, job: str, up_to: int) -> list[Compiled]:
-        """As `version_changes`, with the versions of the streams' documents that the committing runs were compiled by."""
+        """Return `version_changes`, with the versions of the streams' documents with which the committing runs were
+        compiled."""
         of_job = (checkpoints.c.job == job) & checkpoints.c.slice.between(self.floor(job) + 1, up_to)
         by_run = (
             sa.select(checkpoints.c.epoch, checkpoints.c.version, sa.func.min(checkpoints.c.slice).label("first"))
@@ -283,9 +303,10 @@ class ProgressReader(Part):
         ]
 
     def totals(self, job: str, up_to: int | None = None) -> Totals:
-        """The sums over all committed slices, or those up to number `up_to`, in constant time; zeros if there are none.
+        """Return the sums over all committed slices, or those up to number `up_to`, in constant time. Zeros if there
+        are none.
 
-        Raises NotFound where that slice was removed.
+        Raises NotFound if that slice was removed.
         """
         newest = sa.select(*_TOTALS).where(checkpoints.c.job == job).order_by(checkpoints.c.slice.desc()).limit(1)
         if up_to is not None:
@@ -303,10 +324,13 @@ class Runs(Part):
     def begin_run(self, job: str, pid: int, *, present_version: bool = False, lease: int | None = None) -> RunRow:
         """Start a run and fence every older one: their later writes raise Fenced.
 
-        It runs the job's present version. But if a slice is planned and not committed, this run commits it, in the version
-        that last began to write its results, because some of them may be out already; with `present_version`, in the present
-        version. With `lease`, the run begins for the leader under the lease of that epoch. Raises NotFound; Fenced
-        when another leader owns the job.
+        The run uses the job's current version. But if a slice is planned, the run commits it in the version that last
+        began to write its results: some of them may be in the stores already. Raises NotFound; Fenced if another leader
+        owns the job.
+
+        Args:
+        - present_version: Use the current version even for a planned slice.
+        - lease: Epoch of the leader's lease. None if no leader starts the run.
         """
         begun, refusals = self.begin_runs([RunRequest(job, pid, present_version, lease)])
         _raise_refusal(refusals)
@@ -370,8 +394,10 @@ class Runs(Part):
             return begun, refusals
 
     def end_run(self, job: str, epoch: int, outcome: str, message: str = "", *, lease: int | None = None) -> RunRow:
-        """Record how a run ended; the first record stays. With `lease`, the leader under the lease of that epoch says so.
-        Raises NotFound; Fenced when another leader owns the job."""
+        """Record the outcome of a run; the first record stays. Raises NotFound; Fenced if another leader owns the job.
+
+        `lease`: Epoch of the leader's lease, if the leader records it.
+        """
         with self._database.writing(f"end run {epoch} of job {job}") as connection:
             if lease is not None:
                 lock_job(connection, job)
@@ -388,16 +414,17 @@ class Runs(Part):
             return RunRow(*row)
 
     def set_run_slots(self, job: str, epoch: int, slots: int) -> None:
-        """Record how many buckets the run has, before a task of one writes: a later run fences the slots of each of them.
+        """Record the number of buckets of the run, before its tasks write: a later run fences the slots of each bucket.
 
-        Raises Fenced when a newer run owns the job; NotFound.
+        Raises Fenced if a newer run owns the job; NotFound.
         """
         self._note_of_run(job, epoch, "slots", slots=slots)
 
     def set_run_streams(self, job: str, epoch: int, versions: StreamVersions) -> None:
-        """Record by which versions of its streams' documents the run's pipeline is compiled, before its first slice.
+        """Record the versions of the streams' documents with which the run's pipeline is compiled, before its first
+        slice.
 
-        Raises Fenced when a newer run owns the job; NotFound.
+        Raises Fenced if a newer run owns the job; NotFound.
         """
         self._note_of_run(job, epoch, "streams", stream_versions=versions)
 
@@ -409,20 +436,21 @@ class Runs(Part):
 
 
 class SlicePlans(Part):
-    """Records how the log is cut into slices. Each method is one transaction."""
+    """Records the division of the log into slices. Each method is one transaction."""
 
     def plan_slice(self, row: SliceRow) -> None:
-        """Record the next slice, before it is processed. A recorded slice is never cut again.
+        """Record the next slice, before it is processed. A recorded slice is never planned again.
 
-        Raises Fenced when a newer run owns the job; Conflict when the slice does not follow the last one, or the last
-        one is not committed yet, or the rows of a lookup by which it goes are kept no more; LedgerBehind; NotFound.
+        Raises Conflict if the slice does not follow the last one, if the last one is not committed yet, or if rows of a
+        lookup that it uses were removed. Raises Fenced if a newer run owns the job; LedgerBehind; NotFound.
         """
         _raise_refusal(self.plan_slices([row]))
 
     def plan_slices(self, rows: Sequence[SliceRow]) -> Refusals:
         """Record the next slice of each of several jobs in one transaction.
 
-        A job whose slice is refused doesn't affect the others: its error is returned, one of those that `plan_slice` raises.
+        A job whose slice is refused doesn't affect the others: its error is returned, one of those that `plan_slice`
+        raises.
         """
         return _write_of_each(self._database, rows, "plan the next slice", self._plan)
 
@@ -447,10 +475,11 @@ class Checkpoints(Part):
     """Commits slices. Each method is one transaction."""
 
     def commit_checkpoint(self, row: CheckpointRow) -> None:
-        """Make a slice final: call only after its results and dead letters are all confirmed.
+        """Make a slice final: call this only after its results and dead letters are all confirmed.
 
-        Raises Fenced when a newer run owns the job; LedgerBehind if the ledger doesn't contain the planned slice; Conflict when
-        the slice is not the one that follows the last commit, or a value that never falls would fall; NotFound.
+        Raises Fenced if a newer run owns the job, and LedgerBehind if the ledger doesn't contain the planned slice.
+        Raises Conflict if the slice doesn't follow the last commit, or if a value that never falls would fall. Also
+        raises NotFound.
         """
         _raise_refusal(self.commit_checkpoints([row]))
 
@@ -489,7 +518,7 @@ class Checkpoints(Part):
 def _write_of_each(
     database: Database, rows: Sequence[_Row], what: str, write: Callable[[sa.Connection, Sequence[_Row]], Refusals]
 ) -> Refusals:
-    """Call `write` with the rows of those jobs whose present run they belong to, in one transaction."""
+    """Call `write` with the rows that belong to the current run of their job, in one transaction."""
     if not rows:
         return {}
     names = _different_jobs(rows)
@@ -548,7 +577,7 @@ def _raise_refusal(refusals: Refusals) -> None:
 
 
 def _ended_runs(connection: sa.Connection, rows: Iterable[SliceRow] | Iterable[CheckpointRow]) -> dict[str, Fenced]:
-    """The jobs whose run was ended: a new leader ends it before it begins its own."""
+    """Return the jobs whose run was ended: a new leader ends it before it begins its own."""
     of_rows = sa.tuple_(runs.c.job, runs.c.epoch).in_([(row.job, row.epoch) for row in rows])
     wanted = sa.select(runs.c.job, runs.c.epoch, runs.c.outcome, runs.c.message).where(
         of_rows, runs.c.ended_ms.is_not(None)
@@ -611,10 +640,10 @@ def _begins_at_or_after(row: SliceRow, log_starts: Offsets) -> bool:
 
 
 def _refuse_gap(row: SliceRow, last: SliceRow | None) -> None:
-    """Raises Conflict unless `row` is a planned slice that begins exactly where `last`, which is committed, ends."""
+    """Raises Conflict unless `row` is a planned slice that begins exactly at the end of `last`, which is committed."""
     name = f"Slice {row.number} of job {row.job}"
     if row.status is not SliceStatus.PLANNED:
-        raise Conflict(f"{name} is to be planned, but its row says {row.status.value}.")
+        raise Conflict(f"{name} must be planned, but the status of its row is {row.status.value}.")
     if row.number != (last.number + 1 if last else 1):
         if row.number > (last.number if last else 0):
             raise _behind(row.job, last, f"run {row.epoch} has committed slice {row.number - 1}")
@@ -654,12 +683,12 @@ def _refuse_fall(row: CheckpointRow, last: CheckpointRow | None) -> None:
         if before is not None and (now is None or now < before):
             raise Conflict(f"{name} has {field} {now}, which is below the {before} of the slice before.")
     if _goes_back(last.reached, row.reached):
-        raise Conflict(f"{name} takes back how far event time had come: {last.reached} to {row.reached}.")
+        raise Conflict(f"{name} lowers the event time reached: {last.reached} to {row.reached}.")
     for stage, end_ms in row.emitted.items():
         if end_ms < last.emitted.get(stage, end_ms):
-            raise Conflict(f"{name} takes back what stage {stage} emitted: {last.emitted[stage]} to {end_ms}.")
+            raise Conflict(f"{name} lowers the emitted window end of stage {stage}: {last.emitted[stage]} to {end_ms}.")
     if _goes_back(last.result_offsets, row.result_offsets):
-        raise Conflict(f"{name} takes back results in streams: {last.result_offsets} to {row.result_offsets}.")
+        raise Conflict(f"{name} lowers the result offsets in streams: {last.result_offsets} to {row.result_offsets}.")
 
 
 def _add(totals: Totals, row: CheckpointRow) -> Totals:

@@ -1,16 +1,16 @@
-"""Dead letters that are put back into their stream, each at most once.
+"""Dead letters that are requeued into their stream, each at most once.
 
-The stream itself says what is there: a record that was put back names its dead letter in a header. The ledger says where to
-look, and remembers what the log no longer holds. Writes of one stream's replays are one transactional id, so there is one
-*attempt* at a time:
+The stream itself shows which records were requeued: such a record contains its dead letter in a header. The ledger
+stores the offsets from which to search, and records that the log no longer contains. All replays into one stream use
+one transactional id, so there is one *attempt* at a time:
 
-1. `begin_replay` gives the attempt a number; older ones are Fenced. Where nothing is in doubt, it notes where the stream ends:
-   all that this attempt, and later ones, put back stands behind that.
-2. `decide_doubts`, when the attempt has read what older ones wrote: from then on nothing is in doubt, and what this attempt puts
-   back stands behind the end that it found when it began.
-3. `intend_replays`, before anything of it is written. An intent that is not settled is in doubt: the attempt may have been killed
-   before it wrote, or after.
-4. `settle_replays`, when it is in the log.
+1. `begin_replay` assigns a number to the attempt; older attempts are Fenced. If nothing is in doubt, it stores the end
+   of the stream: all records that this and later attempts requeue are after that.
+2. `decide_doubts` is called when the attempt has read the records of older attempts. From then on nothing is in doubt,
+   and the records of this attempt are after the end that it found when it began.
+3. `intend_replays` is called before records are written. An intent that is not settled is in doubt: the attempt may
+   have been killed before it wrote, or after.
+4. `settle_replays` is called when the records are in the log.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ from strandline.ledger.models import replay_attempts, replays
 from strandline.ledger.part import Part
 
 _ROWS_AT_ONCE = 500
-"""A statement may have so many parameters, whatever the database."""
+"""Maximum number of parameters in a statement, for every database."""
 
 
 @dataclass(frozen=True)
 class ReplayAttempt:
-    """One attempt to put records back into a stream."""
+    """One attempt to requeue records into a stream."""
 
     stream: str
     number: int
     since: dict[int, int]
-    """Partition -> offset: what was put back and is in doubt stands at or behind it."""
+    """Partition -> offset. Requeued records that are in doubt are at or after it."""
     ends: dict[int, int]
-    """Partition -> offset: what this attempt puts back stands at or behind it."""
+    """Partition -> offset. Records that this attempt requeues are at or after it."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A row that was put back, or is about to be."""
+    """A row that was requeued, or is about to be."""
 
     identity: str
-    """What the dead letter is of: its key."""
+    """Key of the dead letter."""
     job: str
     letter: int
-    """The number of the dead letter."""
+    """Number of the dead letter."""
     is_repaired: bool
 
 
 class Replays(Part):
-    """Each method is one transaction."""
+    """Records replays. Each method is one transaction."""
 
     def begin_replay(self, stream: str, ends: Mapping[int, int]) -> ReplayAttempt:
-        """Begin an attempt, and fence earlier ones. `ends`: where the stream ends now, open transactions included."""
+        """Begin an attempt, and fence earlier ones. `ends`: current end of the stream, including open transactions."""
         of_stream = replay_attempts.c.stream == stream
-        with self._database.writing(f"begin to put records back into stream {stream}") as connection:
+        with self._database.writing(f"begin to requeue records into stream {stream}") as connection:
             fresh = {"stream": stream, "number": 0, "since": dict(ends)}
             connection.execute(self._database.insert_new(replay_attempts).values(fresh))
             known = connection.execute(sa.select(replay_attempts).where(of_stream).with_for_update()).one()
@@ -74,20 +74,22 @@ class Replays(Part):
             return attempt
 
     def require_replay(self, attempt: ReplayAttempt) -> None:
-        """Raise Fenced when a newer attempt has begun."""
-        with self._database.reading(f"read who puts records back into stream {attempt.stream}") as connection:
+        """Raise Fenced if a newer attempt has begun."""
+        with self._database.reading(f"read the replay attempt of stream {attempt.stream}") as connection:
             _refuse_older(connection, attempt)
 
     def decide_doubts(self, attempt: ReplayAttempt, there: Collection[str], *, is_whole: bool) -> set[str]:
-        """Decide about each record whose replay into the stream has begun and is not settled, also one that another call began.
+        """Decide about each record whose replay into the stream has begun and is not settled, also by another call.
 
-        `there`: the records that the stream holds from `attempt.since` on. They were put back. `is_whole`: whether the stream
-        still holds all that it got since then. If so, the other records were not put back, and are forgotten; if not, nobody can
-        tell, so they count as put back, and are returned. Raises Fenced when a newer attempt has begun.
+        If `is_whole`, records that aren't in `there` were not requeued, and are forgotten. Otherwise their outcome is
+        unknown, so they count as requeued, and are returned. Raises Fenced if a newer attempt has begun.
+
+        Args: there: Records in the stream from `attempt.since` on. They were requeued. is_whole: True if the stream
+        still contains all records that it received since then.
         """
         is_doubted = (replays.c.stream == attempt.stream) & replays.c.sent_ms.is_(None)
         now_ms = self._clock_ms()
-        with self._database.writing(f"decide what was put back into stream {attempt.stream}") as connection:
+        with self._database.writing(f"decide which records were requeued into stream {attempt.stream}") as connection:
             _refuse_older(connection, attempt, lock=True)
             absent = set(connection.execute(sa.select(replays.c.identity).where(is_doubted)).scalars()) - set(there)
             if is_whole:
@@ -99,9 +101,9 @@ class Replays(Part):
         return set() if is_whole else absent
 
     def known_replays(self, stream: str, identities: Collection[str]) -> dict[str, bool]:
-        """Those of the rows that were put back (True), or are in doubt (False)."""
+        """Return the rows that were requeued (True) or are in doubt (False)."""
         found: dict[str, bool] = {}
-        with self._database.reading(f"read what was put back into stream {stream}") as connection:
+        with self._database.reading(f"read the requeued records of stream {stream}") as connection:
             for some in _parts(identities):
                 wanted = sa.select(replays.c.identity, replays.c.sent_ms)
                 rows = connection.execute(wanted.where(replays.c.stream == stream, replays.c.identity.in_(some)))
@@ -109,9 +111,9 @@ class Replays(Part):
         return found
 
     def intend_replays(self, attempt: ReplayAttempt, rows: Collection[Replay]) -> None:
-        """Record what is about to be put back. Raises Fenced when a newer attempt has begun."""
+        """Record the rows that are about to be requeued. Raises Fenced if a newer attempt has begun."""
         now_ms = self._clock_ms()
-        with self._database.writing(f"note what is put back into stream {attempt.stream}") as connection:
+        with self._database.writing(f"record a replay into stream {attempt.stream}") as connection:
             _refuse_older(connection, attempt, lock=True)
             for row in rows:
                 values = {
@@ -125,9 +127,9 @@ class Replays(Part):
                 connection.execute(self._database.insert_new(replays).values(values))
 
     def settle_replays(self, attempt: ReplayAttempt, identities: Collection[str]) -> None:
-        """Record that these are in the log. Raises Fenced when a newer attempt has begun."""
+        """Record that these are in the log. Raises Fenced if a newer attempt has begun."""
         now_ms = self._clock_ms()
-        with self._database.writing(f"note what was put back into stream {attempt.stream}") as connection:
+        with self._database.writing(f"settle a replay into stream {attempt.stream}") as connection:
             _refuse_older(connection, attempt, lock=True)
             for some in _parts(identities):
                 of_rows = (replays.c.stream == attempt.stream) & replays.c.identity.in_(some)
@@ -141,9 +143,8 @@ def _refuse_older(connection: sa.Connection, attempt: ReplayAttempt, *, lock: bo
     present = connection.execute(wanted.with_for_update() if lock else wanted).scalar()
     if present != attempt.number:
         raise Fenced(
-            f"another replay into stream {attempt.stream} has begun and goes on with what is left; look at its answer, or "
-            "give the "
-            "command again"
+            f"another replay into stream {attempt.stream} has begun and continues with the remaining records; see its "
+            "answer, or run the command again"
         )
 
 

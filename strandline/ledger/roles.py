@@ -1,7 +1,7 @@
-"""Parts of the ledger that each component may read and change.
+"""Classes with the parts of the ledger that each component may read and change.
 
-A component names the class here, or the single repository, whose changes it makes; so its signature shows them. Each process
-opens the class that it needs: `RunLedger.open(url)`. Only the control service has the whole `Ledger`.
+A component uses one of these classes, or a single repository, so its signature shows which changes it makes. Each
+process opens the class that it needs: `RunLedger.open(url)`. Only the control service has the whole `Ledger`.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class BackfillLedger(LedgerReader, JobStates, Backfills, Journal):
 
 
 class ReplayLedger(LedgerReader, Replays, Journal):
-    """For dead letters that are put back."""
+    """For dead letters that are requeued."""
 
 
 class SupervisionLedger(LedgerReader, Leases, JobStates, Runs, Journal):
-    """For the supervisor: leases, runs that died, and states of jobs."""
+    """For the supervisor: leases, runs that crashed, and states of jobs."""
 
 
 class CompactionLedger(LedgerReader, Compaction):
@@ -90,7 +90,7 @@ class OrderLedger(JobReader, JobOrders, Journal):
 
 
 class TokenLedger(TokenReader, Tokens, Journal):
-    """For tokens that are made or revoked."""
+    """For tokens that are created or revoked."""
 
 
 class GatewayLedger(StreamReader, TokenReader, TokenUses):

@@ -27,7 +27,7 @@ def migrate(database: Database) -> None:
 
 
 def revision_of(database: Database) -> str | None:
-    """Return the revision of the database's schema; None if it has no schema."""
+    """Return the revision of the database's schema. None if it has no schema."""
     with database.reading("read the schema's revision") as connection:
         return _revision(connection)
 

@@ -1,6 +1,5 @@
-"""What reading records takes beside them, so that every replay reads them as the first run did: schemas of the schema registry as
-it first gave them, and what records have declared for those after them.
-"""
+"""Additional inputs of decoding, stored so that every replay decodes records like the first run: schemas as the schema
+registry first returned them, and declarations of records for later records."""
 
 from __future__ import annotations
 
@@ -19,29 +18,29 @@ _HASHES_AT_ONCE = 500
 
 
 SchemaNumber = tuple[str, int]
-"""(kind, number): `avro` or `protobuf`, and the number that records name."""
+"""(kind, number): `avro` or `protobuf`, and the number in records."""
 _NO_MORE = ("", -1)
-"""Recorded like an unknown number of a slice, if the slice takes no more numbers."""
+"""Recorded like an unknown number of a slice, if the slice accepts no more numbers."""
 
 
 class SchemaReader(Part):
     """Reads kept schemas of a registry, and kept contents of decoders."""
 
     def kept_schema(self, kind: str, number: int) -> RegisteredSchemaRow | None:
-        """Return the schema of a number; None if the registry has given none yet."""
+        """Return the schema of a number. None if the registry has returned none yet."""
         with self._database.reading(f"read {kind} schema {number}") as connection:
             row = connection.execute(_wanted(kind, number)).first()
             return None if row is None else RegisteredSchemaRow(*row)
 
     def schema_uses(self, job: str, stream: str) -> dict[SchemaNumber, int]:
-        """Return (kind, number) -> the first slice of the job that reads records of the stream by this schema."""
+        """Return (kind, number) -> the first slice of the job that reads records of the stream with this schema."""
         uses = schema_uses.c
         with self._database.reading(f"read the schemas that job {job} uses") as connection:
             wanted = sa.select(uses.kind, uses.number, uses.slice).where(uses.job == job, uses.stream == stream)
             return {(row.kind, row.number): row.slice for row in connection.execute(wanted)}
 
     def unknown_schemas(self, job: str, stream: str, slice_number: int) -> tuple[set[SchemaNumber], bool]:
-        """Return the numbers that are unknown in this open slice, and whether it takes no more."""
+        """Return the numbers that are unknown in this open slice, and True if it accepts no more."""
         unknown = unknown_schemas.c
         of_slice = (unknown.job == job) & (unknown.stream == stream) & (unknown.slice == slice_number)
         with self._database.reading(f"read the unknown schemas of slice {slice_number}") as connection:
@@ -52,7 +51,7 @@ class SchemaReader(Part):
         return found - {_NO_MORE}, _NO_MORE in found
 
     def contents(self, hashes: Iterable[str]) -> dict[str, str]:
-        """Those of the texts that are kept, by their hashes."""
+        """Return the kept documents, by their hashes."""
         wanted, found = list(hashes), dict[str, str]()
         with self._database.reading("read what records declare") as connection:
             for first in range(0, len(wanted), _HASHES_AT_ONCE):
@@ -63,14 +62,18 @@ class SchemaReader(Part):
 
 
 class Schemas(Part):
-    """Each number has one schema of its kind, the first one that the registry gave.
+    """Schemas by number: each number has one schema of its kind, the first one that the registry returned.
 
-    A job reads the records of a stream by a schema from a recorded slice on (`schema_uses`). In earlier slices the number is
-    unknown. So a replay of a slice has the answers of its first run, and a number that came too early is usable in later slices.
+    A job reads the records of a stream with a schema from a recorded slice on (`schema_uses`). In earlier slices the
+    number is unknown. So a replay of a slice has the answers of its first run, and a number that was used too early is
+    known in later slices.
     """
 
     def keep_schema(self, kind: str, number: int, document: str) -> RegisteredSchemaRow:
-        """Keep the schema that the registry gave for a number; return the kept one. Only the first call keeps something."""
+        """Keep the schema that the registry returned for a number.
+
+        Return the kept one. Only the first call keeps a schema.
+        """
         with self._database.writing(f"keep {kind} schema {number}") as connection:
             row = RegisteredSchemaRow(kind, number, document, self._clock_ms())
             connection.execute(self._database.insert_new(registered_schemas).values(vars(row)))
@@ -114,13 +117,13 @@ class Schemas(Part):
             for one in [schema] if len(recorded) + 1 < unknown_max else [schema, _NO_MORE]:
                 row = {**scope, "slice": slice_number, "kind": one[0], "number": one[1]}
                 connection.execute(sa.insert(unknown_schemas).values(row))
-            # Those of committed slices follow from `schema_uses`.
+            # The unknown numbers of committed slices follow from `schema_uses`.
             of_earlier = (unknown.job == job) & (unknown.stream == stream) & (unknown.slice < slice_number)
             connection.execute(sa.delete(unknown_schemas).where(of_earlier))
             return False
 
     def keep_contents(self, contents: Mapping[str, str]) -> None:
-        """Keep texts by their hashes. A hash that is there keeps its text."""
+        """Keep documents by their hashes. An existing hash keeps its document."""
         now_ms = self._clock_ms()
         with self._database.writing("keep what records declare") as connection:
             for key, text in contents.items():

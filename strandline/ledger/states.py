@@ -1,7 +1,7 @@
-"""The ledger's rows and states, as the rest of the platform sees them. Pure data: opens no connection.
+"""Rows and states of the ledger, as used by the rest of the platform. Pure data: opens no connection.
 
-Times are whole milliseconds since 1970 UTC (`_ms`). An offset map is `{stream: {partition: offset_next}}`; maps of event time
-reached and of silence have milliseconds in place of offsets.
+Times are integer milliseconds since 1970 UTC (`_ms`). An offset map is `{stream: {partition: offset_next}}`. Maps of
+reached event time and of silence have milliseconds instead of offsets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Offsets = dict[str, dict[int, int]]
 """stream -> partition -> offset, or milliseconds."""
 
 PackedSessions = dict[str, dict[int, str]]
-"""stream -> partition -> what was declared by then, packed: hashes stand for rows of `decoder_contents`."""
+"""stream -> partition -> declarations up to that point, packed: hashes reference rows of `decoder_contents`."""
 
 StreamVersions = dict[str, int]
 """Stream -> version of its document."""
@@ -29,7 +29,10 @@ LookupVersions = dict[str, int]
 
 
 def offset_count(firsts: Mapping[str, Mapping[int, int]], ends: Mapping[str, Mapping[int, int]]) -> int:
-    """How many offsets there are from `firsts` to before `ends`. A partition that `firsts` lacks begins at 0."""
+    """Return the number of offsets from `firsts` to before `ends`.
+
+    A partition that is missing in `firsts` begins at 0.
+    """
     return sum(
         end - firsts.get(stream, {}).get(partition, 0)
         for stream, partitions in ends.items()
@@ -38,7 +41,7 @@ def offset_count(firsts: Mapping[str, Mapping[int, int]], ends: Mapping[str, Map
 
 
 class Desired(StrEnum):
-    """What the operator asked of a job; the control service moves the job's state towards it."""
+    """State that the operator requested for a job. The control service moves the job's state towards it."""
 
     RUNNING = "running"
     STOPPED = "stopped"
@@ -46,7 +49,7 @@ class Desired(StrEnum):
 
 
 class JobState(StrEnum):
-    """What a job does now.
+    """Current state of a job.
 
         created --> starting --> running --+--> stopping --> stopped --> starting
                         |                  |        ^
@@ -54,9 +57,9 @@ class JobState(StrEnum):
                         +------------------+--> draining --> drained --> starting
 
     From `starting` a job may also become stopping or draining. It becomes `failed` from every state in which it has or
-    wants a runner; a new start leaves `failed`. A runner that died is started again: running or draining -> starting. An
-    operator may stop a job that never ran or has failed: created or failed -> stopped. A batch drains by itself; drained, it has
-    completed.
+    wants a runner; a new start leaves `failed`. A runner that crashed is restarted: running or draining -> starting. An
+    operator may stop a job that never ran or has failed: created or failed -> stopped. A batch drains automatically;
+    when it is drained, it has completed.
     """
 
     CREATED = "created"
@@ -71,10 +74,10 @@ class JobState(StrEnum):
 
 Completed = Literal["completed"]
 COMPLETED: Completed = "completed"
-"""What is shown, in place of a state, of a batch that has drained to its ends."""
+"""Shown instead of a state for a batch that has drained to its ends."""
 
 RESTING = frozenset({JobState.CREATED, JobState.STOPPED, JobState.DRAINED, JobState.FAILED})
-"""The states in which a job has no runner that may write."""
+"""States in which a job has no runner that may write."""
 JOB_MOVES: dict[JobState, frozenset[JobState]] = {
     JobState.CREATED: frozenset({JobState.STARTING, JobState.STOPPED, JobState.FAILED}),
     JobState.STARTING: frozenset({JobState.RUNNING, JobState.STOPPING, JobState.DRAINING, JobState.FAILED}),
@@ -85,7 +88,7 @@ JOB_MOVES: dict[JobState, frozenset[JobState]] = {
     JobState.DRAINED: frozenset({JobState.STARTING}),
     JobState.FAILED: frozenset({JobState.STARTING, JobState.STOPPED}),
 }
-"""The one table of legal moves. Staying is always legal and changes only the message."""
+"""The only table of legal moves. Staying in a state is always legal and changes only the message."""
 ORDERED_MOVES: dict[tuple[JobState, Desired], JobState] = {
     (JobState.RUNNING, Desired.STOPPED): JobState.STOPPING,
     (JobState.DRAINING, Desired.STOPPED): JobState.STOPPING,
@@ -94,12 +97,12 @@ ORDERED_MOVES: dict[tuple[JobState, Desired], JobState] = {
     (JobState.FAILED, Desired.RUNNING): JobState.STARTING,
     (JobState.FAILED, Desired.DRAINED): JobState.STARTING,
 }
-"""(state, what is desired from now on) -> the state that an order sets at once. The supervisor and the runner make all other
+"""(state, new desired state) -> state that an order sets immediately. The supervisor and the runner make all other
 moves."""
 
 
 class Role(StrEnum):
-    """What a principal may do; each may do what the one before it may (access/rights.py)."""
+    """Rights of a principal. Each role includes the rights of the previous one (access/rights.py)."""
 
     METRICS = "metrics"
     VIEWER = "viewer"
@@ -111,11 +114,11 @@ class SliceKind(StrEnum):
     LIVE = "live"
     """Up to the end of every partition, as seen at one moment."""
     CATCH_UP = "catch_up"
-    """Up to one log time across all partitions, because the job is far behind."""
+    """Up to one log time in all partitions, because the job lags far behind."""
     IDLE = "idle"
-    """Holds no record; closes windows, because event time has run on in a silent feed."""
+    """Contains no record. Closes windows, because event time has advanced in a silent feed."""
     DRAIN = "drain"
-    """Holds no record; closes every open window."""
+    """Contains no record. Closes every open window."""
 
 
 class SliceStatus(StrEnum):
@@ -163,18 +166,18 @@ class StreamRow(Described):
     """The registration, with its defaults filled in."""
     version: int
     topic_id: str | None
-    """Kafka's id of the topic: another id under the same name means that the topic was deleted and made anew."""
+    """Kafka's id of the topic. Another id under the same name means that the topic was deleted and recreated."""
     created_ms: int
 
 
 @dataclass(frozen=True)
 class LookupRow(Described):
-    """A lookup in its present version."""
+    """A lookup in its current version."""
 
     name: str
     version: int
     digest: str
-    """Of fields, key and rows: two versions with the same are the same."""
+    """Digest of fields, key, and rows. Two versions with the same digest are equal."""
     document: dict[str, Any]
     """The lookup's document without its rows."""
     rows: int
@@ -183,26 +186,26 @@ class LookupRow(Described):
 
 @dataclass(frozen=True)
 class LookupSourceRow(Described):
-    """How the reading of a lookup's source goes."""
+    """State of reading a lookup's source."""
 
     lookup: str
     claim: int
-    """Counts the readings that were begun, and the changes of the document: only the newest may be recorded."""
+    """Number of readings that were begun, and of changes of the document. Only the newest reading may be recorded."""
     position: Offsets | None
-    """Of a stream: where reading goes on, behind what the present version holds. None: of a query; or the stream has lost records
-    that were not read, and the lookup must be applied again."""
+    """Position after the records that the current version contains. None for a query, or if the stream has lost records
+    that were not read: then the lookup must be applied again."""
     age_ms: int
-    """How long ago the present version was what the source said."""
+    """Milliseconds since the current version was known to be equal to the source."""
     due_in_ms: int
-    """When it is read again, or another may read it because the reader says nothing."""
+    """Milliseconds until it is read again, or until another process may read it because the reader doesn't respond."""
     failing_ms: int | None
-    """For how long reading has failed; None: it has not failed the last time."""
+    """Milliseconds for which reading has failed. None if the last reading succeeded."""
     error: str
-    """Why the last reading failed, or its rows are not recorded yet; empty when there is nothing to say."""
+    """Reason why the last reading failed, or why its rows are not recorded yet. Empty if there is none."""
     skipped: int
-    """Records of the stream that could be no rows, since the document was applied."""
+    """Number of records of the stream that could not become rows, since the document was applied."""
     skipped_last: str
-    """The last of them: where it stands, and why."""
+    """Position of the last of them, and the reason."""
 
 
 @dataclass(frozen=True)
@@ -212,55 +215,61 @@ class JobRow:
     desired: Desired
     state: JobState
     message: str
-    """Why the job is in this state, for people; may be empty."""
+    """Reason for the state of the job, for people; may be empty."""
     epoch: int
     """The newest run; 0 before the first. Only this epoch may write slices and checkpoints."""
     created_ms: int
     updated_ms: int
     restarts: int
-    """How many restarts were requested. The leader replaces a runner that started before the last request."""
+    """Number of requested restarts. The leader replaces a runner that started before the last request."""
     generation: int = 1
-    """Of the results that the job writes itself: it rises when the job is reset, and when its name is used anew."""
+    """Generation of the results that the job writes itself. It rises when the job is reset, and when its name is
+    reused."""
     letters_first: int = 0
-    """The number of the first dead letter of its present life. Below 0: the deletion that is at work on those of a deleted
-    job."""
+    """Number of the first dead letter of its current incarnation. Below 0: the running deletion of a deleted job's dead
+    letters."""
     ends: Offsets | None = None
-    """Of a batch that has begun: the offset before which it ends in each partition. Null: the job has no end, or hasn't begun."""
+    """End offsets of a batch that has begun: it reads each partition up to, but not including, its offset. Null if the
+    job has no end, or hasn't begun."""
     restores: bool = False
     """True if the next run restores the results that a store lost."""
 
     @property
     def has_completed(self) -> bool:
-        """Whether it is a batch that has read all up to its ends and closed every window. Nothing is left to do for it."""
+        """True for a batch that has read all records up to its ends and closed every window.
+
+        It has no remaining work.
+        """
         return self.ends is not None and self.state is JobState.DRAINED
 
 
 @dataclass(frozen=True)
 class LeaseRow:
-    """Which control service leads a job. Times are the database's."""
+    """Lease of a control service on a job. Times are the database's."""
 
     job: str
     holder: str
-    """The control service's name."""
+    """Name of the control service."""
     epoch: int
-    """One higher with every grant; what a leader writes about the job names it."""
+    """Rises with every grant. The leader passes it with each write about the job."""
     granted_ms: int
     until_ms: int
     address: str
-    """The holder's REST API."""
+    """URL of the holder's REST API."""
     data_dir: str
-    """Where the holder keeps its files, on its machine."""
+    """Data directory of the holder, on its machine."""
     is_held: bool
-    """Whether it has neither run out nor been given back."""
+    """True if it has neither expired nor been released."""
 
 
 @dataclass(frozen=True)
 class FreeJob:
-    """A job that no living control service leads."""
+    """A job that no running control service leads."""
 
     name: str
     free_for_ms: int
-    """Below 0 where the lease is the asking service's own, or was granted before the database's clock was set back."""
+    """Milliseconds since the lease ended. Below 0 if the lease belongs to the requesting service itself, or was granted
+    before the database's clock was set back."""
 
 
 @dataclass(frozen=True)
@@ -268,33 +277,34 @@ class JobVersionRow:
     job: str
     version: int
     text: str
-    """The YAML as it was given."""
+    """The YAML as it was submitted."""
     document: dict[str, Any]
     created_ms: int
     lookup_versions: LookupVersions = field(default_factory=dict)
-    """By which version of each lookup that it uses it enriches slices that say none: they were cut before the job used it."""
+    """Version of each used lookup with which it enriches slices that contain none: these were planned before the job
+    used the lookup."""
 
 
 class Compiled(NamedTuple):
-    """From which committed slice on results were computed by which documents."""
+    """Documents with which results are computed from a committed slice on."""
 
     slice_first: int
     version: int
-    """Of the pipeline."""
+    """Version of the pipeline."""
     stream_versions: StreamVersions
 
 
 class JobBase(NamedTuple):
-    """What a new version of a job was checked against."""
+    """State of a job that its new version was checked against."""
 
     version: int
-    """The job's present version; 0 while there is no such job."""
+    """Current version of the job; 0 if the job doesn't exist."""
     floor: int
     """The last slice that could not be replayed any more."""
 
 
 class Place(NamedTuple):
-    """Where a stage emits to."""
+    """Sink of a stage."""
 
     kind: str
     """`elasticsearch` or `stream`."""
@@ -314,9 +324,9 @@ class RunRow:
     outcome: str | None
     message: str
     slots: int = 0
-    """How many buckets it has; each writes to Kafka under slots (transactional ids) of its own. 0 before they may write."""
+    """Number of buckets. Each writes to Kafka under its own slots (transactional ids). 0 before they may write."""
     stream_versions: StreamVersions = field(default_factory=dict)
-    """By which version of each stream's document the run's pipeline was compiled."""
+    """Version of each stream's document with which the run's pipeline was compiled."""
 
 
 WatermarkPolicy = Literal["partitions", "newest", "emissions"]
@@ -325,37 +335,49 @@ ReachedBound = Literal["log_time", "planned"]
 
 @dataclass(frozen=True)
 class EventTimeRule(Described):
-    """How a pipeline treats event time. It is recorded with each slice, so a later version may have another."""
+    """Treatment of event time by a pipeline.
+
+    It is recorded with each slice, because a later version may have another rule.
+    """
 
     delay_ms: int
-    """How far the watermark stays behind the event time reached."""
+    """Delay of the watermark after the event time reached."""
     idle_timeout_ms: int | None
-    """A partition that has been silent for so long no longer holds the others back. Null: each one does, for ever."""
+    """Time of silence after which a partition no longer holds the others back. Null if each partition does so forever.
+    """
     max_ahead_ms: int | None = None
-    """A record more than this ahead of its log time is refused. Null: none is."""
+    """Maximum by which the event time of an accepted record can be after its log time. Null for no limit."""
     watermark: WatermarkPolicy = "partitions"
-    """`partitions`: by the partition that is furthest behind. `newest`: by the latest event of all. `emissions`: of a stream of
-    results, as far as the job that emits to it has closed its windows; by the latest event where that says less."""
+    """Source of the watermark.
+    `partitions`: The partition that lags furthest behind. `newest`: The latest event of all partitions.
+    `emissions`: For a stream of results, the closed windows of the job that emits to it, or the latest event if that is
+    earlier.
+    """
     by_stream: tuple[tuple[str, EventTimeRule], ...] = ()
-    """(stream, rule) of each stream, where a job reads several; then what stands beside it is that of the first."""
+    """(stream, rule) of each stream, if a job reads several; then the other fields are those of the first stream."""
     revise_ms: int = 0
-    """So far behind the watermark a record still counts, and revises results that are emitted. 0: it is late. Like the two that
-    follow, it is said once for all streams."""
+    """Time after the watermark for which a record still counts, and revises emitted results. 0 if it is late.
+    Like the next two fields, it has one value for all streams.
+    """
     revises: str = ""
-    """What the results depend on that are revised: the digest of the pipeline. Empty where none are."""
+    """Digest of the pipeline whose results are revised. Empty if no results are."""
     revises_after_ms: int | None = None
-    """Windows that end at or before it were closed by a pipeline of another digest, and are not revised. Null: none were."""
+    """Windows that end at or before it were closed by a pipeline with another digest, and are not revised. Null if
+    there are none."""
     bound: ReachedBound = "log_time"
-    """How far a record advances the event time of its partition at most. `log_time`: to its log time. `planned`: to the time at
-    which its slice was planned, because the producers of the stream write its log times."""
+    """Maximum event time of a partition after a record. `log_time`: the log time of the record. `planned`: the time at
+    which its slice was planned, because the producers of the stream set its log times."""
     results_from_ms: int | None = None
-    """Where `emissions` count: no result from where the slice begins on has an earlier event time, as the checkpoint of the job
-    says that emits them. Null: nobody knows yet."""
+    """For `emissions`: no result from the begin of the slice on has an earlier event time, according to the checkpoint
+    of the emitting job. Null if this is not known yet."""
 
     @property
     def written(self) -> dict[str, Any]:
-        """The rule as JSON, with `by_stream` as a mapping. Fields that only revisions, emissions or several streams need are left
-        out where they have their defaults: the ledger keeps a rule with each slice."""
+        """The rule as JSON, with `by_stream` as a mapping.
+
+        Fields that only revisions, emissions, or several streams need are left out if they have their defaults, because
+        the ledger stores a rule with each slice.
+        """
         found = {
             name: value
             for name, value in vars(self).items()
@@ -366,25 +388,30 @@ class EventTimeRule(Described):
         return found
 
     def late_below_ms(self, watermark_ms: int | None) -> int | None:
-        """Records with an earlier event time are left out while this watermark is in force: those below it, or, where results are
-        revised, so far below that no result that may be revised can hold them. Null: no record can be late yet."""
+        """Return the event time below which records are left out while this watermark is effective. Null: no record can
+        be late yet.
+
+        It is the watermark or, if results are revised, a time so far before it that no revisable result can contain the
+        records.
+        """
         if watermark_ms is None or not self.revise_ms:
             return watermark_ms
         kept_ms = watermark_ms - self.revise_ms
         return kept_ms if self.revises_after_ms is None else max(kept_ms, self.revises_after_ms)
 
     def of(self, stream: str) -> EventTimeRule:
-        """The rule of this stream."""
+        """Return the rule of this stream."""
         return next((rule for name, rule in self.by_stream if name == stream), self)
 
     def by_partitions_where(self, other: EventTimeRule) -> EventTimeRule:
-        """The same with the policy `partitions`, instead of `newest`, for each stream that has it in the other rule."""
+        """Return the rule with the policy `partitions` instead of `newest` for each stream that has `partitions` in the
+        other rule."""
         by_stream = tuple((name, rule.by_partitions_where(other.of(name))) for name, rule in self.by_stream)
         is_newest = self.watermark == "newest" and other.watermark == "partitions"
         return replace(self, watermark="partitions" if is_newest else self.watermark, by_stream=by_stream)
 
     def bounded_by_plan(self, streams: Collection[str]) -> EventTimeRule:
-        """The same rule with the bound `planned` for these streams. A job that reads one stream has just one rule."""
+        """Return the rule with the bound `planned` for these streams. A job that reads one stream has a single rule."""
         by_stream = tuple(
             (name, replace(rule, bound="planned") if name in streams else rule) for name, rule in self.by_stream
         )
@@ -392,7 +419,10 @@ class EventTimeRule(Described):
         return replace(self, bound=first, by_stream=by_stream)
 
     def with_results_from(self, results_from_ms: Mapping[str, int | None]) -> EventTimeRule:
-        """The same rule, with `results_from_ms` of each of these streams. A job that reads one stream has just one rule."""
+        """Return the rule with `results_from_ms` for each of these streams.
+
+        A job that reads one stream has a single rule.
+        """
         if not results_from_ms:
             return self
         by_stream = tuple(
@@ -405,12 +435,12 @@ class EventTimeRule(Described):
 _LEFT_OUT_OF_RULES = {"by_stream": (), "revise_ms": 0, "revises": "", "revises_after_ms": None, "results_from_ms": None}
 """Field -> its default."""
 _NOT_IN_DIGEST = frozenset({"job", "epoch", "cut_time_ms", "rule", "status", "planned_ms", "checksums"})
-"""Fields of a slice on which its results don't depend. `rule` has its own form in the digest."""
+"""Fields of a slice that don't affect its results. `rule` has its own form in the digest."""
 
 
 @dataclass(frozen=True)
 class SliceRow(Described):
-    """A numbered piece of the log, and what came of it. Offsets: stream -> partition -> offset."""
+    """A numbered range of the log, and its status. Offsets: stream -> partition -> offset."""
 
     job: str
     number: int
@@ -419,39 +449,42 @@ class SliceRow(Described):
     """The run that planned it; a later run may commit it."""
     version: int
     offsets_first: Offsets
-    """Where the slice begins in each partition: equal to `offsets` of the slice before."""
+    """Begin of the slice in each partition: equal to `offsets` of the slice before."""
     offsets: Offsets
-    """Where the slice ends in each partition: the offset after its last one, at which the next slice begins."""
+    """End of the slice in each partition: the offset after its last one, at which the next slice begins."""
     cut_time_ms: int
     watermark_ms: int | None
-    """The watermark in force: a record with an earlier event time is late. Null: no record can be late yet."""
+    """The effective watermark: a record with an earlier event time is late. Null if no record can be late yet."""
     rule: EventTimeRule
-    """How event time is treated in this slice."""
+    """Treatment of event time in this slice."""
     reached: Offsets
-    """stream -> partition -> event time reached (ms) before this slice: the maximum over the accepted records of
-    min(event time, log time), or of what the rule's `bound` says."""
+    """stream -> partition -> event time reached (ms) before this slice.
+
+    It is the maximum over the accepted records of min(event time, log time), or of the value that the rule's `bound`
+    defines."""
     silence_ms: Offsets
-    """stream -> partition -> how long (ms) it had been without an accepted record when the slice was cut, if the rule has a
+    """stream -> partition -> time (ms) without an accepted record when the slice was planned, if the rule has a
     timeout. If the slice has an accepted record of the partition, the value doesn't apply."""
     kind: SliceKind
     status: SliceStatus
     planned_ms: int
     checksums: Offsets = field(default_factory=dict)
-    """stream -> partition -> the checksum of the record batch that holds the last record before `offsets`, where there is one."""
+    """stream -> partition -> checksum of the record batch with the last record before `offsets`, if there is one."""
     stream_versions: StreamVersions = field(default_factory=dict)
-    """By which version of its stream's document each record is decoded, wherever and however often the slice is replayed."""
+    """Version of its stream's document with which each record is decoded, in every replay of the slice."""
     sessions: PackedSessions = field(default_factory=dict)
-    """stream -> partition -> what the records before the slice have declared, of formats whose records depend on those before."""
+    """stream -> partition -> declarations of the records before the slice, for formats whose records depend on earlier
+    ones."""
     lookup_versions: LookupVersions = field(default_factory=dict)
-    """By which version of each lookup its records are enriched, wherever and however often the slice is replayed."""
+    """Version of each lookup with which its records are enriched, in every replay of the slice."""
 
     @property
     def digest(self) -> str:
         """Digest of everything in the row that determines the results of the slice: 16 hexadecimal digits.
 
-        It doesn't depend on the run that planned the slice, on clocks, or on the status. Two plans under one number have the same
-        digest only if they give the same results. Empty values are left out, so a field that is added later changes no digest of
-        a slice that doesn't use it.
+        It doesn't depend on the run that planned the slice, on clocks, or on the status. Two plans under one number
+        have the same digest only if they produce the same results. Empty values are left out, so a field that is added
+        later changes no digest of a slice that doesn't use it.
         """
         values = {name: value for name, value in vars(self).items() if name not in _NOT_IN_DIGEST and value}
         values["rule"] = {name: value for name, value in self.rule.written.items() if value}
@@ -459,7 +492,7 @@ class SliceRow(Described):
 
     @property
     def late_below_ms(self) -> int | None:
-        """Records with an earlier event time are left out. Null: no record can be late yet."""
+        """Records with an earlier event time are left out. Null if no record can be late yet."""
         return self.rule.late_below_ms(self.watermark_ms)
 
 
@@ -472,7 +505,7 @@ class KeyAhead(Described):
     key: str
     """Value of the stream's key field. If it isn't known: the Kafka key, or the source that the gateway recorded."""
     ahead_ms: int
-    """How far the event time of a record was ahead of its log time, at most, in the last slice with such a record."""
+    """Maximum by which the event time of a record was ahead of its log time, in the last slice with such a record."""
     log_ms: int
     """Log time of the last such record."""
 
@@ -488,8 +521,8 @@ class RejectedPartition(Described):
     rejected: dict[str, int]
     """Reason -> records since then."""
     senders: dict[str, str]
-    """Reason -> sender of one of these records: value of the stream's key field, Kafka key, or the source that the gateway
-    recorded (`mqtt:TOPIC`). Reasons without a known sender are left out."""
+    """Reason -> sender of one of these records: value of the stream's key field, Kafka key, or the source that the
+    gateway recorded (`mqtt:TOPIC`). Reasons without a known sender are left out."""
 
 
 @dataclass(frozen=True)
@@ -534,12 +567,12 @@ class CheckpointRow:
     refused: dict[str, int] = field(default_factory=dict)
     """stage -> results of this slice that a store refused; each has a dead letter (reason `result`)."""
     sessions: PackedSessions = field(default_factory=dict)
-    """As the slice's, with what its records have declared."""
+    """Declarations up to the end of this slice. See `SliceRow.sessions`."""
     accepted_in: Offsets = field(default_factory=dict)
     """stream -> partition -> the last slice with an accepted record of it that wasn't below the watermark: never falls."""
     ahead_ms: Offsets = field(default_factory=dict)
-    """stream -> partition -> how far the event time of an accepted record of this slice was ahead of its log time, at most.
-    Partitions without such a record are left out."""
+    """stream -> partition -> maximum by which the event time of an accepted record of this slice was ahead of its log
+    time. Partitions without such a record are left out."""
     stored: dict[str, int] = field(default_factory=dict)
     """Store -> number of results of this slice that it has confirmed: `index NAME`, `table NAME`, `files STAGE PATH`. A later
     start compares the stores with it."""
@@ -572,11 +605,11 @@ class BackfillRow:
 
     job: str
     generation: int
-    """Counted from 2; 1 is what the job itself writes."""
+    """Counted from 2; 1 is the generation of the job itself."""
     version: int
-    """Of the pipeline that computes them."""
+    """Version of the pipeline that computes them."""
     from_ms: int
-    """As it was asked for, like `to_ms`."""
+    """Begin of the requested range; `to_ms` is its end."""
     to_ms: int | None
     windows: dict[str, WindowRange]
     """stage -> its windows."""
@@ -586,22 +619,22 @@ class BackfillRow:
     epoch: int
     """The newest attempt; 0 before the first. Only this one may change the row."""
     done_ms: int | None
-    """All windows that end up to here are in the index; None: none yet."""
+    """All windows that end up to this time are in the index. None if there are none yet."""
     records: int
-    """To be read, about."""
+    """Approximate number of records to read."""
     records_done: int
     results: dict[str, int]
     """stage -> results."""
     refused: dict[str, int]
     """stage -> results that the index refused; each has a dead letter."""
     sample: list[str]
-    """Why the first of them were."""
+    """Descriptions of the first refused results."""
     message: str
     requested_ms: int
     updated_ms: int
     ended_ms: int | None
     stream_versions: StreamVersions = field(default_factory=dict)
-    """By which version of each stream's document its pipeline is compiled."""
+    """Version of each stream's document with which its pipeline is compiled."""
 
 
 @dataclass(frozen=True)
@@ -613,14 +646,14 @@ class Totals(Described):
     rejected: dict[str, int]
     """Reason -> records."""
     results: dict[str, int]
-    """Stage -> results, those refused included."""
+    """Stage -> results, including refused ones."""
     refused: dict[str, int] | None = None
     """Stage -> results that a store refused; each has a dead letter (reason `result`). Null only in an audit: they aren't
     compared."""
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Their columns in the ledger."""
+        """The sums as columns of the ledger."""
         return {f"{name}_total": value for name, value in vars(self).items()}
 
 
@@ -629,50 +662,53 @@ NO_TOTALS = Totals(records=0, accepted=0, rejected={}, results={}, refused={})
 
 @dataclass(frozen=True)
 class RegisteredSchemaRow(Described):
-    """The schema that the schema registry first gave for a number."""
+    """The schema that the schema registry first returned for a number."""
 
     kind: str
     """`avro` or `protobuf`."""
     number: int
     document: str
-    """JSON: the schema with all that it refers to."""
+    """JSON: the schema with all schemas that it references."""
     kept_ms: int
 
 
 @dataclass(frozen=True)
 class EventRow(Described):
-    """Something that happened."""
+    """An event."""
 
     id: int
     job: str | None
     epoch: int | None
-    """The run that it happened in."""
+    """The run in which it happened."""
     at_ms: int
     kind: str
     message: str
     facts: dict[str, Any]
     principal: str | None = None
-    """Who caused it; null when nobody said so, or the platform did it by itself."""
+    """Principal that caused it. Null if none is known, or if the platform caused it."""
 
 
 class FollowedEvents:
-    """Which events somebody who follows them has had. Of two events at once, the one with the greater number may be there first,
-    so each look begins some numbers back."""
+    """The events that a follower has received.
+
+    If two events are recorded at the same time, the one with the higher number may become visible first. So each query
+    begins some numbers earlier.
+    """
 
     _BACK = 50
 
     def __init__(self, begin: int) -> None:
-        """`begin`: only events with a greater number are wanted."""
+        """`begin`: Only events with a higher number are returned."""
         self.begin = begin
         self._seen: set[int] = set()
 
     @property
     def after(self) -> int:
-        """The next look asks for the events behind this number."""
+        """The next query requests the events after this number."""
         return max(self.begin, max(self._seen, default=self.begin) - self._BACK)
 
     def new(self, numbers: Iterable[int]) -> set[int]:
-        """Those of the numbers that a look found for the first time."""
+        """Return the numbers that a query found for the first time."""
         found = set(numbers) - self._seen
         self._seen |= found
         last = max(self._seen, default=0)
@@ -682,14 +718,14 @@ class FollowedEvents:
 
 @dataclass(frozen=True)
 class TokenRow(Described):
-    """A token, without its secret: nobody can make it from this."""
+    """A token without its secret, which can't be derived from this row."""
 
     id: str
-    """Stands in the token itself, so that it is found by a look-up."""
+    """Part of the token itself, so that the token is found by a look-up."""
     name: str
     digest: str
-    """SHA-256 of the secret, in hex. A slow hash would protect a secret that can be guessed; this one has 256 random bits. It
-    signs the holder's datagrams, so it is shown to nobody either."""
+    """SHA-256 of the secret, in hex. A slow hash would protect a secret that can be guessed, but this one has 256
+    random bits. It also signs the holder's datagrams, so it is never shown."""
     role: Role | None
     writes: list[str]
     """The streams that it may write to."""
@@ -699,8 +735,8 @@ class TokenRow(Described):
     revoked_ms: int | None
     revoked_by: str | None
     used_ms: int | None
-    """When it was last used, as far as a service has said so: at most about an hour behind."""
+    """Time of the last use, as far as a service has recorded it: at most about an hour late."""
 
     def is_valid_at(self, now_ms: int) -> bool:
-        """Whether it may be used at this time."""
+        """Return True if the token may be used at this time."""
         return self.revoked_ms is None and (self.expires_ms is None or now_ms < self.expires_ms)

@@ -1,4 +1,4 @@
-"""Streams in the ledger: their documents, versions and topics."""
+"""Streams in the ledger: their documents, versions, and topics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StreamReader(Part):
             return read_stream(connection, name)
 
     def streams(self) -> list[StreamRow]:
-        """All streams, by name."""
+        """Return all streams, by name."""
         with self._database.reading("list the streams") as connection:
             rows = connection.execute(sa.select(streams).order_by(streams.c.name))
             return [StreamRow(*row) for row in rows]
@@ -63,11 +63,13 @@ class Streams(Part):
     def put_stream(
         self, name: str, document: dict[str, Any], base: int | None = None, together: Collection[str] = ()
     ) -> StreamRow:
-        """Register a stream, or give it a new version; each version stays. The same document again changes nothing.
+        """Register a stream, or add a version; each version is kept. The same document again changes nothing.
 
-        `base`: the version that the document was checked against, 0 for none. `together`: the streams of the same text,
-        which may give it an entrance. Raises Conflict when the stream has another version, and when one of its entrances leads
-        into any other stream.
+        Raises Conflict if the stream has another version than `base`, or if one of its entrances leads into any other
+        stream.
+
+        Args: base: Version that the document was checked against, 0 for none. together: Streams of the same file, which
+        may yield an entrance to it.
         """
         with self._database.writing(f"register stream {name}") as connection:
             known = connection.execute(sa.select(streams).where(streams.c.name == name).with_for_update()).first()
@@ -97,7 +99,7 @@ class Streams(Part):
         entrances = _entrances(document)
         if not entrances:
             return
-        # Of two streams that are about to get the same one, neither would see the other's row.
+        # If two streams are about to get the same entrance, neither transaction would see the other's row.
         self._database.hold_lock(connection, _ENTRANCES_LOCK_KEY)
         others = sa.select(streams.c.name, streams.c.document).where(streams.c.name.not_in({name, *together}))
         for owner, other in connection.execute(others.order_by(streams.c.name)):
@@ -120,8 +122,10 @@ def read_stream(connection: sa.Connection, name: str) -> StreamRow:
 
 
 def hold_streams(connection: sa.Connection, names: Collection[str]) -> None:
-    """Have these streams stay until the transaction ends: a deletion waits for it, and then sees the job that needs them. Raises
-    Conflict when one is gone."""
+    """Keep these streams until the transaction ends: a deletion waits for it, and then sees the job that needs them.
+
+    Raises Conflict if one was deleted.
+    """
     wanted = sa.select(streams.c.name).where(streams.c.name.in_(names)).order_by(streams.c.name)
     there = set(connection.execute(wanted.with_for_update(read=True, key_share=True)).scalars())
     if gone := sorted(set(names) - there):
@@ -129,9 +133,11 @@ def hold_streams(connection: sa.Connection, names: Collection[str]) -> None:
 
 
 def _entrances(document: dict[str, Any]) -> set[str]:
-    """What leads into the stream of a document, and may lead into no other. Of one that a newer release wrote it is not known:
-    that release checks it."""
-    # To import it takes a quarter of a second, and most who use the ledger register no stream.
+    """Return the entrances of the stream of a document, each of which may lead into one stream only.
+
+    Empty for a document that a newer release wrote: that release checks it.
+    """
+    # Importing it takes a quarter of a second, and most users of the ledger register no stream.
     from strandline.core.streams.stream import StreamSpec
 
     with contextlib.suppress(InvalidDocument):

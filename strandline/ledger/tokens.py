@@ -1,4 +1,4 @@
-"""Tokens in the ledger: who may use a service, by the digest of a secret that only its holder has."""
+"""Tokens in the ledger: clients that may use a service, by the digest of a secret that only the holder has."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ from strandline.ledger.part import Part
 from strandline.ledger.states import Role, TokenRow
 
 USE_NOTED_EVERY_MS = 3_600_000
-"""A token's last use is written at most this often."""
+"""Minimum interval in ms between two writes of a token's last use."""
 
 
 class TokenReader(Part):
     """Reads tokens."""
 
     def tokens(self) -> list[TokenRow]:
-        """All tokens, also those that were revoked, by name and then by age."""
+        """Return all tokens, including revoked ones, by name and then by age."""
         return self._tokens(sa.select(tokens).order_by(tokens.c.name, tokens.c.created_ms, tokens.c.id))
 
     def live_tokens(self) -> list[TokenRow]:
-        """Those that were not revoked; some may have expired."""
+        """Return the tokens that were not revoked; some may have expired."""
         return self._tokens(sa.select(tokens).where(tokens.c.revoked_ms.is_(None)))
 
     def live_token(self, token_id: str) -> TokenRow | None:
-        """The token, unless there is none or it was revoked."""
+        """Return the token. None if it doesn't exist or was revoked."""
         found = self._tokens(sa.select(tokens).where(tokens.c.id == token_id, tokens.c.revoked_ms.is_(None)))
         return found[0] if found else None
 
     def token_counts(self) -> tuple[int, int]:
-        """How many tokens were ever made, and how many of them were revoked. While both stay, so do the live tokens."""
+        """Return the number of tokens ever created, and the number of revoked ones.
+
+        While both are unchanged, so are the live tokens.
+        """
         with self._database.reading("count the tokens") as connection:
             made, revoked = connection.execute(sa.select(sa.func.count(), sa.func.count(tokens.c.revoked_ms))).one()
             return int(made), int(revoked)
@@ -48,7 +51,7 @@ class TokenUses(Part):
     """Records when tokens were last used."""
 
     def note_token_uses(self, used_ms: Mapping[str, int]) -> None:
-        """Id -> when it was used. What was noted within the last hour stays."""
+        """Record the last uses: id -> time. A use that was recorded within the last hour stays."""
         with self._database.writing("note when tokens were used") as connection:
             for token_id, at_ms in used_ms.items():
                 is_older = tokens.c.used_ms.is_(None) | (tokens.c.used_ms <= at_ms - USE_NOTED_EVERY_MS)
@@ -56,7 +59,7 @@ class TokenUses(Part):
 
 
 class Tokens(Part):
-    """Makes and revokes tokens. Each method is one transaction."""
+    """Creates and revokes tokens. Each method is one transaction."""
 
     def create_token(
         self,
@@ -69,13 +72,18 @@ class Tokens(Part):
         expires_ms: int | None,
         by: str,
     ) -> TokenRow:
-        """Keep a new token. One of the same name that has expired makes room. Raises Conflict while one is valid."""
+        """Store a new token.
+
+        It replaces an expired token with the same name. Raises Conflict if there is a valid one.
+        """
         with self._database.writing(f"make token {name}") as connection:
             now_ms = self._clock_ms()
             row = TokenRow(token_id, name, digest, role, [*writes], now_ms, by, expires_ms, None, None, None)
             known = _live(connection, name)
             if known is not None and known.is_valid_at(now_ms):
-                raise Conflict(f"There is a token {name} already; revoke it first, or give the new one another name.")
+                raise Conflict(
+                    f"There is a token {name} already; revoke it first, or choose another name for the new one."
+                )
             if known is not None:
                 _revoke(connection, known, now_ms, by)
             connection.execute(sa.insert(tokens).values(vars(row)))

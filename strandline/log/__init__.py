@@ -1,1 +1,4 @@
-"""Kafka: topics, offsets, reading, read-back and transactions. All code that speaks to Kafka for the platform stands here."""
+"""Kafka: topics, offsets, reading, read-back, and transactions.
+
+All of the platform's code that uses Kafka is in this package.
+"""

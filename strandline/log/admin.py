@@ -1,8 +1,9 @@
-"""The only way to Kafka's admin: asks the brokers, waits no longer than a timeout, and turns each failure into our error.
+"""The only module that uses Kafka's admin client. It limits the time of each request, and converts each failure to one
+of these errors:
 
-* NotFound          no such topic
-* LogUnavailable    no answer, or an answer that passes
-* Conflict          the brokers refused; only where the caller changes topics, for one who only reads every refusal passes
+* NotFound          the topic doesn't exist
+* LogUnavailable    no answer, or a temporary error
+* Conflict          the brokers refused; only if the caller changes topics, because every refusal of a read is temporary
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _ASK_AGAIN_S = 0.2
 _CONNECT_AGAIN_S = 1.0
 """Minimum time between two new clients that are made because a topic's answer was an error."""
 _GRACE_S = 1.0
-"""The client's own timeout should end a request: its error has a reason."""
+"""Seconds in addition to the client's own timeout. That timeout should end a request, because its error has a reason.
+"""
 _TRANSIENT_CODES = frozenset(
     {
         KafkaError.LEADER_NOT_AVAILABLE,
@@ -43,7 +45,7 @@ _TRANSIENT_CODES = frozenset(
         KafkaError.BROKER_NOT_AVAILABLE,
     }
 )
-"""Answers of a broker that pass; librdkafka's own codes, all negative, are about reaching one."""
+"""Temporary errors of a broker. librdkafka's own codes, all negative, mean that no broker was reached."""
 _NOT_YET_CODES = frozenset(
     {
         KafkaError.LEADER_NOT_AVAILABLE,
@@ -69,7 +71,7 @@ class HazardKind(StrEnum):
 
 @dataclass(frozen=True)
 class Hazard:
-    """A setting with which a topic can lose confirmed records."""
+    """A setting that can lose confirmed records of a topic."""
 
     kind: HazardKind
     sentence: str
@@ -95,13 +97,13 @@ class ReplicaCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class TopicDescription:
-    """A topic as the brokers have it. `topic_id` tells a topic from a later one of the same name."""
+    """A topic as the brokers describe it. `topic_id` distinguishes it from a later topic with the same name."""
 
     name: str
     topic_id: str
     partitions: int
     has_senders_times: bool = False
-    """Whether the log time of its records is what their producers say, as far as this was asked for."""
+    """True if the log time of its records is set by their producers. False also if the settings weren't read."""
     replicas: int = field(default=1, compare=False)
     """Number of replicas of the partition that has the fewest."""
     hazards: tuple[Hazard, ...] = field(default=(), compare=False)
@@ -110,12 +112,12 @@ class TopicDescription:
     """Replicas of each partition, if the brokers described the topic."""
 
 
-class _NotTold(LogUnavailable):
-    """The answer to a question for offsets was lost or came too late."""
+class _OffsetsUnavailable(LogUnavailable):
+    """A broker's answer with offsets was lost or too late."""
 
 
 class KafkaAdmin:
-    """One connection to the brokers' admin interface; blocking, safe for several threads."""
+    """One connection to the brokers' admin interface. Blocking, safe for several threads."""
 
     def __init__(
         self,
@@ -126,7 +128,9 @@ class KafkaAdmin:
         changes_topics: bool = False,
         make_client: Callable[[dict[str, Any]], AdminClient] = AdminClient,
     ) -> None:
-        """With `changes_topics` a refusal is final and raises Conflict; else it raises LogUnavailable as everything does.
+        """With `changes_topics`, a refusal is final and raises Conflict.
+
+        Otherwise it raises LogUnavailable, like every failure.
 
         `patience_s`: how long a question is repeated whose answer is an error that passes. None: for the timeout.
         """
@@ -148,7 +152,7 @@ class KafkaAdmin:
             raise self._explain("the brokers could not be asked", error) from error
 
     def check_writable(self) -> None:
-        """Return if each partition has a leader, and as many replicas in step as a topic of Strandline's needs."""
+        """Return if each partition has a leader, and as many in-sync replicas as a topic of Strandline needs."""
         try:
             topics = self._client.list_topics(timeout=self.timeout_s).topics.values()
         except KafkaException as error:
@@ -156,10 +160,10 @@ class KafkaAdmin:
         for topic in topics:
             for number, partition in topic.partitions.items():
                 if partition.leader < 0 or len(partition.isrs) < max(1, len(partition.replicas) - 1):
-                    raise LogUnavailable(f"partition {number} of topic {topic.topic} can't be written to at present")
+                    raise LogUnavailable(f"partition {number} of topic {topic.topic} can't be written now")
 
     def brokers(self) -> list[int]:
-        """The ids of the brokers that are up."""
+        """Return the ids of the brokers that are up."""
         try:
             return sorted(self._client.list_topics(timeout=self.timeout_s).brokers)
         except KafkaException as error:
@@ -183,7 +187,7 @@ class KafkaAdmin:
     # Topics.
 
     def describe(self, topic: str, timeout_s: float | None = None) -> TopicDescription:
-        """Raises NotFound when there is no such topic."""
+        """Return the description of the topic. Raises NotFound if it doesn't exist."""
         return answer_of(self.describe_each([topic], timeout_s), topic)
 
     def describe_each(self, topics: Collection[str], timeout_s: float | None = None) -> Answers[TopicDescription]:
@@ -210,8 +214,10 @@ class KafkaAdmin:
     def create(
         self, topic: str, partitions: int, replication: int, config: Mapping[str, str], *, only_asks: bool = False
     ) -> bool:
-        """Return whether this call created the topic; False when it is there already. With `only_asks` none is created, and the
-        brokers say whether they would."""
+        """Create the topic. Return True if this call created it, False if it exists already.
+
+        With `only_asks`, no topic is created: the brokers answer whether they would.
+        """
         order = NewTopic(topic, partitions, replication, config=dict(config))
         future = self._client.create_topics([order], request_timeout=self.timeout_s, validate_only=only_asks)[topic]
         try:
@@ -223,7 +229,7 @@ class KafkaAdmin:
         return True
 
     def delete(self, topic: str) -> None:
-        """Delete the topic with all that it holds. Raises NotFound when there is none."""
+        """Delete the topic with its records. Raises NotFound if it doesn't exist."""
         future = self._client.delete_topics([topic], request_timeout=self.timeout_s)[topic]
         self._result(future, topic, f"topic {topic} could not be deleted")
 
@@ -250,12 +256,14 @@ class KafkaAdmin:
         self._result(future, topic, f"the settings of topic {topic} could not be changed")
 
     def do_leaders_answer(self, topic: str, partitions: Iterable[int]) -> bool:
-        """Return whether the leader of each partition answers. Being named the leader is not enough: a broker that has not
-        read the metadata so far yet says that it isn't."""
+        """Return True if the leader of each partition answers.
+
+        A broker that hasn't read the newest metadata yet may deny that it is the leader.
+        """
         try:
             latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
             answer_of(self._ask_offsets({topic: list(partitions)}, latest), topic)
-        except _NotTold:
+        except _OffsetsUnavailable:
             return False
         except (NotFound, Conflict, LogUnavailable) as error:
             if _code(error.__cause__) in _NOT_YET_CODES:
@@ -266,7 +274,7 @@ class KafkaAdmin:
     # Offsets, by partition.
 
     def starts(self, topic: str, partitions: Iterable[int], timeout_s: float | None = None) -> dict[int, int]:
-        """The first offset held."""
+        """Return the first offset of each partition."""
         return answer_of(self.starts_each({topic: list(partitions)}, timeout_s), topic)
 
     def starts_each(
@@ -277,7 +285,7 @@ class KafkaAdmin:
         return self._offsets_each(partitions, earliest, timeout_s=timeout_s)
 
     def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """The offset of the first open transaction, or after the last record when none is open."""
+        """Return the offset of the first open transaction, or the offset after the last record if none is open."""
         return answer_of(self.ends_each({topic: list(partitions)}), topic)
 
     def ends_each(self, partitions: Mapping[str, Collection[int]]) -> Answers[dict[int, int]]:
@@ -285,7 +293,7 @@ class KafkaAdmin:
         return self._offsets_each(partitions, OffsetSpec.latest())  # type: ignore[no-untyped-call]
 
     def ends_with_open(self, topic: str, partitions: Iterable[int], timeout_s: float | None = None) -> dict[int, int]:
-        """The offset after the last record, whether its transaction is over or not."""
+        """Return the offset after the last record, including records of open transactions."""
         return answer_of(self.ends_with_open_each({topic: list(partitions)}, timeout_s), topic)
 
     def ends_with_open_each(
@@ -296,13 +304,13 @@ class KafkaAdmin:
         return self._offsets_each(partitions, latest, IsolationLevel.READ_UNCOMMITTED, timeout_s)
 
     def newest_log_times(self, topic: str, partitions: Iterable[int], timeout_s: float | None = None) -> dict[int, int]:
-        """The latest log time of a record (ms), open transactions included; 0 where the partition holds none."""
+        """Return the latest log time of a record in ms, including open transactions. 0 for an empty partition."""
         newest = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
         listed = self._listed({topic: list(partitions)}, newest, IsolationLevel.READ_UNCOMMITTED, timeout_s)
         return {partition: max(0, int(one.timestamp)) for partition, one in answer_of(listed, topic).items()}
 
     def offsets_at(self, topic: str, partitions: Iterable[int], log_time_ms: int) -> dict[int, int]:
-        """The first offset whose log time is at or after `log_time_ms`; -1 where no record is that young."""
+        """Return the first offset whose log time is at or after `log_time_ms`. -1 if there is no such record."""
         spec = OffsetSpec.for_timestamp(log_time_ms)
         return answer_of(self._offsets_each({topic: list(partitions)}, spec), topic)
 
@@ -350,8 +358,11 @@ class KafkaAdmin:
     def _until_answered(
         self, topics: Collection[str], ask: Callable[[Collection[str]], Answers[T]], timeout_s: float
     ) -> Answers[T]:
-        """Ask until each topic has an answer, or an error that doesn't pass, but no longer than the patience. Each
-        time, a new client asks: after a restart of a broker the old client's metadata is stale, and every answer is an error."""
+        """Repeat the request until each topic has an answer or a permanent error, or the patience has passed.
+
+        Each time, a new client asks. After a restart of a broker, the metadata of the previous client is stale, and
+        every answer is an error.
+        """
         deadline = time.monotonic() + (timeout_s if self._patience_s is None else min(self._patience_s, timeout_s))
         if self._is_stale and time.monotonic() > self._connected_s + _CONNECT_AGAIN_S:
             self._client = self._connect()
@@ -386,17 +397,17 @@ class KafkaAdmin:
         def listed_of(topic: str) -> dict[int, Any]:
             what = f"the offsets of topic {topic} could not be read"
             answers = {number: self._result(one, topic, what, within_s) for number, one in futures[topic].items()}
-            # Where a broker's answer was lost or came too late, librdkafka reports no error and an offset of no meaning.
-            if untold := sorted(number for number, answer in answers.items() if answer.offset == OFFSET_INVALID):
-                raise _NotTold(
-                    f"{what}: no answer for partitions {untold} (Kafka at {self.bootstrap}); try again later"
+            # If a broker's answer was lost or too late, librdkafka reports no error and a meaningless offset.
+            if unanswered := sorted(number for number, answer in answers.items() if answer.offset == OFFSET_INVALID):
+                raise _OffsetsUnavailable(
+                    f"{what}: no answer for partitions {unanswered} (Kafka at {self.bootstrap}); try again later"
                 )
             return answers
 
         return answers_of(futures, listed_of)
 
     def _connect(self) -> AdminClient:
-        # What goes wrong comes back as an exception; librdkafka's own lines on stderr would only repeat it.
+        # Failures are raised as exceptions; librdkafka's own lines on stderr would only repeat them.
         timeout_ms = int(self.timeout_s * 1_000)
         own = {"socket.timeout.ms": timeout_ms, "log_level": 0, "error_cb": self._refusals}
         self._connected_s, self._is_stale = time.monotonic(), False
@@ -425,7 +436,8 @@ class KafkaAdmin:
         code = _code(error)
         reason = error.args[0].str() if isinstance(error, KafkaException) else "no answer in time"
         if code is None or code < 0:
-            self._client.poll(0)  # hears of a refused login or certificate, of which the call itself says nothing
+            # reports a refused login or certificate to `error_cb`; the error of the call doesn't contain it
+            self._client.poll(0)
             reason += self._refusals.text()
         if self._changes_topics and code is not None and code >= 0 and code not in _TRANSIENT_CODES:
             return Conflict(f"{what}: Kafka at {self.bootstrap} refused it ({reason})")

@@ -1,4 +1,4 @@
-"""Checksums of record batches. They show whether an offset still holds the record that it held before."""
+"""Checksums of record batches. They show whether an offset still contains the same record."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class RecordPlace(NamedTuple):
 
 
 class BatchChecksums:
-    """Reads checksums of batches from the log. Not thread-safe, and not to be called inside an event loop; to be closed."""
+    """Reads checksums of batches from the log.
+
+    Not thread-safe. Must not be called inside an event loop, and must be closed.
+    """
 
     def __init__(self, bootstrap: str, timeout_s: float, patience_s: float | None = None) -> None:
         """`patience_s`: how long an offset is requested again whose response proves nothing. None: for the timeout."""
@@ -93,7 +96,7 @@ class BatchChecksums:
         return error
 
     def close(self) -> None:
-        """Close the connections. Nothing can be asked afterwards."""
+        """Close the connections. Call no other method afterwards."""
         self._loop.run_until_complete(self._brokers.close())
         self._loop.close()
 
@@ -107,6 +110,6 @@ def _checksum(answer: Answer | Exception, offset: int) -> tuple[int | None, bool
     if answer.error is not NoError:
         raise answer.error(f"offset {offset}")
     found = checksum_at(answer.records, offset)
-    # A broker that waited in vain for its tiered storage may name no stable offset (-1).
+    # A broker that waited without success for its tiered storage may return no stable offset (-1).
     ends_before = not answer.records and 0 <= answer.stable_offset <= offset
     return found.checksum, found.is_in_hole or ends_before

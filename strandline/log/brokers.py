@@ -1,6 +1,7 @@
-"""The brokers of a Kafka: connections to them, and which one leads which partition. For one event loop, one task at a time.
+"""The brokers of Kafka: connections to them, and the leaders of partitions. For one event loop, one task at a time.
 
-Connections, their encryption and login are aiokafka's. Its client is not used: it asks for topics in a way that may create them.
+The connections, with encryption and login, are those of aiokafka. Its client is not used, because its metadata requests
+may create topics.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from strandline.log.kafka_connection import aiokafka
 
 _READ_COMMITTED = 1
 _FETCH_WAIT_MAX_MS = 250
-"""How long a broker waits for records where there are none yet. It answers at once as soon as there is one."""
+"""Milliseconds for which a broker waits if there are no records. It answers immediately as soon as there is one."""
 _CLOSE_WAIT_S = 0.2
 
 Place = tuple[str, int]
-"""A topic and the number of one of its partitions."""
+"""Topic and partition number."""
 
 
 class Asked(NamedTuple):
-    """What one fetch asks of one partition."""
+    """Request of one fetch for one partition."""
 
     place: Place
     offset_first: int
@@ -42,25 +43,32 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a broker said of one partition."""
+    """Response of a broker for one partition."""
 
     error: type[KafkaError]
-    """NoError, or why there is nothing."""
+    """NoError, or the reason why there are no records."""
     stable_offset: int
-    """Up to this offset every transaction is over."""
+    """Offset up to which every transaction has ended."""
     aborted: list[tuple[int, int]]
     """The aborted transactions among the records: producer id and first offset."""
     records: bytes
-    """Whole record batches. The first may begin before the offset that was asked for; part of one more may follow the last."""
+    """Complete record batches. The first one may begin before the requested offset, and an incomplete one may follow
+    the last."""
 
 
 class Brokers:
-    """Fetches from the leaders of partitions. A failure raises KafkaError, OSError or TimeoutError; after it, `close` before the
-    next fetch."""
+    """Fetches from the leaders of partitions.
+
+    A failure raises KafkaError, OSError, or TimeoutError. After it, call `close` before the next fetch.
+    """
 
     def __init__(self, bootstrap: str, request_timeout_s: float, security: Mapping[str, Any] | None) -> None:
-        """`security`: options of aiokafka's connections, as `security_protocol`, `ssl_context` and `sasl_mechanism`. None: what
-        the settings of this process say, read anew for each connection; then InvalidSettings may be raised, too."""
+        """`security`: options of aiokafka's connections, such as `security_protocol`, `ssl_context`, and
+        `sasl_mechanism`.
+
+        None for the settings of this process, which are read again for each connection. Then InvalidSettings may be
+        raised, too.
+        """
         self._bootstrap = bootstrap
         self._options = {"client_id": "strandline", "request_timeout_ms": int(request_timeout_s * 1_000)}
         self._security = security
@@ -68,10 +76,11 @@ class Brokers:
         self._leaders: dict[Place, tuple[str, int]] = {}
 
     async def fetch(self, asked: Sequence[Asked], bytes_max: int) -> list[Answer]:
-        """Ask the leader of the first partition: for this one, and for those right behind it in `asked` that it leads as well.
-        Return an answer for each of these; the caller asks for the others again.
+        """Fetch from the leader of the first partition, also the directly following partitions in `asked` with the same
+        leader.
 
-        The first partition that has records gives at least one whole batch, however large; all others keep to `bytes_max`.
+        Returns a response for each of these; the caller must request the others again. The first partition that has
+        records returns at least one complete batch, however large. All others are limited by `bytes_max`.
         """
         address = await self._leader_of(asked[0].place, {one.place[0] for one in asked})
         count = next((n for n, one in enumerate(asked) if self._leaders.get(one.place) != address), len(asked))
@@ -115,12 +124,12 @@ class Brokers:
             for topic, parts in answer.topics
             for part in parts
         }
-        if any(one.place not in found for one in asked):  # so it answers while it holds this client to a quota
-            raise RequestTimedOutError(f"{address[0]}:{address[1]} left out partitions that it was asked for")
+        if any(one.place not in found for one in asked):  # its answer while it throttles this client by a quota
+            raise RequestTimedOutError(f"{address[0]}:{address[1]} left out partitions that were requested")
         return [found[one.place] for one in asked]
 
     async def close(self) -> None:
-        """Close the connections and forget the leaders; the next fetch begins anew."""
+        """Close the connections and forget the leaders. The next fetch begins with new ones."""
         connections, self._connections, self._leaders = self._connections, {}, {}
         await _end(list(connections.values()))
 
@@ -187,6 +196,7 @@ class Brokers:
 
 
 async def _end(connections: Sequence[AIOKafkaConnection]) -> None:
-    """Close the connections, but wait for that only a moment: a silent broker may never answer the end of an encrypted one."""
+    """Close the connections, but wait only for a moment: a silent broker may never answer the end of an encrypted
+    connection."""
     if connections:
         await asyncio.wait([connection.close() for connection in connections], timeout=_CLOSE_WAIT_S)

@@ -1,4 +1,4 @@
-"""What is where in the log: partitions, starts, ends, and the offset at which a log time falls."""
+"""Positions in the log: partitions, starts, ends, and the offset of a log time."""
 
 from __future__ import annotations
 
@@ -15,27 +15,31 @@ from strandline.log.batch_checksums import BatchChecksums, RecordPlace
 
 _TIMEOUT_S = 15.0
 PARTITIONS_AGE_MAX_S = 2.0
-"""Partitions that are added to a topic are seen after so long, at the latest; `refresh` and `settled_ends` see them at once."""
+"""Maximum age in seconds of the partition count. `refresh` and `settled_ends` see added partitions immediately."""
 WRITABLE_AGE_MAX_S = 1.0
-"""A partition that can't be written any more is noticed after this time at the latest."""
+"""Maximum age in seconds of the answer of `not_writable`."""
 _IN_SYNC_MIN_AGE_MAX_S = 30.0
-"""Age at which the setting `min.insync.replicas` of a topic is read again."""
+"""Age in seconds at which the setting `min.insync.replicas` of a topic is read again."""
 _IN_SYNC_MIN = "min.insync.replicas"
 _SETTLED_TIMEOUT_S = 60.0
 _SETTLED_POLL_S = 0.01
 
 
 class LogIndex:
-    """Positions of records in the log, for one run of a job or for the runs of many jobs. Asks the brokers at each call; only the
-    partitions are remembered for a moment. To be closed, or used in a `with`, where `checksums` is called: it keeps connections.
+    """Positions of records, for one run of a job or for the runs of many jobs.
 
-    Every method raises NotFound when there is no such topic, and LogUnavailable when the brokers don't answer in time. The
-    methods for several streams ask once for all of them, and return the error of a stream as its answer.
+    It queries the brokers at each call; only the partitions are cached for a moment. Use it in a `with` statement, or
+    close it, if `checksums` is called: it keeps connections.
+
+    Every method raises NotFound if the topic doesn't exist, and LogUnavailable if the brokers don't answer in time. The
+    methods for several streams send one request for all of them, and return the error of a stream as its answer.
     """
 
     def __init__(self, bootstrap: str, *, timeout_s: float = _TIMEOUT_S, patience_s: float | None = None) -> None:
-        """`patience_s`: how long a question about a stream is repeated whose answer is an error that passes. The other streams
-        of the same question wait for it. None: for the timeout."""
+        """`patience_s`: how long a request is repeated while its answer for a stream is a temporary error.
+
+        The other streams of the request wait for it. None: for the timeout.
+        """
         self._admin = KafkaAdmin(bootstrap, timeout_s=timeout_s, patience_s=patience_s)
         self._bootstrap = bootstrap
         self._timeout_s, self._patience_s = timeout_s, patience_s
@@ -55,13 +59,13 @@ class LogIndex:
         self.close()
 
     def close(self) -> None:
-        """Close the connections that are kept; the next call of `checksums` makes new ones."""
+        """Close the connections that are kept. The next call of `checksums` opens new ones."""
         if self._checksums is not None:
             self._checksums.close()
             self._checksums = None
 
     def topic_id(self, stream: str) -> str:
-        """The topic's id. A topic that was deleted and made again has another one under the same name."""
+        """Return the topic's id. A topic that was deleted and recreated has another id under the same name."""
         return answer_of(self.topic_ids([stream]), stream)
 
     def topic_ids(self, streams: Collection[str]) -> Answers[str]:
@@ -70,11 +74,11 @@ class LogIndex:
         return answers_of(described, lambda stream: answer_of(described, stream).topic_id)
 
     def settings(self, stream: str) -> dict[str, str]:
-        """All settings of the topic, by name."""
+        """Return all settings of the topic, by name."""
         return self._admin.config(stream)
 
     def partitions(self, stream: str) -> list[int]:
-        """The partition numbers, as they were PARTITIONS_AGE_MAX_S ago or later."""
+        """Return the partition numbers. They are at most PARTITIONS_AGE_MAX_S old."""
         return answer_of(self._partitions([stream]), stream)
 
     def _partitions(self, streams: Collection[str]) -> Answers[list[int]]:
@@ -82,8 +86,10 @@ class LogIndex:
         return answers_of(described, lambda stream: list(range(answer_of(described, stream).partitions)))
 
     def refresh(self, stream: str) -> None:
-        """Ask Kafka for the partitions now. Needed before looking for records that were just written: a new producer writes to
-        an added partition at once."""
+        """Query the partitions now.
+
+        Needed before a search for new records, because a new producer writes to an added partition immediately.
+        """
         answer_of(self._describe([stream]), stream)
 
     def _described(self, streams: Collection[str], age_max_s: float) -> Answers[TopicDescription]:
@@ -99,7 +105,7 @@ class LogIndex:
         answers = self._admin.describe_each(streams)
         for stream, found in good(answers).items():
             known = self._topics.get(stream)
-            # A topic never loses partitions: a broker that knows of fewer is behind.
+            # A topic never loses partitions: a broker that knows fewer has outdated metadata.
             if known is None or known.topic_id != found.topic_id or known.partitions < found.partitions:
                 self._topics[stream] = found
             self._described_s[stream] = time.monotonic()
@@ -107,9 +113,11 @@ class LogIndex:
         return answers
 
     def not_writable(self, stream: str) -> set[int]:
-        """The partitions that can't be written: they have no leader, or fewer in-sync replicas than `min.insync.replicas`.
+        """Return the partitions that can't be written: they have no leader, or fewer in-sync replicas than
+        `min.insync.replicas`.
 
-        The answer is at most WRITABLE_AGE_MAX_S old. If the setting can't be read, all partitions count as not writable.
+        The answer is at most WRITABLE_AGE_MAX_S old. If the setting can't be read, all partitions count as not
+        writable.
         """
         return answer_of(self.not_writable_of([stream]), stream)
 
@@ -123,13 +131,13 @@ class LogIndex:
             wanted = answer_of(in_sync_min, stream)
             if wanted is None:
                 return partitions
-            # A broker that is behind may not describe all partitions yet.
+            # A broker with outdated metadata may not describe all partitions yet.
             return partitions - {at for at, one in enumerate(self._replicas[stream]) if one.takes_records(wanted)}
 
         return answers_of(described, of_stream)
 
     def _in_sync_min_of(self, streams: Collection[str]) -> Answers[int | None]:
-        """The answer is None if the setting isn't known now."""
+        """Return the setting of each topic. None if it is unknown now."""
         asked_s = time.monotonic()
         read_s = {one: self._in_sync_min[one][1] if one in self._in_sync_min else -math.inf for one in streams}
         old = [stream for stream in streams if asked_s - read_s[stream] > _IN_SYNC_MIN_AGE_MAX_S]
@@ -150,7 +158,7 @@ class LogIndex:
         return answers_of(streams, of_stream)
 
     def starts(self, stream: str) -> dict[int, int]:
-        """Per partition the first offset held."""
+        """Return the first offset of each partition."""
         return answer_of(self.starts_of([stream]), stream)
 
     def starts_of(self, streams: Collection[str]) -> Answers[dict[int, int]]:
@@ -158,8 +166,10 @@ class LogIndex:
         return self._of_partitions(streams, self._admin.starts_each)
 
     def ends(self, stream: str) -> dict[int, int]:
-        """Per partition the offset up to which every transaction is over. Behind the first open one nothing counts yet, not
-        even what was committed."""
+        """Return for each partition the offset up to which every transaction has ended.
+
+        Records after the first open transaction don't count yet, even committed ones.
+        """
         return answer_of(self.ends_of([stream]), stream)
 
     def ends_of(self, streams: Collection[str]) -> Answers[dict[int, int]]:
@@ -167,8 +177,10 @@ class LogIndex:
         return self._of_partitions(streams, self._admin.ends_each)
 
     def ends_with_open(self, stream: str) -> dict[int, int]:
-        """Per partition the offset after the last record, open transactions included. A reader that reads up to it waits
-        until all transactions before it are over."""
+        """Return for each partition the offset after the last record, including open transactions.
+
+        A reader that reads up to this offset waits until all earlier transactions have ended.
+        """
         return answer_of(self.ends_with_open_of([stream]), stream)
 
     def ends_with_open_of(self, streams: Collection[str]) -> Answers[dict[int, int]]:
@@ -184,14 +196,14 @@ class LogIndex:
         return found | unknown
 
     def newest_log_time(self, stream: str) -> int:
-        """The latest log time of a record in the stream (ms); 0 when it holds none."""
+        """Return the latest log time of a record in the stream in ms. 0 if it is empty."""
         return max(self._admin.newest_log_times(stream, self.partitions(stream)).values(), default=0)
 
     def settled_ends(self, stream: str) -> dict[int, int]:
-        """As `ends`, of all partitions that there are now, once every transaction that is in the stream now is over.
+        """Return the `ends` of all current partitions, after every transaction that is in the stream now has ended.
 
-        The wait is needed even after a commit: Kafka confirms a commit before each partition knows of it. Raises
-        LogUnavailable when some producer's transaction stays open.
+        The wait is needed even after a commit: Kafka confirms a commit before each partition has recorded it. Raises
+        LogUnavailable if a producer's transaction stays open.
         """
         self.refresh(stream)
         written = self.ends_with_open(stream)
@@ -202,19 +214,21 @@ class LogIndex:
                 return ends
             if time.monotonic() > deadline:
                 raise LogUnavailable(
-                    f"stream {stream} holds a transaction that is still open after {_SETTLED_TIMEOUT_S:g} s, so results "
-                    "behind it can't be read; find its producer, or have Kafka abort it"
+                    f"stream {stream} contains a transaction that is still open after {_SETTLED_TIMEOUT_S:g} s, so results "
+                    "after it can't be read; find its producer, or have Kafka abort it"
                 )
             time.sleep(_SETTLED_POLL_S)
 
     def offsets_at(self, stream: str, log_time_ms: int, ends: Mapping[int, int]) -> dict[int, int]:
-        """Per partition the first offset whose log time is at or after `log_time_ms`, but at most `ends`."""
+        """Return for each partition the first offset whose log time is at or after `log_time_ms`, but at most `ends`."""
         found = self._admin.offsets_at(stream, self.partitions(stream), log_time_ms)
         return {p: min(found[p], end) if found.get(p, -1) >= 0 else end for p, end in ends.items()}
 
     def checksums(self, stream: str, offsets: Mapping[int, int]) -> dict[int, int]:
-        """Per partition the checksum of the record batch that holds this offset: another one is another record. A partition that
-        holds no such offset is left out."""
+        """Return for each partition the checksum of the record batch with this offset.
+
+        Another checksum means another record. A partition that lacks the offset is left out.
+        """
         found = self.checksums_at([RecordPlace(stream, partition, offset) for partition, offset in offsets.items()])
         return {place.partition: answer_of({stream: checksum}, stream) for place, checksum in found.items()}
 

@@ -1,8 +1,9 @@
-"""How this process connects to Kafka: the one place that turns settings into a client's configuration, for each library.
+"""Connections of this process to Kafka: the only module that converts settings to the configuration of a client, for
+each library.
 
-A client is given the brokers' address by its maker. Encryption and login it takes from here, and they come from this process's
-own environment at the moment when the client is made: so no secret is passed on, pickled or sent to an executor, and a client
-that is made after a password has changed logs in with the new one (docs/decisions/0032).
+The creator of a client sets the brokers' address. Encryption and login come from here, from the environment of this
+process when the client is created. So no secret is passed on, pickled, or sent to an executor, and a client that is
+created after a password has changed logs in with the new one (docs/decisions/0032).
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from strandline.log.login.oauth_tokens import OauthClient, OauthTokens
 
 _WRONG_PROTOCOL = "incorrect security.protocol"
-"""librdkafka's guess when a broker hangs up at the first word."""
+"""librdkafka's guess if a broker closes the connection at the first message."""
 _ALERT = "SSL alert number"
-"""What a broker says over TLS 1.3 when it misses the client's certificate; librdkafka takes it for a lost connection."""
+"""Message of a broker over TLS 1.3 if it misses the client's certificate. librdkafka treats it as a lost connection."""
 _PROPERTY = "STRANDLINE_KAFKA_PROPERTIES"
 _NEEDED = frozenset(
     {
@@ -58,7 +59,8 @@ _NEEDED = frozenset(
         "topic.metadata.propagation.max.ms",
     }
 )
-"""Properties on which a promise rests: what was acknowledged is in the log, once, in order, and is read only when committed."""
+"""Properties that Strandline's promises depend on: an acknowledged record is in the log, once, in order, and is read
+only when committed."""
 _NEEDED_BEGINNINGS = ("group.", "queue.buffering.max.", "queued.max.")
 _OWN_SETTINGS = {
     "bootstrap.servers": "STRANDLINE_KAFKA_BOOTSTRAP",
@@ -67,13 +69,15 @@ _OWN_SETTINGS = {
 }
 _OWN_BEGINNINGS = ("ssl.", "sasl.", "enable.ssl.", "enable.sasl.", "https.")
 _CODE_BEGINNINGS = ("plugin.", "ssl.engine", "ssl.provider", "sasl.kerberos.kinit")
-"""These have the client load a library or run a program."""
+"""Prefixes of properties that make the client load a library or run a program."""
 _CODE_ENDS = ("_cb", "opaque", "logger", "on_delivery")
 
 
 def librdkafka(bootstrap: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a client of librdkafka with these brokers: `own` is what its maker wants, and what an operator set
-    goes before that. Raises InvalidSettings."""
+    """Return the configuration of a librdkafka client with these brokers. Raises InvalidSettings.
+
+    `own`: options of the client's creator. Settings of an operator take precedence.
+    """
     outside: dict[str, Any] = {}
     if _is_set():
         settings = _settings()
@@ -84,21 +88,24 @@ def librdkafka(bootstrap: str, own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def consumer_settings(name: str) -> dict[str, Any]:
-    """What all our consumers share, for the one of this name: partitions are assigned by hand, and Kafka keeps no position of
-    theirs. The caller adds its own, and gives all to `librdkafka`."""
+    """Return the common options of all consumers, for the consumer with this name.
+
+    Partitions are assigned explicitly, and Kafka stores no position. The caller adds its own options, and passes all to
+    `librdkafka`.
+    """
     return {
-        "group.id": f"strandline-{name}",  # the client demands one; the group is never joined
+        "group.id": f"strandline-{name}",  # the client requires one; the group is never joined
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "allow.auto.create.topics": False,
-        "auto.offset.reset": "error",  # a missing offset is a failure to report, never a place to jump from
-        # After its queue was full, a consumer waits so long before it fetches again; by default a whole second.
+        "auto.offset.reset": "error",  # a missing offset is a failure to report, never a position to jump from
+        # After its queue was full, a consumer waits this long before it fetches again; by default a complete second.
         "fetch.queue.backoff.ms": 5,
     }
 
 
 def aiokafka() -> dict[str, Any]:
-    """The options of aiokafka's connections. Raises InvalidSettings."""
+    """Return the options of aiokafka's connections. Raises InvalidSettings."""
     if not _is_set():
         return {"security_protocol": "PLAINTEXT"}
     settings = _settings()
@@ -118,24 +125,26 @@ def aiokafka() -> dict[str, Any]:
 
 
 class Refusals:
-    """What a client of librdkafka was told last when it was refused: its calls only say that no broker answered. To be its
-    `error_cb`."""
+    """Last refusal that a librdkafka client received; its calls only report that no broker answered.
+
+    Use it as `error_cb`.
+    """
 
     def __init__(self) -> None:
         self._last: KafkaError | None = None
 
     def __call__(self, error: KafkaError) -> None:
-        """Note an error of the whole client."""
+        """Keep an error of the client if it is a refusal."""
         if error.code() == KafkaError._AUTHENTICATION or _is_about_tls(error):
             self._last = error
 
     def text(self) -> str:
-        """A clause that names what was refused and where to look; empty where nothing was."""
+        """Return a clause with the refusal and the settings to check. Empty if there was none."""
         return f"; {explained(self._last)}" if self._last is not None else ""
 
 
 def explained(error: KafkaError) -> str:
-    """The error's text, and for a refused login or certificate which settings to look at."""
+    """Return the error's text, with the settings to check for a refused login or certificate."""
     if error.code() == KafkaError._AUTHENTICATION or error.code() == KafkaError.SASL_AUTHENTICATION_FAILED:
         return f"{error.str()} ({_login_remedy()})"
     if _is_about_tls(error):
@@ -148,8 +157,11 @@ def _is_about_tls(error: KafkaError) -> bool:
 
 
 def remedy_of(error: BaseException | None) -> str:
-    """A clause for what aiokafka's connections raise: which settings to look at; empty where it is not about a login or TLS."""
-    # Imported where it is used: not all who read the log's form speak to Kafka.
+    """Return a clause with the settings to check for an error of aiokafka's connections.
+
+    Empty if it isn't about a login or TLS.
+    """
+    # Imported here: some modules read the log's format without using Kafka.
     from aiokafka.errors import KafkaConnectionError, SaslAuthenticationFailed, UnsupportedSaslMechanismError
     from aiokafka.errors import KafkaError as AiokafkaError
 
@@ -165,13 +177,17 @@ def remedy_of(error: BaseException | None) -> str:
             settings = _settings()
         except InvalidSettings:
             return ""
-        if _is_encrypted(settings) and settings.kafka_certificate_file is None:  # over TLS 1.3 the client hears no more
-            return " (or it wants a certificate of its clients: then set STRANDLINE_KAFKA_CERTIFICATE_FILE)"
+        # over TLS 1.3 the client receives no other reason
+        if _is_encrypted(settings) and settings.kafka_certificate_file is None:
+            return " (or it requires client certificates: then set STRANDLINE_KAFKA_CERTIFICATE_FILE)"
     return ""
 
 
 def _is_set() -> bool:
-    """Whether the environment says anything but the address: a process that needs no more starts sooner without pydantic."""
+    """Return True if the environment contains Kafka settings other than the address.
+
+    Without them, a process starts faster, because it doesn't need pydantic.
+    """
     names = (name.upper() for name in os.environ)
     return any(name.startswith("STRANDLINE_KAFKA_") and name != "STRANDLINE_KAFKA_BOOTSTRAP" for name in names)
 
@@ -185,24 +201,24 @@ def _settings() -> Settings:
 def _login_remedy() -> str:
     try:
         settings = _settings()
-    except InvalidSettings as error:  # a file that they name is just being replaced
+    except InvalidSettings as error:  # a file in the settings is just being replaced
         return f"Kafka refused the login, and now the settings can't be read: {error}"
     if _has_tokens(settings):
         return (
-            f"Kafka or the token endpoint refused client {settings.kafka_oauth_client_id}; look at "
+            f"Kafka or the token endpoint refused client {settings.kafka_oauth_client_id}; check "
             "STRANDLINE_KAFKA_OAUTH_TOKEN_URL, STRANDLINE_KAFKA_OAUTH_CLIENT_ID, STRANDLINE_KAFKA_OAUTH_CLIENT_SECRET, "
-            "STRANDLINE_KAFKA_OAUTH_SCOPE, and at what the brokers expect of a token"
+            "STRANDLINE_KAFKA_OAUTH_SCOPE, and the brokers' requirements for a token"
         )
     user = f"user {settings.kafka_username}, " if settings.kafka_username else ""
     return (
-        f"Kafka refused the login: {user}{settings.kafka_sasl_mechanism}; look at STRANDLINE_KAFKA_USERNAME, "
+        f"Kafka refused the login: {user}{settings.kafka_sasl_mechanism}; check STRANDLINE_KAFKA_USERNAME, "
         "STRANDLINE_KAFKA_PASSWORD and STRANDLINE_KAFKA_SASL_MECHANISM"
     )
 
 
 def _tls_remedy() -> str:
     return (
-        "TLS failed; look at STRANDLINE_KAFKA_CA_FILE, STRANDLINE_KAFKA_CERTIFICATE_FILE and "
+        "TLS failed; check STRANDLINE_KAFKA_CA_FILE, STRANDLINE_KAFKA_CERTIFICATE_FILE, and "
         "STRANDLINE_KAFKA_SECURITY_PROTOCOL"
     )
 
@@ -244,11 +260,11 @@ def _librdkafka(settings: Settings) -> dict[str, Any]:
 
 def _require_allowed(name: str) -> None:
     if name.startswith(_CODE_BEGINNINGS) or name.endswith(_CODE_ENDS):
-        raise InvalidSettings(f"{_PROPERTY} has {name}, by which a client would load or call code; leave it out")
+        raise InvalidSettings(f"{_PROPERTY} has {name}, which would make a client load or call code; leave it out")
     if name in _OWN_SETTINGS or name.startswith(_OWN_BEGINNINGS):
         setting = _OWN_SETTINGS.get(name, "STRANDLINE_KAFKA_* for TLS and logins (docs/security.md)")
         raise InvalidSettings(
-            f"{_PROPERTY} has {name}, which not all clients of Strandline would take from there; use {setting} instead"
+            f"{_PROPERTY} has {name}, which not all clients of Strandline would use; use {setting} instead"
         )
     if name in _NEEDED or name.startswith(_NEEDED_BEGINNINGS):
         raise InvalidSettings(
@@ -257,7 +273,7 @@ def _require_allowed(name: str) -> None:
 
 
 def _require_login(settings: Settings) -> None:
-    """Raise InvalidSettings for a login in half, and for one that the protocol would never use."""
+    """Raise InvalidSettings for an incomplete login, and for a login that the protocol doesn't use."""
     is_given = settings.kafka_username is not None or settings.kafka_password is not None
     _require_oauth(settings)
     if (
@@ -272,7 +288,7 @@ def _require_login(settings: Settings) -> None:
     if is_given and not _has_login(settings):
         raise InvalidSettings(
             f"STRANDLINE_KAFKA_USERNAME or STRANDLINE_KAFKA_PASSWORD is set, but STRANDLINE_KAFKA_SECURITY_PROTOCOL is "
-            f"{settings.kafka_security_protocol}, which logs nobody in; set it to SASL_SSL, or unset them"
+            f"{settings.kafka_security_protocol}, which has no login; set it to SASL_SSL, or unset them"
         )
     files = (settings.kafka_ca_file, settings.kafka_certificate_file)
     if any(files) and not _is_encrypted(settings):
@@ -283,7 +299,7 @@ def _require_login(settings: Settings) -> None:
 
 
 def _require_oauth(settings: Settings) -> None:
-    """Raise InvalidSettings for a client of an OAuth provider in half, or one that would never ask for a token."""
+    """Raise InvalidSettings for an incomplete OAuth client, or for one that would never request a token."""
     needed = {
         "TOKEN_URL": settings.kafka_oauth_token_url,
         "CLIENT_ID": settings.kafka_oauth_client_id,
@@ -292,8 +308,8 @@ def _require_oauth(settings: Settings) -> None:
     if not (_has_login(settings) and _has_tokens(settings)):
         if any(value is not None for value in needed.values()):
             raise InvalidSettings(
-                "STRANDLINE_KAFKA_OAUTH_* is set, but STRANDLINE_KAFKA_SECURITY_PROTOCOL and STRANDLINE_KAFKA_SASL_MECHANISM ask "
-                "for no token; set them to SASL_SSL and OAUTHBEARER, or unset the others"
+                "STRANDLINE_KAFKA_OAUTH_* is set, but STRANDLINE_KAFKA_SECURITY_PROTOCOL and STRANDLINE_KAFKA_SASL_MECHANISM "
+                "need no token; set them to SASL_SSL and OAUTHBEARER, or unset the others"
             )
         return
     missing = [f"STRANDLINE_KAFKA_OAUTH_{name}" for name, value in needed.items() if value is None]
@@ -308,12 +324,12 @@ def _require_oauth(settings: Settings) -> None:
         is_safe = False
     if not is_safe or not url.hostname or url.username is not None or url.fragment:
         raise InvalidSettings(
-            "STRANDLINE_KAFKA_OAUTH_TOKEN_URL is wrong: write the provider's token endpoint, as "
+            "STRANDLINE_KAFKA_OAUTH_TOKEN_URL is wrong: write the provider's token endpoint, for example "
             "https://login.example.org/realms/farm/protocol/openid-connect/token"
         )
     if settings.kafka_username is not None or settings.kafka_password is not None:
         raise InvalidSettings(
-            "STRANDLINE_KAFKA_SASL_MECHANISM is OAUTHBEARER, which takes no STRANDLINE_KAFKA_USERNAME and "
+            "STRANDLINE_KAFKA_SASL_MECHANISM is OAUTHBEARER, which can't be used with STRANDLINE_KAFKA_USERNAME and "
             "STRANDLINE_KAFKA_PASSWORD; unset them"
         )
 
@@ -333,17 +349,20 @@ def _oauth_client(settings: Settings) -> OauthClient:
 
 @lru_cache(maxsize=4)
 def _tokens(client: OauthClient) -> OauthTokens:
-    """One for all connections of the process, so that a token is asked for once."""
+    """Return the tokens of a client, shared by all connections of the process, so that a token is requested once."""
     from strandline.log.login.oauth_tokens import OauthTokens
 
     return OauthTokens(client)
 
 
 def _require_usable(outside: Mapping[str, Any], settings: Settings) -> None:
-    """Raise InvalidSettings if librdkafka doesn't take these: an unknown property, a value out of range, a file that is no
-    certificate. It looks only when a client is made, so one is made, which connects to nobody."""
+    """Raise InvalidSettings if librdkafka refuses these settings: an unknown property, an invalid value, an invalid
+    certificate file.
+
+    librdkafka checks them only when a client is created, so one is created, without connecting.
+    """
     tried = dict(outside)
-    if _has_tokens(settings):  # it would ask for a token; librdkafka checks these when it does
+    if _has_tokens(settings):  # it would request a token; librdkafka checks these settings then
         tried = {name: value for name, value in outside.items() if not name.startswith("sasl.")}
         tried["security.protocol"] = settings.kafka_security_protocol.removeprefix("SASL_")
     try:
@@ -355,7 +374,7 @@ def _require_usable(outside: Mapping[str, Any], settings: Settings) -> None:
             if secret is not None and len(text := secret.get_secret_value()) > 3:
                 reason = reason.replace(text, "***")
         raise InvalidSettings(
-            f"Kafka's client does not take the settings STRANDLINE_KAFKA_*: {reason}; correct them (docs/security.md)"
+            f"Kafka's client refuses the settings STRANDLINE_KAFKA_*: {reason}; correct them (docs/security.md)"
         ) from None
 
 
@@ -371,7 +390,7 @@ def _context(settings: Settings) -> ssl.SSLContext:
             )
     except (OSError, ssl.SSLError) as error:
         raise InvalidSettings(
-            f"the certificates for Kafka can't be used ({error}); look at STRANDLINE_KAFKA_CA_FILE, "
+            f"the certificates for Kafka can't be used ({error}); check STRANDLINE_KAFKA_CA_FILE, "
             "STRANDLINE_KAFKA_CERTIFICATE_FILE, STRANDLINE_KAFKA_KEY_FILE and STRANDLINE_KAFKA_KEY_PASSWORD"
         ) from None
     return context

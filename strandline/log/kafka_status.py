@@ -1,4 +1,4 @@
-"""What Kafka holds now: the offsets and retention of a stream's topic, and the dead letters of a job. Reads only."""
+"""Current state of Kafka: the offsets and retention of a stream's topic, and the dead letters of a job. Reads only."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from strandline.log.messages import LogMessage, LogReader, offset_of
 from strandline.log.reader import OffsetRange
 
 _QUESTION_S_MIN = 0.05
-"""The last question of several gets so long where those before took all the time."""
+"""Minimum timeout in seconds of the last of several requests, if earlier ones used up the time."""
 _LETTERS_A_FETCH = 100
 """Each dead letter may be as large as the largest record."""
 
 
 @dataclass(frozen=True)
 class LogRange:
-    """What a topic holds: for each partition the first offset still there and the offset after the last."""
+    """Offsets of a topic: for each partition the first offset that exists, and the offset after the last."""
 
     offset_first: dict[int, int]
     offset_next: dict[int, int]
@@ -30,7 +30,7 @@ class LogRange:
 
 @dataclass(frozen=True)
 class DeadLetterRange:
-    """A piece of a dead-letter topic: from `offset_first` up to, but not including, `offset_next`."""
+    """A range of a dead-letter topic: from `offset_first` up to, but not including, `offset_next`."""
 
     topic_id: str
     offset_first: int
@@ -39,17 +39,17 @@ class DeadLetterRange:
 
 @dataclass(frozen=True)
 class StoredDeadLetter:
-    """A record (or result) that could not be used: where it came from and why (headers), and the sender's bytes."""
+    """A record (or result) that could not be used: its origin and the reason (headers), and the sender's bytes."""
 
     offset: int
-    """Its place in the dead-letter stream."""
+    """Offset in the dead-letter stream."""
     log_time_ms: int
     headers: dict[str, str]
     value: bytes
 
 
 SAMPLE_BYTES_MAX = 16 << 20
-"""A sample of records holds about so many bytes at most."""
+"""Approximate maximum size in bytes of a sample of records."""
 
 
 @dataclass(frozen=True)
@@ -58,40 +58,43 @@ class Sample:
 
     values: list[bytes]
     partitions: int
-    """Of the topic."""
+    """Number of partitions of the topic."""
     retention_ms: int
-    """Of the topic; -1 is for ever."""
+    """Retention of the topic in ms; -1 if records are kept forever."""
 
 
 @dataclass
 class NewestRecords:
-    """Records of a stream, column by column; those of one partition in their order."""
+    """Records of a stream, column by column. The records of one partition are in order."""
 
     partitions: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     log_times_ms: list[int] = field(default_factory=list)
     values: list[bytes | None] = field(default_factory=list)
     header_values: list[bytes | None] = field(default_factory=list)
-    """Of the first of the headers asked for that a record has, packed with those beside it."""
+    """Value of the first requested header that a record has, packed with its `headers_beside`."""
     is_cut: bool = False
-    """Whether there were more than could be held."""
+    """True if there were more records than the limits allow."""
 
 
 class KafkaStatus:
-    """Reads Kafka for status answers; blocking, safe for several threads.
+    """Reads the state of Kafka. Blocking, safe for several threads.
 
-    Every method raises LogUnavailable when the brokers don't answer within `timeout_s`.
+    Every method raises LogUnavailable if the brokers don't answer within `timeout_s`.
     """
 
     def __init__(self, kafka_bootstrap: str, *, timeout_s: float = 5.0) -> None:
         self._admin = KafkaAdmin(kafka_bootstrap, timeout_s=timeout_s)
 
     def check(self, wait_s: float | None = None) -> None:
-        """Return if the brokers answer, within `wait_s` where it is given."""
+        """Return if the brokers answer within `wait_s`, or within the timeout if it is None."""
         self._admin.check(wait_s)
 
     def range(self, topic: str, wait_s: float | None = None) -> LogRange:
-        """What the topic holds. Waits `wait_s` at most where it is given. Raises NotFound when there is no such topic."""
+        """Return the offsets of the topic.
+
+        Waits at most `wait_s` if it is set. Raises NotFound if the topic doesn't exist.
+        """
         return answer_of(self.ranges_of([topic], wait_s), topic)
 
     def ranges_of(self, topics: Collection[str], wait_s: float | None = None) -> Answers[LogRange]:
@@ -113,17 +116,21 @@ class KafkaStatus:
         return answers_of(topics, range_of)
 
     def newest_log_times(self, topic: str, partitions: Collection[int], wait_s: float | None = None) -> dict[int, int]:
-        """The latest log time of a record (ms) in each partition; 0 where the partition holds none. Raises NotFound."""
+        """Return the latest log time of a record in each partition, in ms. 0 for an empty partition.
+
+        Raises NotFound.
+        """
         return self._admin.newest_log_times(topic, partitions, wait_s)
 
     def retention_ms(self, topic: str) -> int:
-        """How long the topic keeps its records; -1 is for ever."""
+        """Return the retention of the topic in ms; -1 if records are kept forever."""
         return int(self._admin.config(topic)["retention.ms"])
 
     def sample(self, topic: str, count: int) -> Sample:
-        """About the `count` newest records, evenly from all partitions; fewer where they are large. Tombstones are left out.
+        """Return about the `count` newest records, evenly from all partitions. Fewer if they are large. Tombstones are
+        left out.
 
-        Raises NotFound when there is no such topic.
+        Raises NotFound if the topic doesn't exist.
         """
         partitions = range(self._admin.describe(topic).partitions)
         starts, ends = self._admin.starts(topic, partitions), self._admin.ends(topic, partitions)
@@ -145,7 +152,7 @@ class KafkaStatus:
         return Sample(values, len(partitions), self.retention_ms(topic))
 
     def committed_ends(self, topic: str) -> dict[int, int]:
-        """Where each partition of the topic ends, without open transactions. Raises NotFound."""
+        """Return the end of each partition of the topic, without open transactions. Raises NotFound."""
         return self._admin.ends(topic, range(self._admin.describe(topic).partitions))
 
     def newest_records(
@@ -157,9 +164,11 @@ class KafkaStatus:
         since: Mapping[int, int] | None = None,
         headers_beside: Sequence[str] = (),
     ) -> NewestRecords:
-        """The newest records of the topic, about as many of each partition, and no more than `bytes_max` of them. `since`: only
-        those at these offsets and later. `headers`, `headers_beside`: as of RangeReader. Raises NotFound, LogTruncated."""
-        from strandline.log.range_reader import RangeReader  # its client takes a tenth of a second to import
+        """Return the newest records of the topic, about as many of each partition, with at most `bytes_max` bytes.
+
+        Args: since: Partition -> first offset. headers, headers_beside: See RangeReader. Raises NotFound, LogTruncated.
+        """
+        from strandline.log.range_reader import RangeReader  # its import takes a tenth of a second
 
         ends = self.committed_ends(topic)
         starts = self._admin.starts(topic, list(ends))
@@ -188,7 +197,10 @@ class KafkaStatus:
         return found
 
     def dead_letters(self, job: str, after: int, limit: int) -> list[StoredDeadLetter]:
-        """Up to `limit` dead letters with an offset above `after`, the oldest first; empty when there are none."""
+        """Return at most `limit` dead letters with an offset above `after`, the oldest first.
+
+        Empty if there are none.
+        """
         held = self.dead_letter_range(job)
         if held is None:
             return []
@@ -201,7 +213,10 @@ class KafkaStatus:
         return found[:limit]
 
     def dead_letter_range(self, job: str, since_ms: int = 0) -> DeadLetterRange | None:
-        """Where the dead letters of a job stand that were written at `since_ms` or later; None where it has no such topic."""
+        """Return the range of a job's dead letters that were written at `since_ms` or later.
+
+        None if the topic doesn't exist.
+        """
         topic, partition = dead_letter_topic(job), DEAD_LETTER_PARTITION
         try:
             topic_id = self._admin.describe(topic).topic_id
@@ -215,9 +230,10 @@ class KafkaStatus:
         return DeadLetterRange(topic_id, first, end)
 
     def read_dead_letters(self, job: str, offset_first: int, offset_next: int) -> Generator[list[StoredDeadLetter]]:
-        """The dead letters of a range in order, in lists of at most _LETTERS_A_FETCH. Close it, if you don't read to its end.
+        """Yield the dead letters of a range in order, in lists of at most _LETTERS_A_FETCH. Close the generator if you
+        stop early.
 
-        Raises LogTruncated when the log no longer holds the range.
+        Raises LogTruncated if the range is no longer in the log.
         """
         if offset_first >= offset_next:
             return
@@ -231,7 +247,10 @@ class KafkaStatus:
 
 
 def lag_records(held: LogRange, position: Mapping[int, int]) -> int:
-    """Records at or after `position` (offset_next per partition); a partition that it lacks counts from the first."""
+    """Return the number of records at or after `position` (offset_next per partition).
+
+    A missing partition counts from its start.
+    """
     return sum(
         max(0, offset_next - max(position.get(partition, 0), held.offset_first[partition]))
         for partition, offset_next in held.offset_next.items()

@@ -1,4 +1,5 @@
-"""Whole messages of the log, with keys and headers, for callers that need few records: exact ranges, and the last messages.
+"""Complete messages of the log, with keys and headers, for callers that need few records: exact ranges, and the last
+messages.
 
 The source, which reads every record, reads columns with `range_reader`. Both read record batches in the same way.
 """
@@ -14,7 +15,7 @@ from strandline.log.index import LogIndex
 from strandline.log.reader import OffsetRange
 
 MESSAGES_A_FETCH = 10_000
-"""Maximum number of messages in a list; records are decoded in these units."""
+"""Maximum number of messages in a list. Records are decoded in these units."""
 _OFFSETS_FIRST = 500
 
 
@@ -24,7 +25,7 @@ class LogMessage:
     __slots__ = ("_offset_range", "_record")
 
     def __init__(self, offset_range: OffsetRange, record: Any) -> None:
-        """`offset_range`: range that was read. `record`: as `RecordBatch.records` yields it."""
+        """`offset_range`: range that was read. `record`: from `RecordBatch.records`."""
         self._offset_range = offset_range
         self._record = record
 
@@ -55,14 +56,14 @@ class LogMessage:
 
 
 class LogReader:
-    """Reads ranges of committed records. Not thread-safe, and not to be called inside an event loop.
+    """Reads ranges of committed records. Not thread-safe. Must not be called inside an event loop.
 
-    A process keeps one reader, because a new one has to connect first.
+    A process keeps one reader, because a new one must connect first.
     """
 
     def __init__(self, bootstrap: str, timeout_s: float = 30.0, *, messages_a_fetch: int = MESSAGES_A_FETCH) -> None:
         """`messages_a_fetch`: maximum number of messages in a list."""
-        from strandline.log.range_reader import RangeReader  # its client takes a tenth of a second to import
+        from strandline.log.range_reader import RangeReader  # its import takes a tenth of a second
 
         self._messages_a_fetch = messages_a_fetch
         self._reader = RangeReader(bootstrap, timeout_s)
@@ -71,7 +72,7 @@ class LogReader:
         self._reader.close()
 
     def read(self, offset_range: OffsetRange, *, allow_holes: bool = False) -> Iterator[list[LogMessage]]:
-        """Yield the records of the range in log order, in lists of at most `messages_a_fetch`; no list is empty.
+        """Yield the records of the range in log order, in lists of at most `messages_a_fetch`. No list is empty.
 
         See `RangeReader.batches` for when the range is complete, for `allow_holes`, and for the errors: LogTruncated,
         LogUnavailable, LogChanged.
@@ -96,17 +97,20 @@ def offset_of(message: LogMessage) -> int:
 def last_records(
     bootstrap: str, index: LogIndex, topic: str, since: Mapping[int, int], is_wanted: Callable[[LogMessage], bool]
 ) -> list[LogMessage]:
-    """Of each partition the wanted records among the last ones, in order; at least one, if there is any from `since` on.
+    """Return for each partition the wanted records among the last ones, in order: at least one, if there is any from
+    `since` on.
 
-    `since`: partition -> offset. Reads more and more from the end backwards until it finds one, so that a long tail of other
-    records or of transaction markers hides nothing. A topic that doesn't exist has no records, and what retention removes during
-    the look is left out. Raises LogUnavailable, LogTruncated.
+    Reads growing ranges from the end backwards until it finds a record, so that a long tail of other records or of
+    transaction markers hides nothing. A topic that doesn't exist has no records. Records that retention removes during
+    the search are left out. Raises LogUnavailable, LogTruncated.
+
+    Args: since: Partition -> offset.
     """
     try:
         ends = index.settled_ends(topic)
         starts = index.starts(
             topic
-        )  # after the ends: they may take long, while the log begins later or has a new partition
+        )  # after the ends: they may take long, and in the meantime the log may begin later or have a new partition
     except NotFound:
         return []
     found: list[LogMessage] = []
@@ -123,7 +127,7 @@ def last_records(
                     start = index.starts(topic)[partition]
                     if start <= begin:
                         raise
-                    first, here = start, []  # what retention removed meanwhile is not looked for
+                    first, here = start, []  # records that retention has removed in the meantime are ignored
                     continue
                 end, offsets = begin, 4 * offsets
             found += here

@@ -1,7 +1,7 @@
-"""Reads exact ranges of committed records from the log, as columns: what a source task spends least on.
+"""Reads exact ranges of committed records from the log, as columns: the fastest way for a source task.
 
-The event loop of the connections turns only inside calls of a reader. While a caller works on what it was given, the broker
-works on the next request, which was sent before, and the kernel takes in its answer.
+The event loop of the connections runs only inside calls of a reader. While a caller processes its records, the broker
+processes the next request, which was sent before, and the kernel receives the response.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from strandline.log.reader import OffsetRange
 from strandline.log.record_batches import CommittedBatches, Hole, RecordBatch, committed_batches
 
 RECORDS_A_CHUNK = 10_000
-"""Records are handed on in chunks of about so many: a chunk ends with the batch that reaches the number."""
+"""Approximate number of records in a chunk: a chunk ends with the batch that reaches this number."""
 _FETCH_BYTES_MAX = 1_048_576
 _FETCH_BYTES_MIN = 16_384
 _FETCH_BYTES_EXPECTED_MIN = 1_024
@@ -53,7 +53,7 @@ for hundreds of small ranges. If a range gets no room in the response, it is req
 _RECORD_BYTES_GUESS = 1_024
 _REQUEST_TIMEOUT_MAX_S = 10.0
 _REQUESTS_A_TIMEOUT = 3
-"""So often, at least, a request that is never answered is made again before reading is given up."""
+"""Minimum number of requests before the reader stops waiting for a broker that never answers."""
 _ASK_AGAIN_S = 0.2
 _FINAL = (
     ClusterAuthorizationFailedError,
@@ -63,7 +63,7 @@ _FINAL = (
     UnsupportedSaslMechanismError,
     UnsupportedVersionError,
 )
-"""Errors that asking again can't mend."""
+"""Errors that a repeated request can't correct."""
 
 
 @dataclass
@@ -71,13 +71,14 @@ class FetchedRecords:
     """Some committed records of one range, in order, column by column. Not every offset has a record."""
 
     offset_range: OffsetRange
-    """The range that was asked for."""
-    # As arrays of 64 bits, numpy takes both over as they are; of lists, it would ask each number what it is.
+    """The requested range."""
+    # numpy uses arrays of 64-bit numbers without a copy. For a list, it would check the type of each number.
     offsets: MutableSequence[int] = field(default_factory=lambda: array("q"))
     log_times_ms: MutableSequence[int] = field(default_factory=lambda: array("q"))
     values: list[bytes | None] = field(default_factory=list)
     header_values: list[bytes | None] = field(default_factory=list)
-    """Of the first of the headers asked for that a record has, None where it has none; empty when no record has any."""
+    """Value of the first requested header that a record has, or None if it has none of them. Empty if no record has
+    any."""
     batches: list[RecordBatch] = field(default_factory=list)
     """The batches that contain the records."""
 
@@ -95,21 +96,21 @@ class FetchedRecords:
 
 
 class RangeReader:
-    """Reads ranges of committed records. Not thread-safe, and not to be called inside an event loop.
+    """Reads ranges of committed records. Not thread-safe. Must not be called inside an event loop.
 
-    A process keeps one: a new one has to connect first.
+    A process keeps one reader, because a new one must connect first.
     """
 
     def __init__(self, bootstrap: str, timeout_s: float = 30.0, security: Mapping[str, Any] | None = None) -> None:
-        """`security`: options of aiokafka's connections, as `security_protocol`, `ssl_context` and `sasl_mechanism`. None: those
-        of the settings of this process."""
+        """`security`: options of aiokafka's connections, such as `security_protocol`, `ssl_context`, and
+        `sasl_mechanism`. None for the settings of this process."""
         self._bootstrap = bootstrap
         self._timeout_s = timeout_s
         self._loop = asyncio.new_event_loop()
         self._brokers = Brokers(bootstrap, min(timeout_s / _REQUESTS_A_TIMEOUT, _REQUEST_TIMEOUT_MAX_S), security)
         self._record_bytes: dict[str, float] = {}
         self.close = weakref.finalize(self, _close, self._loop, self._brokers)
-        """Closes the connections. What was not closed is closed at the end of the process."""
+        """Closes the connections. At the end of the process they are closed automatically."""
 
     def read(
         self,
@@ -119,10 +120,15 @@ class RangeReader:
         *,
         allow_holes: bool = False,
     ) -> Iterator[FetchedRecords]:
-        """Yield the records of the ranges, one range after the other, in chunks of about RECORDS_A_CHUNK; no chunk is empty.
-        `headers`: the names of headers whose values are wanted, too; of each record, that of the first one that it has.
-        `headers_beside`: names of headers that are all wanted; of a record that has any of them, the value is packed of the first
-        and of these (`core.record_headers`). See `batches` for when a range is complete, and for the errors.
+        """Yield the records of the ranges, one range after the other, in chunks of about RECORDS_A_CHUNK. No chunk is
+        empty.
+
+        See `batches` for when a range is complete, and for the errors.
+
+        Args:
+        - headers: Names of headers. A record's value is that of the first one that it has.
+        - headers_beside: Names of headers that are all requested. If a record has any of them, its value is packed with
+          these (`core.record_headers`).
         """
         for arrived in self.batches(ranges, allow_holes=allow_holes):
             yield from arrived.columns(headers, headers_beside)
@@ -130,17 +136,18 @@ class RangeReader:
     def batches(self, ranges: Sequence[OffsetRange], *, allow_holes: bool = False) -> Iterator[FetchedBatches]:
         """Yield the batches of the ranges, one range after the other.
 
-        A range is complete only when the batch that contains its last offset has arrived. Transaction markers and aborted
-        batches count. An empty response proves nothing: a broker sends one, too, if its tiered storage is slow. An incomplete
-        range is fetched again until the timeout.
+        A range is complete only when the batch that contains its last offset has arrived. Transaction markers and
+        aborted batches count. An empty response proves nothing: a broker sends one, too, if its tiered storage is slow.
+        An incomplete range is fetched again until the timeout.
 
-        The offsets of a log that was never compacted have no holes, so a hole means lost records. `allow_holes`: only for
-        topics that may be compacted, and never for results.
+        The offsets of a log that was never compacted have no holes, so a hole means lost records. `allow_holes`: only
+        for topics that may be compacted, and never for results.
 
         Raises:
-        - LogTruncated if the log starts after the position, or still has a hole there after the timeout;
-        - LogUnavailable if the range makes no progress for the timeout;
-        - LogChanged if a batch has another checksum than was recorded. The caller must not use what was yielded of the range.
+        - LogTruncated if the log starts after the position, or still has a hole there after the timeout.
+        - LogUnavailable if the range makes no progress for the timeout.
+        - LogChanged if a batch has another checksum than was recorded. Then the caller must not use the batches of the
+          range.
         """
         left = [_Rest.of(one) for one in ranges if one.offset_first < one.offset_next]
         asking: asyncio.Task[list[Answer]] | None = None
@@ -163,7 +170,8 @@ class RangeReader:
                     self._run(self._brokers.close())
                     time.sleep(_ASK_AGAIN_S)
                 asking = None
-                # Nothing of the first range: what came of others is left, so that the broker waits before it answers again.
+                # No records of the first range: only this range is requested next, so that the broker waits before it
+                # answers.
                 is_stuck = not arrived
                 if arrived:
                     arrived_s = time.monotonic()
@@ -174,12 +182,11 @@ class RangeReader:
                 elif time.monotonic() - arrived_s > self._timeout_s:
                     raise self._gave_up(left[0], reason) from reason
                 elif time.monotonic() - asked_s < _ASK_AGAIN_S:
-                    time.sleep(
-                        _ASK_AGAIN_S
-                    )  # a broker answers at once if it has batches, but not those that are needed
+                    time.sleep(_ASK_AGAIN_S)  # a broker with other batches than the needed ones answers immediately
                 yield from arrived
                 if arrived:
-                    arrived_s = time.monotonic()  # what the caller took to work on it, nobody waited for Kafka
+                    # the time that the caller used for its work isn't time spent waiting for Kafka
+                    arrived_s = time.monotonic()
         finally:
             if asking is not None and not self._loop.is_closed():
                 asking.cancel()
@@ -188,13 +195,13 @@ class RangeReader:
     def _gave_up(self, rest: _Rest, reason: Exception | None) -> LogTruncated | LogUnavailable:
         if reason is None and rest.hole is not None:
             return LogTruncated(_hole_text(rest, rest.hole))
-        nothing = f"Kafka at {self._bootstrap} sent nothing of {rest} for {self._timeout_s:g} s"
+        nothing = f"Kafka at {self._bootstrap} sent no records of {rest} for {self._timeout_s:g} s"
         return LogUnavailable(
-            f"{nothing} ({_text(reason)}); is the broker up?" if reason else f"{nothing}: {rest.seen}"
+            f"{nothing} ({_text(reason)}); check that the broker is running" if reason else f"{nothing}: {rest.seen}"
         )
 
     def _ask(self, left: Sequence[_Rest]) -> asyncio.Task[list[Answer]]:
-        """Send a request for as many of the ranges as one answer may hold, each of another partition."""
+        """Send a request for as many of the ranges as one response can contain, each from another partition."""
         asked: dict[Place, Asked] = {}
         room = _FETCH_BYTES_MAX
         for rest in left:
@@ -213,35 +220,35 @@ class RangeReader:
     def _take(
         self, left: Sequence[_Rest], answers: Sequence[Answer], allow_holes: bool = False
     ) -> list[FetchedBatches]:
-        """Return the new batches of the first range, and while each range is complete, of the range after it."""
+        """Return the new batches of the first range, and of each later range while all earlier ones are complete."""
         arrived: list[FetchedBatches] = []
         for rest, answer in zip(left, answers, strict=False):
             if answer.error is OffsetOutOfRangeError:
                 if arrived:
                     break  # the error is raised when the range is the first
                 raise LogTruncated(
-                    f"{rest.name} no longer holds an offset that the job needs ({rest.position}): either retention removed it, "
-                    "then raise the retention, or the log was cut off before it, then the job's next start says so"
+                    f"{rest.name}: offset {rest.position}, which the job needs, no longer exists. If retention removed it, "
+                    "raise the retention; if the log was truncated, the next start of the job reports it"
                 )
             try:
                 found = _batches_of(rest, answer, allow_holes)
             except KafkaError:
                 if arrived:
-                    break  # it is asked for again, as the first: what came of those before it stands
+                    break  # it is requested again, as the first range; the batches of earlier ranges are kept
                 raise
             for (offset, recorded), checksum in zip(rest.recorded, found.checksums, strict=False):
                 if checksum != recorded and arrived:
                     return arrived  # the error is raised when the range is the first
                 if checksum != recorded:
                     raise LogChanged(
-                        f"{rest.name} holds another record at offset {offset} than when the slice that ends there was cut: the "
-                        "log was cut off below it since. What to do, the job's next start says"
+                        f"{rest.name}: the record at offset {offset} has changed since the slice that ends there was planned, "
+                        "because the log was truncated below it. The next start of the job reports a remedy"
                     )
             rest.recorded = rest.recorded[len(found.checksums) :]
             rest.hole, rest.stable_offset = found.hole, answer.stable_offset
             if found.offset_next == rest.position:
-                break  # not there yet, no room was left for it in the answer, or there is a hole
-            # A little more than last time, so that a range is seldom a few records short.
+                break  # not there yet, no space was left for it in the response, or there is a hole
+            # A little more than last time, so that a range seldom lacks a few records.
             self._record_bytes[rest.place[0]] = 1.25 * len(answer.records) / (found.offset_next - rest.position)
             rest.position = found.offset_next
             arrived.append(FetchedBatches(rest.offset_range, found.batches, is_last=rest.is_complete))
@@ -255,7 +262,7 @@ class RangeReader:
 
 @dataclass
 class _Rest:
-    """What is still to be read of a range."""
+    """The part of a range that must still be read."""
 
     offset_range: OffsetRange
     position: int
@@ -284,14 +291,14 @@ class _Rest:
 
     @property
     def seen(self) -> str:
-        """Why nothing arrived although the broker answered."""
+        """Reason why no records arrived although the broker answered."""
         if self.stable_offset > self.position:
             return (
                 f"the responses are empty, but the log is settled up to offset {self.stable_offset}; if the topic has tiered "
                 "storage, check the remote storage and the broker's remote.fetch.max.wait.ms"
             )
         if self.stable_offset >= 0:
-            return f"the log is settled only up to offset {self.stable_offset}: a transaction is open, or the broker is behind"
+            return f"the log is settled only up to offset {self.stable_offset}: a transaction is open, or the broker lags behind"
         return "the responses are empty, and show no end of the log; check the broker's log"
 
     def __str__(self) -> str:
@@ -305,14 +312,17 @@ def _hole_text(rest: _Rest, hole: Hole) -> str:
     return (
         f"{rest.name} lacks records of offsets {hole.offset_first} to {hole.offset_next - 1}: the log was compacted or damaged "
         "there, and results without them would be wrong. Restore the partition, for example from a replica that has the records, "
-        "and start the job again. If they are lost for good: strandline job reset JOB --to TIME, with a time later than "
-        f"{after}; for a job that can't be reset, delete the records before offset {hole.offset_next} (kafka-delete-records) and "
+        "and start the job again. If they are lost permanently, run strandline job reset JOB --to TIME, with a time later than "
+        f"{after}. If the job can't be reset, delete the records before offset {hole.offset_next} (kafka-delete-records), and "
         "submit the pipeline under another name"
     )
 
 
 def _batches_of(rest: _Rest, answer: Answer, allow_holes: bool) -> CommittedBatches:
-    """`committed_batches` of an answer. Raises the error that the answer is, and CorruptRecordException for what can't be one."""
+    """Return `committed_batches` of a response.
+
+    Raises the error of the response, and CorruptRecordException for invalid bytes.
+    """
     if answer.error is not NoError:
         raise answer.error(rest.name)
     checked = [offset for offset, _ in rest.recorded]
@@ -330,7 +340,10 @@ class FetchedBatches:
     """True if the range is complete with these batches."""
 
     def records(self) -> Iterator[Any]:
-        """Yield the records inside the range, as `RecordBatch.records` has them. Raises LogUnavailable if one can't be read."""
+        """Yield the records inside the range.
+
+        See `RecordBatch.records`. Raises LogUnavailable if a record can't be read.
+        """
         wanted = self.offset_range
         for batch in self.batches:
             with _named(wanted, batch):
@@ -340,7 +353,7 @@ class FetchedBatches:
             batch.forget_plain()
 
     def columns(self, headers: Sequence[str], headers_beside: Sequence[str]) -> Iterator[FetchedRecords]:
-        """Their records inside the range, in chunks."""
+        """Yield the records inside the range, in chunks."""
         wanted = self.offset_range
         chunk = FetchedRecords(wanted)
         for batch in self.batches:
@@ -375,7 +388,7 @@ def _append(chunk: FetchedRecords, batch: RecordBatch, headers: Sequence[str], h
     first, end = chunk.offset_range.offset_first, chunk.offset_range.offset_next
     is_inside = first <= batch.offset_first and batch.offset_next <= end
     if is_inside and batch.log_time_ms is not None and not wanted and not batch.has_holes:
-        # Nearly every batch: all but the values follows from its head.
+        # Nearly every batch: everything except the values is known from its head.
         chunk.values.extend([record.value for record in batch.records()])
         chunk.offsets.extend(array("q", np.arange(batch.offset_first, batch.offset_next, dtype=np.int64).tobytes()))
         chunk.log_times_ms.extend(array("q", [batch.log_time_ms]) * (batch.offset_next - batch.offset_first))

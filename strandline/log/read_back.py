@@ -1,20 +1,22 @@
-"""The read-back: fetches a delivered record from the head of its partition before the writer calls it confirmed.
+"""The read-back: fetches a delivered record from the head of its partition before the writer treats it as confirmed.
 
-It is sparse: of all records delivered to a partition it fetches only the newest. Those delivered meanwhile wait, and the
-newest of them is fetched next. A partition keeps its order, and every record has a delivery report that named its offset:
-so one record that is found vouches for all delivered records before it in the same partition.
+It is sparse: it fetches only the newest of the records delivered to a partition. Records that are delivered in the
+meantime wait, and the newest of them is fetched next. A partition keeps its order, and every record has a delivery
+report with its offset. So one record that is found proves all earlier delivered records of the partition.
 
-It compares the writer's id, epoch and sequence number in the headers, and the bytes of value and key. A batch has a range of
-sequence numbers, and any number of the range will do: a delivery report does not say which record of the batch it is about.
+It compares the writer's id, epoch, and sequence number in the headers, and the bytes of value and key. A batch has a
+range of sequence numbers, and any number of the range is accepted, because a delivery report doesn't contain the number
+of its record.
 
 Invariants:
-- At most one read is under way per partition. A partition with nothing to read is not assigned, so that other writers'
-  records are not fetched for nothing.
-- The consumer reads uncommitted: an open transaction of another producer would hide the writer's records behind it for as
-  long as it stays open. A fetch ends at the high watermark in either case, so a record that is found is on every in-sync
-  replica.
-- When the record is not there yet (a high watermark that is behind, a new leader), the broker is asked again until the
-  time is up. Another record at the offset, or a log that goes on beyond it, is a failure at once.
+
+- Each partition has at most one running read. A partition without a read is not assigned, so that other writers'
+  records are not fetched unnecessarily.
+- The consumer reads uncommitted records. Otherwise an open transaction of another producer would hide later records of
+  the writer for as long as it stays open. A fetch ends at the high watermark in both cases, so a record that is found
+  is on every in-sync replica.
+- If the record isn't there yet (the high watermark lags behind, or there is a new leader), the fetch is repeated until
+  the timeout. Another record at the offset, or a log that continues after it, is a failure immediately.
 """
 
 from __future__ import annotations
@@ -30,16 +32,17 @@ from strandline.core.record_headers import HEADER_EPOCH, HEADER_SEQUENCE, HEADER
 from strandline.log.kafka_connection import consumer_settings
 
 SCAN_RECORDS_MAX = 100_000
-"""When the broker did not tell a record's offset, it is looked for among so many of the newest of its partition."""
+"""Number of the newest records of a partition that are searched if the delivery report contains no offset."""
 FETCH_BYTES = 32 * 1024
-"""How much of one partition comes in one answer, unless its first batch is larger. The newest batches of several partitions
-fit into one answer, and little is fetched beyond the record."""
+"""Maximum number of bytes of one partition in one response, unless its first batch is larger. The newest batches of
+several partitions fit into one response, and few later records are fetched."""
 START_EVERY_S = 0.004
-"""How often reads are started. Partitions that are due start together: each start costs as much as ten records."""
+"""Interval in seconds at which reads are started. All due partitions start together, because each start costs as much
+as ten records."""
 ASK_AGAIN_S = 0.02
-"""How soon a broker that has not come as far as the record is asked again."""
+"""Seconds until a fetch is repeated if the broker hasn't reached the record yet."""
 _OFFSET_TAIL_BASE = -2000
-"""librdkafka's logical offset of the n-th record from the end is this number less n."""
+"""librdkafka's logical offset of the n-th record from the end is this number minus n."""
 _MESSAGES_PER_SERVE = 1_000
 
 Ticket = TypeVar("Ticket")
@@ -51,11 +54,11 @@ class Written(NamedTuple):
     topic: str
     partition: int
     offset: int
-    """Negative where the broker did not tell it, as when it answers to a repeated record that it already had."""
+    """Negative if the report contains no offset, for example after a repeated record that the broker already had."""
     epoch: int
     sequence_first: int
     sequence_last: int
-    """The numbers of its batch; the record has one of them."""
+    """Range of sequence numbers of its batch; the record has one of them."""
     value: bytes
     key: bytes | None
 
@@ -69,23 +72,23 @@ class Missed(NamedTuple):
 
 @dataclass
 class _Partition(Generic[Ticket]):
-    """What is to be read of one partition."""
+    """The reads of one partition."""
 
     tickets: deque[tuple[Written, Ticket]]
-    """All that wait for a confirmation, in the order of the log."""
+    """All records that wait for a confirmation, in the order of the log."""
     reading: Written | None = None
     waiting: Written | None = None
     """The newest record that was delivered since the read began."""
     began_s: float = 0.0
     scanned: int = 0
     scan_from: int | None = None
-    """No waiting record of this writer stands before this offset."""
+    """Offset before which there is no waiting record of this writer. None if unknown."""
 
 
 class ReadBack(Generic[Ticket]):
     """Reads the delivered records of one writer back. Not thread-safe: one owner makes all calls.
 
-    The owner calls `expect` for what was delivered and `serve` every few milliseconds while `is_busy`.
+    The owner calls `expect` for delivered records, and `serve` every few milliseconds while `is_busy`.
     """
 
     def __init__(
@@ -100,18 +103,18 @@ class ReadBack(Generic[Ticket]):
         self._timeout_s = timeout_s
         self._partitions: dict[tuple[str, int], _Partition[Ticket]] = {}
         self._due: set[tuple[str, int]] = set()
-        """Partitions where a record waits and none is being read."""
+        """Partitions with a waiting record and without a running read."""
         self._reading: set[tuple[str, int]] = set()
         self._again: set[tuple[str, int]] = set()
-        """Those of `_reading` whose broker has not come as far as the record yet."""
+        """Partitions in `_reading` whose broker hasn't reached the record yet."""
         self._ended: set[tuple[str, int]] = set()
-        """Partitions whose read is over, and which are still assigned."""
+        """Partitions whose read has ended, and which are still assigned."""
         self._started_s = self._asked_again_s = 0.0
         self._consumer = make_consumer(
             consumer_settings("read-back")
             | {
                 "isolation.level": "read_uncommitted",
-                # A fetch of a record that is not there yet comes back soon, so that it doesn't hold up other partitions.
+                # A fetch of a record that isn't there yet returns soon, so that it doesn't delay other partitions.
                 "fetch.wait.max.ms": 5,
                 "fetch.message.max.bytes": FETCH_BYTES,
                 "queued.min.messages": 1,
@@ -123,11 +126,11 @@ class ReadBack(Generic[Ticket]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a read is due or under way, or a partition is still assigned."""
+        """True if a read is due or running, or if a partition is still assigned."""
         return bool(self._reading or self._due or self._ended)
 
     def expect(self, written: Written, ticket: Ticket) -> None:
-        """Have `serve` return the ticket once this record, or a later one of its partition, has been read back."""
+        """Make `serve` return the ticket once this record, or a later record of its partition, has been read back."""
         place = (written.topic, written.partition)
         partition = self._partitions.get(place)
         if partition is None:
@@ -140,9 +143,9 @@ class ReadBack(Generic[Ticket]):
             self._due.add(place)
 
     def serve(self, now_s: float) -> tuple[list[Ticket], list[tuple[Missed, list[Ticket]]]]:
-        """Check what was fetched and start the reads that are due. Never waits.
+        """Check the fetched records and start the reads that are due. Never waits.
 
-        Returns the tickets that are confirmed, and with each miss the tickets of its partition, which it forgets.
+        Returns the confirmed tickets, and each miss with the tickets of its partition, which are then removed.
         """
         confirmed: list[Ticket] = []
         missed: list[tuple[Missed, list[Ticket]]] = []
@@ -159,7 +162,7 @@ class ReadBack(Generic[Ticket]):
         return confirmed, missed
 
     def abandon(self) -> list[Ticket]:
-        """Stop reading. Returns the tickets that were still waiting."""
+        """Stop reading. Return the tickets that were still waiting."""
         tickets = [ticket for partition in self._partitions.values() for _, ticket in partition.tickets]
         self._partitions.clear()
         self._reading.clear()
@@ -168,7 +171,7 @@ class ReadBack(Generic[Ticket]):
         return tickets
 
     def close(self) -> None:
-        """Close the consumer's connections; blocking."""
+        """Close the consumer's connections. Blocking."""
         self._consumer.close()
 
     def _take(
@@ -179,7 +182,7 @@ class ReadBack(Generic[Ticket]):
     ) -> None:
         topic, number, offset = message.topic(), message.partition(), message.offset()
         if topic is None or number is None or offset is None:
-            return  # an error of the whole client; if it lasts, reads run out of time
+            return  # an error of the whole client; if it lasts, reads time out
         place = (topic, number)
         partition = self._partitions.get(place)
         if partition is None or partition.reading is None:
@@ -187,10 +190,10 @@ class ReadBack(Generic[Ticket]):
         written = partition.reading
         if error := message.error():
             if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-                # A new leader may not know yet how far the log goes: ask again, within the deadline.
+                # A new leader may not know the end of the log yet: repeat the fetch until the timeout.
                 self._again.add(place)
             elif error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                self._miss(place, "is gone: the topic is no longer there", missed)
+                self._miss(place, "can't be read: the topic no longer exists", missed)
             return
         is_ours = self._is_record(message, written)
         is_at_place = offset == written.offset
@@ -204,14 +207,14 @@ class ReadBack(Generic[Ticket]):
                     left.append((other, ticket))
             partition.tickets = left
             if left and partition.waiting is None:
-                partition.waiting = left[-1][0]  # of two untold offsets it may not be clear which is lower
+                partition.waiting = left[-1][0]  # without offsets, the order of two records may be unknown
             self._end(place, partition)
         elif written.offset < 0:
             partition.scanned += 1
             if partition.scanned > SCAN_RECORDS_MAX:
                 self._miss(place, f"is not among {SCAN_RECORDS_MAX} records", missed)
         elif offset >= written.offset:
-            found = "another record stands" if is_at_place else f"the log goes on at offset {offset}"
+            found = "another record is there" if is_at_place else f"the log continues at offset {offset}"
             self._miss(place, f"is not at offset {written.offset}: {found}", missed)
 
     def _is_record(self, message: Message, written: Written) -> bool:
@@ -278,7 +281,8 @@ class ReadBack(Generic[Ticket]):
 
 
 def _is_before(one: Written, other: Written) -> bool:
-    """Whether `one` stands before `other` in their partition: by offset, or by number where an offset is untold."""
+    """Return True if `one` is before `other` in their partition: by offset, or by sequence number if an offset is
+    missing."""
     if one.offset >= 0 and other.offset >= 0:
         return one.offset < other.offset
     return one.sequence_last < other.sequence_first

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """A piece of one partition: from `offset_first` up to, but not including, `offset_next`. Not every offset has a record."""
+    """A range of one partition: from `offset_first` up to, but not including, `offset_next`.
+
+    Not every offset has a record.
+    """
 
     stream: str
     partition: int
     offset_first: int
     offset_next: int
     checksum: int | None = None
-    """Recorded checksum of the record batch that contains the last offset; None if unknown. A RangeReader compares it with the
-    batch that it reads."""
+    """Recorded checksum of the record batch that contains the last offset. None if unknown. A RangeReader compares it
+    with the batch that it reads."""
     inner_checksums: tuple[tuple[int, int], ...] = ()
     """Offsets before the last one, ascending, each with the recorded checksum of its batch. A RangeReader compares these, too."""
 

@@ -1,6 +1,7 @@
-"""Kafka's record batches, as brokers send them: told apart, checked, decompressed and read into columns. Pure.
+"""Kafka's record batches, as brokers send them: separated, checked, decompressed, and read into columns. Pure.
 
-aiokafka parses the records, in C. Its codecs would need one more package; pyarrow, which we have, brings all of them.
+aiokafka parses the records, in C. Its codecs would need one more package; pyarrow, which is installed anyway, contains
+all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _XERIAL_HEAD_BYTES = 16
 
 
 class RecordBatch:
-    """Some records that a producer sent together. The checksum is right."""
+    """Records that a producer sent together. The checksum is correct."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -37,35 +38,41 @@ class RecordBatch:
             raise CorruptRecordException(f"the checksum of the batch at offset {self._parsed.base_offset} is wrong")
         self.offset_first: int = self._parsed.base_offset
         self.offset_next: int = self._parsed.next_offset
-        """After the last record there ever was; compaction may have removed it, and all others."""
+        """Offset after the last record that ever existed; compaction may have removed it, and all others."""
         self.producer_id: int = self._parsed.producer_id
         self.is_transactional: bool = self._parsed.is_transactional
         self.is_control_batch: bool = self._parsed.is_control_batch
         self.max_timestamp_ms: int = self._parsed.max_timestamp
         has_log_time = self._parsed.timestamp_type == _LOG_APPEND_TIME
         self.log_time_ms: int | None = self.max_timestamp_ms if has_log_time else None
-        """When the broker appended it, where the topic keeps that; None where each record has a time of its own."""
+        """Time at which the broker appended it, if the topic stores that. None if each record has its own time."""
         self.checksum: int = _CHECKSUM.unpack_from(data, _CHECKSUM_AT)[0]
-        """Of its log time, its producer and all its records. Every replica holds the same batch."""
+        """Checksum of its log time, its producer, and all its records. Every replica has the same batch."""
         (count,) = _RECORD_COUNT.unpack_from(data, _HEAD_BYTES - _RECORD_COUNT.size)
         self.has_holes: bool = count != self.offset_next - self.offset_first
         """True if the batch lacks a record of its offsets. Producers write none; only compaction removes records."""
 
     def records(self) -> Iterator[Any]:
-        """Its records, as aiokafka has them. Keep none: thousands of them alive cost the garbage collector most of the time."""
+        """Yield its records, as aiokafka parses them.
+
+        Keep none: thousands of them would make garbage collection dominate the time.
+        """
         return iter(DefaultRecordBatch(self._plain))
 
     def may_have(self, header: str) -> bool:
-        """Whether any of its records may have a header of this name. To look at each record's would cost as much as its value."""
+        """Return True if any of its records may have a header with this name.
+
+        Checking each record would cost as much as its value.
+        """
         return header.encode() in bytes(self._plain)
 
     def forget_plain(self) -> None:
-        """Let go of what was decompressed."""
+        """Drop the decompressed bytes."""
         self.__dict__.pop("_plain", None)
 
     @cached_property
     def _plain(self) -> bytes | memoryview:
-        """The same batch without compression: that is what the parser reads without a codec of its own."""
+        """The uncompressed batch, which the parser reads without its own codec."""
         codec = self._parsed.compression_type
         if not codec:
             return self._data
@@ -74,16 +81,21 @@ class RecordBatch:
         return bytes(head) + _decompress(codec, self._data[_HEAD_BYTES:])
 
     def is_abort_marker(self) -> bool:
-        """Whether it says that its producer's transaction was aborted. A marker that compaction emptied says nothing, and
-        needs to say nothing: no record of its transaction is left."""
+        """Return True if it marks its producer's transaction as aborted.
+
+        A marker that compaction emptied is not recognized, and need not be: no record of its transaction is left.
+        """
         return self.is_control_batch and any(
             ControlRecord.parse(record.key or b"") == ABORT_MARKER for record in self.records()
         )
 
 
 class Hole(NamedTuple):
-    """Offsets whose records a partition lacks, all or some: a broker answered a fetch at `offset_first` with a batch that begins
-    later, or with a batch from which records were removed."""
+    """Offsets whose records a partition lacks, all or some.
+
+    A broker answered a fetch at `offset_first` with a batch that begins later, or with a batch from which records were
+    removed.
+    """
 
     offset_first: int
     offset_next: int
@@ -97,11 +109,13 @@ class CommittedBatches(NamedTuple):
 
     batches: list[RecordBatch]
     offset_next: int
-    """Offset up to which the response contains every batch. It is the requested offset if the response contains no batch."""
+    """Offset up to which the response contains every batch. It is the requested offset if the response contains no
+    batch."""
     checksums: list[int]
-    """Checksums of the batches that contain the offsets asked for, in the same order, as far as the response reaches."""
+    """Checksums of the batches that contain the requested offsets, in the same order, as far as the response reaches.
+    """
     hole: Hole | None
-    """Hole at `offset_next`; None if the response shows none."""
+    """Hole at `offset_next`. None if the response shows none."""
 
 
 def committed_batches(
@@ -115,12 +129,15 @@ def committed_batches(
 ) -> CommittedBatches:
     """Return the batches of `data` that contain offsets from `offset_first` up to, but not including, `offset_end`.
 
-    Transaction markers and aborted batches are left out, and count as read. A batch that was cut off at the end of `data` is
-    ignored. Reading stops at a hole; a marker that compaction emptied is none. With `allow_holes`, as for a topic that may be
-    compacted, a hole counts as read.
+    Transaction markers and aborted batches are left out, and count as read. An incomplete batch at the end of `data` is
+    ignored. Reading stops at a hole; a marker that compaction emptied is not a hole. With `allow_holes`, for a topic
+    that may be compacted, a hole counts as read.
 
-    `aborted`: producer id and first offset of each aborted transaction. `checked`: ascending offsets whose batches' checksums
-    are wanted; not together with `allow_holes`. Raises CorruptRecordException if a batch is damaged, or repeats an earlier one.
+    Args:
+    - aborted: Producer id and first offset of each aborted transaction.
+    - checked: Ascending offsets of which the batches' checksums are requested. Not together with `allow_holes`.
+
+    Raises CorruptRecordException if a batch is damaged, or repeats an earlier one.
     """
     to_come = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
     aborting: set[int] = set()
@@ -162,9 +179,10 @@ class ChecksumFound(NamedTuple):
     """Result of a search for the batch that contains an offset."""
 
     checksum: int | None
-    """None if no whole batch of the response contains the offset."""
+    """None if no complete batch of the response contains the offset."""
     is_in_hole: bool
-    """True if the response proves that the partition lacks the offset: a batch after it is there, and none contains it."""
+    """True if the response proves that the partition lacks the offset: it has a later batch, and none contains the
+    offset."""
 
 
 def checksum_at(data: bytes, offset: int) -> ChecksumFound:
@@ -178,14 +196,14 @@ def checksum_at(data: bytes, offset: int) -> ChecksumFound:
 
 
 def _batches(data: bytes) -> Iterator[tuple[int, memoryview]]:
-    """The first offset and the bytes of each whole batch."""
+    """Yield the first offset and the bytes of each complete batch."""
     view = memoryview(data)
     begin = 0
     while begin + _HEAD_BYTES <= len(view):
         offset, length = _OFFSET_AND_LENGTH.unpack_from(view, begin)
         end = begin + _OFFSET_AND_LENGTH.size + length
         if view[begin + _MAGIC_AT] != _MAGIC or end < begin + _HEAD_BYTES:
-            raise CorruptRecordException(f"the batch at offset {offset} has a format of before Kafka 0.11, or none")
+            raise CorruptRecordException(f"the batch at offset {offset} has a format before Kafka 0.11, or none")
         if end > len(view):
             return
         yield offset, view[begin:end]
@@ -193,7 +211,7 @@ def _batches(data: bytes) -> Iterator[tuple[int, memoryview]]:
 
 
 def _decompress(codec: int, data: memoryview) -> bytes:
-    import pyarrow as pa  # only here: of those who read the log, not all have it loaded
+    import pyarrow as pa  # only here: other readers of the log don't need pyarrow
 
     name = _CODECS.get(codec)
     if name is None or not pa.Codec.is_available(name):
@@ -210,7 +228,8 @@ def _decompress(codec: int, data: memoryview) -> bytes:
 
 
 def _decompress_snappy(codec: object, data: memoryview) -> bytes:
-    """Snappy tells no frames: librdkafka sends one block, Java's clients several, each after its length."""
+    """Decompress Snappy, which has no frames: librdkafka sends one block, Java's clients several, each after its
+    length."""
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _decompress_block(codec, data)
     blocks = []
@@ -224,7 +243,7 @@ def _decompress_snappy(codec: object, data: memoryview) -> bytes:
 
 def _decompress_block(codec: object, data: memoryview) -> bytes:
     size, shift = 0, 0
-    for byte in data:  # the length, 7 bits a byte, the lowest first
+    for byte in data:  # the length, 7 bits per byte, the lowest first
         size |= (byte & 0x7F) << shift
         shift += 7
         if byte < 0x80:

@@ -1,4 +1,4 @@
-"""A record's Kafka key: where it is found in the record. Gateways and result streams place equal keys alike."""
+"""A record's Kafka key, found in the record. Gateways and result streams assign equal keys to the same partition."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Record = tuple[bytes, bytes | None]
 def key_finder(field: str) -> Callable[[bytes], bytes | None]:
     """Return a function that finds a record's Kafka key: the value of that top-level field of a JSON object.
 
-    A string's key is its text (escapes resolved, UTF-8), a number's or a boolean's is what the sender wrote. A record
-    that is not a JSON object, or whose field is absent, null, an object or an array, has no key. The record itself is
-    not changed.
+    The key of a string is its text (escapes resolved, UTF-8); the key of a number or a boolean is the sender's bytes. A
+    record has no key if it isn't a JSON object, or if its field is missing, null, an object, or an array. The record
+    itself is not changed.
     """
-    # The one field is all that is decoded, and it stays as the sender wrote it.
+    # Only this field is decoded, and it keeps the sender's bytes.
     shape = msgspec.defstruct("Keyed", [("key", msgspec.Raw, msgspec.field(default=msgspec.Raw(b""), name=field))])
     read = msgspec.json.Decoder(shape).decode
     read_text = msgspec.json.Decoder(str).decode
@@ -30,7 +30,7 @@ def key_finder(field: str) -> Callable[[bytes], bytes | None]:
             if raw[:1] == b'"':
                 return read_text(raw).encode()
         except (msgspec.DecodeError, UnicodeError, RecursionError):
-            return None  # it becomes a dead letter, whichever partition holds it
+            return None  # it becomes a dead letter, whatever its partition
         return None if raw[:1] in (b"", b"n", b"{", b"[") else raw
 
     return find_key

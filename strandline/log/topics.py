@@ -1,10 +1,11 @@
-"""The Kafka topics behind streams: created when a stream or a job needs them, and never changed so that records are lost.
+"""The Kafka topics of streams: created when a stream or a job needs them, and never changed so that records are lost.
 
 Invariants of a topic that Strandline created:
-- `LogAppendTime`: retention and slices go by the time of arrival; event time stays in the payload. A topic that was there
-  before may have `CreateTime`: its log time is then the producers'.
+
+- `LogAppendTime`: retention and slices use the time of arrival; event time stays in the payload. A topic that existed
+  before may have `CreateTime`: its log time is then set by the producers.
 - `cleanup.policy=delete`: compaction would remove records from the middle of the log, and no rewind could be repeated.
-- The number of partitions stays: else a key would move to another partition, and lose the order of its records.
+- The number of partitions stays. Otherwise a key would move to another partition, and lose the order of its records.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from strandline.log.record_size import record_batch_bytes_max
 DEAD_LETTER_PARTITIONS = 1
 """Dead letters are few, and one partition keeps them in order."""
 DEAD_LETTER_RETENTION_MS = 30 * 86_400_000
-"""Thirty days: a person looks at them, not a program."""
+"""Thirty days, because people read dead letters, not programs."""
 _CONFIRMING_MIN = 2
 """Replicas that must have a record before Kafka confirms it, so that the record survives the loss of one broker."""
 _POLL_S = 0.05
 
 
 class Topics:
-    """Creates and describes topics. Used by the control service when a stream or a job is applied; blocking.
+    """Creates and describes topics. Used by the control service when a stream or a job is applied. Blocking.
 
-    Every method raises LogUnavailable when the brokers don't answer within `timeout_s`.
+    Every method raises LogUnavailable if the brokers don't answer within `timeout_s`.
     """
 
     def __init__(
@@ -43,11 +44,11 @@ class Topics:
         self._batch_bytes_max = record_batch_bytes_max(record_bytes_max)
 
     def ensure_stream_topic(self, spec: StreamSpec) -> TopicDescription:
-        """Create the stream's topic, or change the present one to match the spec. When it returns, the topic can be written.
+        """Create the stream's topic, or change the existing topic to match the spec. Return when the topic can be
+        written.
 
-        A second call changes nothing. Retention may grow. Raises Conflict, and changes nothing, when the present topic
-        has another number of partitions, would lose records by a shorter retention, or is
-        compacted.
+        Idempotent. Retention may grow. Raises Conflict, and changes nothing, if the existing topic has another number
+        of partitions, would lose records by a shorter retention, or is compacted.
         """
         made = self._create_unless_present(spec.stream, spec.partitions, spec.retention_ms)
         if made is not None:
@@ -61,7 +62,10 @@ class Topics:
         return _with_settings(present, config)
 
     def present_stream_topic(self, spec: StreamSpec) -> TopicDescription | None:
-        """The stream's topic as it is; None if there is none yet. Changes nothing. Raises Conflict as `ensure_stream_topic`."""
+        """Return the existing topic of the stream.
+
+        None if there is none. Changes nothing. Raises Conflict like `ensure_stream_topic`.
+        """
         try:
             present = self._admin.describe(spec.stream)
         except NotFound:
@@ -69,18 +73,18 @@ class Topics:
         return _with_settings(present, self._config_that_fits(spec, present))
 
     def ensure_room_for_records(self, topic: str) -> None:
-        """Have a present topic take the largest record, and change nothing else of it. Raises Conflict."""
+        """Make an existing topic accept the largest record, and change nothing else. Raises Conflict."""
         self._change_config(topic, self._room_for_records(self._admin.config(topic)))
 
     def require_whole_log(self, topic: str) -> None:
-        """Raise Conflict if a present topic is compacted, NotFound when there is no such topic."""
+        """Raise Conflict if an existing topic is compacted, and NotFound if it doesn't exist."""
         require_whole_log(topic, self._admin.config(topic))
 
     def ensure_dead_letter_topic(self, job: str) -> TopicDescription:
-        """Create the job's dead-letter topic, or have the present one take the dead letter of the largest record. Its retention
-        stays as it is: an operator may have set it.
+        """Create the job's dead-letter topic, or make the existing topic accept the dead letter of the largest record.
 
-        Raises Conflict when a topic of that name is compacted.
+        The retention of an existing topic stays, because an operator may have set it. Raises Conflict if the topic is
+        compacted.
         """
         topic = dead_letter_topic(job)
         made = self._create_unless_present(topic, DEAD_LETTER_PARTITIONS, DEAD_LETTER_RETENTION_MS)
@@ -93,24 +97,24 @@ class Topics:
         return _with_settings(present, config)
 
     def describe(self, topic: str) -> TopicDescription:
-        """Return the topic's partitions and id. Raises NotFound when there is no such topic."""
+        """Return the topic's partitions and id. Raises NotFound if it doesn't exist."""
         return self._admin.describe(topic)
 
     def _config_that_fits(self, spec: StreamSpec, present: TopicDescription) -> Mapping[str, str]:
-        """The settings of a present topic. Raises Conflict when it can't become what the document says."""
+        """Return the settings of an existing topic. Raises Conflict if it can't be changed to match the document."""
         if present.partitions != spec.partitions:
             raise Conflict(
-                f"topic {spec.stream} has {present.partitions} partitions, the document says {spec.partitions}: fewer "
-                f"would lose records, more would move keys to other partitions and lose their order; "
-                f"write partitions: {present.partitions}, or register a stream of another name"
+                f"topic {spec.stream} has {present.partitions} partitions, but the document has {spec.partitions}. Fewer "
+                f"would lose records, and more would move keys to other partitions and lose their order; "
+                f"write partitions: {present.partitions}, or register a stream under another name"
             )
         config = self._admin.config(spec.stream)
         require_whole_log(spec.stream, config)
-        _retention_grows(spec, int(config["retention.ms"]))  # for what it refuses
+        _retention_grows(spec, int(config["retention.ms"]))  # raises Conflict for a shorter retention
         return config
 
     def _create_unless_present(self, topic: str, partitions: int, retention_ms: int) -> TopicDescription | None:
-        """Return the new topic once it can be written, or None when it is there already."""
+        """Return the new topic once it can be written, or None if it exists already."""
         try:
             self._admin.describe(topic)
         except NotFound:
@@ -124,7 +128,7 @@ class Topics:
             "cleanup.policy": "delete",
             "message.timestamp.type": "LogAppendTime",
             "retention.ms": str(retention_ms),
-            "retention.bytes": "-1",  # a broker's limit by size would delete records before their retention is over
+            "retention.bytes": "-1",  # a broker's size limit would delete records before their retention is over
             "max.message.bytes": str(self._batch_bytes_max),
             # With three replicas an acknowledged record survives the loss of any one.
             "min.insync.replicas": str(max(1, self._replication - 1)),
@@ -132,7 +136,8 @@ class Topics:
         }
 
     def _wait_until_writable(self, topic: str) -> TopicDescription:
-        """Wait until the leader of each partition answers for it: brokers learn of a new topic a moment after its creation."""
+        """Wait until the leader of each partition answers: brokers receive the metadata of a new topic a moment after
+        its creation."""
         deadline = time.monotonic() + self._admin.timeout_s
         while True:
             description = self._described_if_writable(topic)
@@ -141,7 +146,7 @@ class Topics:
             if time.monotonic() > deadline:
                 raise LogUnavailable(
                     f"topic {topic} has no leader for every partition after {self._admin.timeout_s:g} s; "
-                    f"look at the brokers at {self._admin.bootstrap} and try again"
+                    f"check the brokers at {self._admin.bootstrap}, and try again"
                 )
             time.sleep(_POLL_S)
 
@@ -153,14 +158,17 @@ class Topics:
         return description if self._admin.do_leaders_answer(topic, range(description.partitions)) else None
 
     def _room_for_records(self, config: Mapping[str, str]) -> dict[str, str]:
-        """What to change of a topic's settings, so that the largest record fits; a greater limit stays."""
+        """Return the changes of a topic's settings that make the largest record fit. A higher limit stays."""
         if self._batch_bytes_max <= int(config["max.message.bytes"]):
             return {}
         return {"max.message.bytes": str(self._batch_bytes_max)}
 
     def _change_config(self, topic: str, changes: Mapping[str, str]) -> None:
-        """Return once a broker shows the changes. The controller answers before: a record that needs the new room could be
-        refused in between. Raises LogUnavailable when that takes too long."""
+        """Apply changes. Return when a broker shows them.
+
+        The controller answers before that, so a record that needs the new limit could be refused in between. Raises
+        LogUnavailable if it takes too long.
+        """
         if not changes:
             return
         deadline = time.monotonic() + self._admin.timeout_s
@@ -168,8 +176,8 @@ class Topics:
         while not changes.items() <= self._admin.config(topic).items():
             if time.monotonic() > deadline:
                 raise LogUnavailable(
-                    f"the new settings of topic {topic} are accepted and not in force after {self._admin.timeout_s:g} s; "
-                    f"look at the brokers at {self._admin.bootstrap} and try again"
+                    f"the new settings of topic {topic} are accepted, but not effective after {self._admin.timeout_s:g} s; "
+                    f"check the brokers at {self._admin.bootstrap}, and try again"
                 )
             time.sleep(_POLL_S)
 
@@ -179,19 +187,19 @@ def require_whole_log(topic: str, config: Mapping[str, str]) -> None:
     policy = config["cleanup.policy"]
     if policy != "delete":
         raise Conflict(
-            f"topic {topic} has cleanup.policy={policy}, Strandline needs delete, and what such a topic has lost can't be had "
-            "back: use another name. If it was changed a moment ago, put the setting back and start its jobs again: a replay "
-            "ends with an error where records are missing"
+            f"topic {topic} has cleanup.policy={policy}, but Strandline needs delete, and records that such a topic has lost "
+            "can't be restored; use another name. If it was changed a moment ago, reset the setting, and start its jobs again: "
+            "a replay ends with an error if records are missing"
         )
 
 
 def has_senders_times(config: Mapping[str, str]) -> bool:
-    """Whether the log time of new records in the topic with these settings is what their producers say."""
+    """Return True if the log time of new records in the topic with these settings is set by their producers."""
     return config["message.timestamp.type"] != "LogAppendTime"
 
 
 def hazards(topic: str, config: Mapping[str, str], replicas: int) -> Iterator[Hazard]:
-    """Yield the settings with which the topic can lose confirmed records.
+    """Yield the settings that can lose confirmed records of the topic.
 
     Args: config: All settings of the topic. replicas: Replicas of the partition that has the fewest.
     """
@@ -235,14 +243,14 @@ def _with_settings(topic: TopicDescription, config: Mapping[str, str]) -> TopicD
 
 
 def _retention_grows(spec: StreamSpec, present_ms: int) -> bool:
-    """Whether the document's retention is longer than the topic's. Raises Conflict when it is shorter."""
+    """Return True if the document's retention is longer than the topic's. Raises Conflict if it is shorter."""
     if spec.retention_ms == present_ms:
         return False
     if spec.retention_ms == FOREVER_MS or (present_ms != FOREVER_MS and spec.retention_ms > present_ms):
         return True
     kept = format_retention(present_ms)
     raise Conflict(
-        f"topic {spec.stream} keeps its records {'forever' if present_ms == FOREVER_MS else f'for {kept}'}, the document says "
+        f"topic {spec.stream} keeps its records {'forever' if present_ms == FOREVER_MS else f'for {kept}'}, but the document has "
         f"{format_retention(spec.retention_ms)}, which would delete records; write retention: {kept}"
         + (" or longer" if present_ms != FOREVER_MS else ", or set the topic's retention.ms by hand first")
     )

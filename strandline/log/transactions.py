@@ -1,12 +1,12 @@
-"""Transactions: how dead letters and results get into Kafka, each once.
+"""Transactions: they write each dead letter and each result into Kafka once.
 
-A *slot* is one transactional id, under which one bucket writes one kind of records to one topic. Initialising the id fences
-its previous holder and aborts its open transaction. No record is written twice, because
+A *slot* is one transactional id, under which one bucket writes one kind of records to one topic. Initialising the id
+fences its previous holder and aborts its open transaction. Two rules prevent duplicate records:
 
-* an attempt that has fenced a slot first checks that its run is still the present one, then reads the topic from the last
-  checkpoint to its very end, and leaves out what is there;
-* a new run fences every slot of the runs before it (`processing.emission.fencing`) before its first task starts. An older run
-  that fences a slot later stops at the check: it is no longer the present run.
+- After fencing a slot, an attempt first checks that its run is still the current one. Then it reads the topic from the
+  last checkpoint to its end, and leaves out existing records.
+- A new run fences every slot of earlier runs (`processing.emission.fencing`) before its first task starts. An older run
+  that fences a slot later stops at the check, because it is no longer the current run.
 """
 
 from __future__ import annotations
@@ -29,59 +29,60 @@ from strandline.log.record_size import is_too_large, record_batch_bytes_max
 
 _TIMEOUT_S = 60.0
 _TRANSACTION_TIMEOUT_S = 15
-"""Kafka aborts a transaction that was open for so long; it looks every 10 s, which is before LogReader gives up waiting."""
+"""Seconds after which Kafka aborts an open transaction. It checks every 10 s, so it aborts before LogReader stops
+waiting."""
 _FENCED_AT_ONCE = 16
 
 Headers = Sequence[tuple[str, str | bytes | None]]
 
 
 class Entry(NamedTuple):
-    """A record that is to be in its topic once."""
+    """A record that must be in its topic once."""
 
     identity: str
     value: bytes | None
     key: bytes | None
     headers: Headers
     partition: int | None = None
-    """Where it goes; None: its key says it."""
+    """Partition. None if it is selected by the key."""
 
     @property
     def size_bytes(self) -> int:
-        """Of its value, its key and its headers."""
+        """Size of its value, its key, and its headers."""
         parts = [self.value, self.key, *(part for header in self.headers for part in header)]
         return sum(len(part.encode() if isinstance(part, str) else part) for part in parts if part is not None)
 
 
 @dataclass(frozen=True)
 class SlotConfig:
-    """What all slots of one topic share."""
+    """Configuration that all slots of one topic share."""
 
     bootstrap: str
     topic: str
     epoch: int
     """The epoch of the run."""
     require_present: Callable[[int], None]
-    """Raises Fenced unless the run of this epoch is still the job's present one."""
+    """Raises Fenced unless the run of this epoch is still the job's current run."""
     identity_of: Callable[[LogMessage], str]
     failpoints: str
-    """The prefix of the failpoints' names."""
+    """Prefix of the failpoints' names."""
     record_bytes_max: int
-    """The largest record that gateways take; the producer's limit follows from it."""
+    """Maximum size of a record that gateways accept; the producer's limit is derived from it."""
     settings: Mapping[str, str | int] = field(default_factory=dict)
     """Other settings of the producer."""
     differences: Callable[[bytes, bytes], list[str]] | None = None
-    """A sentence for each difference between the value in the topic and the one to be written under the same identity. None: the
-    identity says all."""
+    """Returns a message for each difference between an existing value and a new value with the same identity. None if
+    the identity determines the value."""
     must_reach: bool = False
-    """Whether the topic must reach as far as at the last checkpoint: else records of committed slices are gone, and nothing is
-    written. Otherwise it may have been made anew, as a topic of dead letters that somebody has cleared."""
+    """True if the topic must reach the offsets of the last checkpoint. If it doesn't, records of committed slices are
+    lost, and nothing is written. False if the topic may have been recreated, for example to clear dead letters."""
 
 
 class TransactionSlot:
-    """A slot as one attempt of a task uses it. The attempt fences the slot when it has something to write."""
+    """A slot in one attempt of a task. The attempt fences the slot when it has records to write."""
 
     def __init__(self, config: SlotConfig, transactional_id: str, written_before: Mapping[int, int]) -> None:
-        """`written_before`: where the topic ended at the last checkpoint, partition -> offset."""
+        """`written_before`: end of the topic at the last checkpoint, partition -> offset."""
         self._config = config
         self._id = transactional_id
         self._written_before = written_before
@@ -89,17 +90,17 @@ class TransactionSlot:
         self._there: dict[str, tuple[int, int]] = {}
 
     def write(self, entries: Sequence[Entry]) -> int:
-        """Write those that are not in the topic, in one transaction; return how many that were.
+        """Write the missing entries in one transaction. Return how many were missing.
 
-        1. The first time: fence the slot, check that the run is still the present one, and read what is there. From then on
-           another attempt can write under the slot only after fencing this one. The check is made before the fencing too, so
-           that a run that is over does not fence the present one.
-        2. Compare what is there with what was to be written, where the config says how.
-        3. Leave out what is there; write and commit the rest.
+        1. The first time: fence the slot, check that the run is still the current one, and read the existing records.
+           From then on another attempt can write under the slot only after fencing this one. The check is also made
+           before the fencing, so that a run that has ended does not fence the current one.
+        2. Compare existing records with the entries, if the config has `differences`.
+        3. Leave out existing records; write and commit the others.
 
-        Raises LogUnavailable and Fenced; Divergence when another value is there: then nothing is written. Raises RecordTooLarge
-        when the topic refuses a record, or several that were sent together, as too large: then nothing is written, and another
-        call may be made with less.
+        Raises LogUnavailable and Fenced. Raises Divergence if another value exists; then nothing is written. Raises
+        RecordTooLarge if the topic refuses a record, or several that were sent together, as too large. Then nothing is
+        written, and another call may be made with fewer entries.
         """
         config = self._config
         if self._producer is None:
@@ -117,16 +118,19 @@ class TransactionSlot:
         return len(missing)
 
     def there(self) -> frozenset[str]:
-        """The identities that the topic held, since `written_before`, when this attempt took the slot over; a first call takes it
-        over, and raises as `write` does."""
+        """Return the identities that the topic contained, since `written_before`, when this attempt fenced the slot.
+
+        A first call fences the slot, and raises the errors of `write`.
+        """
         self.write([])
         return frozenset(self._there)
 
     def _read_there(self) -> dict[str, tuple[int, int]]:
-        """The identities in the topic since the last checkpoint, and where each stands: (partition, offset).
+        """Return the identities in the topic since the last checkpoint, each with its position (partition, offset).
 
-        Reading to the end waits for open transactions of other slots, since records of this slot may stand behind them. Of a
-        partition that ends before the last checkpoint all is read, or LogUnavailable raised where it must not.
+        Reading to the end waits for open transactions of other slots, because records of this slot may be after them.
+        If a partition ends before the last checkpoint, it is read completely; with `must_reach`, LogUnavailable is
+        raised instead.
         """
         config = self._config
         index, reader = _readers(config.bootstrap)
@@ -137,8 +141,8 @@ class TransactionSlot:
             written = self._written_before.get(partition, 0)
             if end < written and config.must_reach:
                 raise LogUnavailable(
-                    f"topic {config.topic}, partition {partition} ends at offset {end}, but what is confirmed goes up to offset "
-                    f"{written}; nothing was written. The next run finds out whether it is lost"
+                    f"topic {config.topic}, partition {partition} ends at offset {end}, but records up to offset {written} are "
+                    f"confirmed; nothing was written. The next run checks whether they are lost"
                 )
             first = max(written, starts[partition]) if end >= written else starts[partition]
             for messages in reader.read(OffsetRange(config.topic, partition, first, end)):
@@ -146,9 +150,10 @@ class TransactionSlot:
         return there
 
     def _require_equal(self, entries: Mapping[str, Entry]) -> None:
-        """Raise Divergence unless the topic holds these entries, which are there, with the same values.
+        """Raise Divergence unless the topic contains these existing entries with the same values.
 
-        They are read once more, which only a run that takes over a slice has to do: to keep all values would take memory.
+        They are read again, which only a run that takes over a slice must do: keeping all values would use too much
+        memory.
         """
         config = self._config
         if config.differences is None or not entries:
@@ -166,7 +171,7 @@ class TransactionSlot:
                         diverging.append(f"partition {partition}, offset {message.offset()}: {'; '.join(different)}")
         if diverging:
             raise Divergence(
-                f"{len(diverging)} results differ from what stream {config.topic} holds; nothing was written. First at "
+                f"{len(diverging)} results differ from those in stream {config.topic}; nothing was written. First at "
                 f"{diverging[0]}. Recompute the window from the log to see which is right"
             )
 
@@ -183,7 +188,7 @@ class TransactionSlot:
         except KafkaException as error:
             failure = _failure(config.bootstrap, self._id, config.topic, error)
             if isinstance(failure, RecordTooLarge):
-                self._producer = None  # the next call takes the slot over again, which ends the open transaction
+                self._producer = None  # the next call fences the slot again, which ends the open transaction
             raise failure from error
 
 
@@ -200,9 +205,10 @@ def _readers(bootstrap: str) -> tuple[LogIndex, LogReader]:
 def fence_producer(
     bootstrap: str, transactional_id: str, topic: str, settings: Mapping[str, str | int] = MappingProxyType({})
 ) -> Producer:
-    """Return a producer with this transactional id, after fencing the id's previous holder and aborting its transaction.
+    """Return a producer with this transactional id, after fencing the id's previous holder and aborting its
+    transaction.
 
-    `settings` are other settings of the producer. Raises LogUnavailable.
+    `settings`: other settings of the producer. Raises LogUnavailable.
     """
     refusals = Refusals()
     own: dict[str, Any] = {
@@ -211,10 +217,10 @@ def fence_producer(
         "compression.type": "lz4",
         "linger.ms": 5,
         "log_level": 3,
-        # Connect to every broker at once. Otherwise librdkafka looks for a connection every 50 ms, and one time in ten
-        # it waits half a second before it asks for the coordinator again.
+        # Connect to every broker immediately. Otherwise librdkafka looks for a connection every 50 ms, and one time in
+        # ten it waits half a second before it requests the coordinator again.
         "enable.sparse.connections": False,
-        "reconnect.backoff.max.ms": 500,  # by default it may take 10 s until it is noticed that Kafka is back
+        "reconnect.backoff.max.ms": 500,  # by default it may take 10 s to detect that Kafka is back
         "error_cb": refusals,
         **settings,
     }
@@ -222,13 +228,14 @@ def fence_producer(
     try:
         producer.init_transactions(_TIMEOUT_S)
     except KafkaException as error:
-        producer.poll(0)  # hears of a refused login or certificate, of which the call itself says nothing
+        # reports a refused login or certificate to `error_cb`; the error of the call doesn't contain it
+        producer.poll(0)
         raise _failure(bootstrap, transactional_id, topic, error, refusals.text()) from error
     return producer
 
 
 def fence_producers(bootstrap: str, slots: Sequence[tuple[str, str]]) -> None:
-    """Fence the holder of each (transactional id, topic): none of them commits anything after this returns.
+    """Fence the holder of each (transactional id, topic): none of them can commit after this returns.
 
     Raises LogUnavailable.
     """
@@ -257,8 +264,8 @@ def _failure(
     reason = error.args[0].str()
     if is_too_large(error.args[0]):
         return RecordTooLarge(
-            f"topic {topic} in Kafka at {bootstrap} takes no records of this size ({reason}). Apply the pipeline's document "
-            f"again, which raises the topic's max.message.bytes to what STRANDLINE_RECORD_BYTES_MAX asks for; then start the job"
+            f"topic {topic} in Kafka at {bootstrap} accepts no records of this size ({reason}). Apply the pipeline's document "
+            f"again, which raises the topic's max.message.bytes as STRANDLINE_RECORD_BYTES_MAX requires; then start the job"
         )
     return LogUnavailable(
         f"nothing could be written to {topic} in Kafka at {bootstrap} as {transactional_id}: {reason}{refused}"

@@ -236,7 +236,7 @@ def test_rows_that_were_replaced_while_others_were_read_do_not_come_back(ledger:
     newer = ledger.claim_lookup("devices", "another apply", HOUR_MS, at_once=True)
     assert newer is not None
     for content in ("older", "r0"):
-        with pytest.raises(Conflict, match="has been read by somebody else since"):
+        with pytest.raises(Conflict, match="Another process has read the source of lookup"):
             ledger.put_lookup("devices", other, content, pack_rows(b""), 0, base=1, claim=older.claim)
     ledger.release_claim("devices", older.claim)
     assert ledger.due_lookups() == []

@@ -358,7 +358,7 @@ class TestDeletedLetters:
             ledger.submit_job("power", "", {}, origin={})
         second = ledger.begin_deletion_of_letters("power")  # the first one was killed, or is slow
         for end in (ledger.require_deletion_of_letters, ledger.keep_letters, ledger.forget_letters):
-            with pytest.raises(Conflict, match="another deletion of these dead letters"):
+            with pytest.raises(Conflict, match="another deletion of the dead letters"):
                 end("power", first)
         with pytest.raises(Conflict, match="are being deleted"):
             ledger.require_free_name("power")
@@ -382,7 +382,7 @@ class TestDeletedLetters:
         ledger.keep_letters("power", deletion)
         ledger.submit_job("power", "", {}, origin={})
         for end in (ledger.require_deletion_of_letters, ledger.keep_letters, ledger.forget_letters):
-            with pytest.raises(Conflict, match="another deletion of these dead letters"):
+            with pytest.raises(Conflict, match="another deletion of the dead letters"):
                 end("power", deletion)
         assert ledger.job("power").letters_first == 17
         checkpoint = ledger.last_checkpoint("power")

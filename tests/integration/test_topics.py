@@ -86,9 +86,9 @@ def test_retention_and_the_size_of_records_may_grow(topics, kafka, name):
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        ({"partitions": 2}, "has 3 partitions, the document says 2"),
-        ({"partitions": 8}, "has 3 partitions, the document says 8"),
-        ({"retention": "1d"}, "keeps its records for 2d, the document says 1d"),
+        ({"partitions": 2}, "has 3 partitions, but the document has 2"),
+        ({"partitions": 8}, "has 3 partitions, but the document has 8"),
+        ({"retention": "1d"}, "keeps its records for 2d, but the document has 1d"),
     ],
     ids=str,
 )
@@ -107,7 +107,7 @@ def test_a_stream_may_keep_its_records_forever(topics, name):
         assert topics.ensure_stream_topic(spec(name, retention="forever")) == made
         assert config_of(topics, name)["retention.ms"] == "-1"
     with pytest.raises(
-        Conflict, match="forever, the document says 2d, which would delete records; write retention: forever, or"
+        Conflict, match="forever, but the document has 2d, which would delete records; write retention: forever, or"
     ):
         topics.ensure_stream_topic(spec(name))
     assert config_of(topics, name)["retention.ms"] == "-1"
@@ -131,7 +131,7 @@ def test_a_topic_with_its_producers_times_is_taken_as_it_is_and_said_to_be_one(t
 def test_a_topic_kept_for_ever_is_not_shortened(topics, kafka, name):
     config = {"cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
     make_by_hand(kafka, name, config)
-    with pytest.raises(Conflict, match="keeps its records forever, the document says 2d"):
+    with pytest.raises(Conflict, match="keeps its records forever, but the document has 2d"):
         topics.ensure_stream_topic(spec(name))
 
 

@@ -91,7 +91,7 @@ def test_what_decodes_otherwise_starts_too_because_each_slice_says_by_what_it_is
 @pytest.mark.parametrize("topic", [Topic("compact"), Topic("compact,delete")])
 def test_a_topic_that_is_not_whole_any_more_is_refused(ledger: Ledger, topic: Topic) -> None:
     start(ledger)
-    with pytest.raises(Conflict, match="put the setting back and start its jobs again"):
+    with pytest.raises(Conflict, match="reset the setting, and start its jobs again"):
         start(ledger, topic=topic)
     start(ledger)
 

@@ -190,7 +190,7 @@ def test_a_backfill_that_is_asked_for_in_between_keeps_the_job(api: Api) -> None
     fence = api.ledger.end_runs("power", "deleted")
     api.ledger.request_backfill("power", 1, (0, None), {"per_minute": WindowRange(0, 60_000)}, 2, 1, {"turbines": 1})
     for change in (partial(api.ledger.delete_job, fence, {}), partial(api.ledger.reset_job, fence, Origin({}, {}))):
-        with pytest.raises(Conflict, match=r"backfill 2 of job power is under way; wait for its end, or cancel it"):
+        with pytest.raises(Conflict, match=r"backfill 2 of job power is running; wait for its end, or cancel it"):
             change()
     assert api.ledger.job("power").epoch == fence.epoch
 
@@ -747,7 +747,7 @@ def test_of_two_deletions_of_the_same_dead_letters_the_older_one_takes_none_of_t
     monkeypatch.setattr(Admin, "delete", lambda self, topic: topics.append(topic))
     api.apply(BOTH)
     api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
-    assert "another deletion of these dead letters" in detail(api, "DELETE", "/v1/jobs/power?dead_letters=true")
+    assert "another deletion of the dead letters" in detail(api, "DELETE", "/v1/jobs/power?dead_letters=true")
     assert topics == ["power.dead-letter"], "by the newer one, before the name was used anew"
 
 
@@ -769,7 +769,7 @@ def test_the_older_of_two_deletions_of_dead_letters_does_not_give_the_name_free(
     monkeypatch.setattr(Admin, "delete", delete)
     api.apply(BOTH)
     api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
-    assert "another deletion of these dead letters" in detail(api, "DELETE", "/v1/jobs/power?dead_letters=true")
+    assert "another deletion of the dead letters" in detail(api, "DELETE", "/v1/jobs/power?dead_letters=true")
     assert answers == ["older", "newer", 503]
     assert "are being deleted" in api.apply(PIPELINE).json()["detail"], "by the newer one"
 

@@ -239,11 +239,11 @@ def test_an_endpoint_that_gives_no_token_is_one_sentence_without_the_secret(prov
     ("changed", "said"),
     [
         ({"OAUTH_CLIENT_SECRET": None}, "needs STRANDLINE_KAFKA_OAUTH_CLIENT_SECRET, too"),
-        ({"SASL_MECHANISM": "PLAIN", "USERNAME": "a", "PASSWORD": "b"}, "ask for no token"),
-        ({"SECURITY_PROTOCOL": "SSL"}, "ask for no token"),
+        ({"SASL_MECHANISM": "PLAIN", "USERNAME": "a", "PASSWORD": "b"}, "need no token"),
+        ({"SECURITY_PROTOCOL": "SSL"}, "need no token"),
         ({"OAUTH_TOKEN_URL": "http://login.example/token"}, "write the provider's token endpoint"),
         ({"OAUTH_TOKEN_URL": "https://me:planted-secret@login.example/token"}, "write the provider's token endpoint"),
-        ({"USERNAME": "a", "PASSWORD": SECRET}, "takes no STRANDLINE_KAFKA_USERNAME"),
+        ({"USERNAME": "a", "PASSWORD": SECRET}, "can't be used with STRANDLINE_KAFKA_USERNAME"),
     ],
 )
 def test_a_client_of_an_oauth_provider_in_half_is_refused(changed, said, monkeypatch):

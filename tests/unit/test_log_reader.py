@@ -18,6 +18,6 @@ def test_why_nothing_came_stands_in_the_error_and_not_line_after_line_in_the_log
     with socket.create_server(("127.0.0.1", 0)) as closed:
         bootstrap = f"127.0.0.1:{closed.getsockname()[1]}"
     with closing(LogReader(bootstrap, timeout_s=1)) as reader:
-        with pytest.raises(LogUnavailable, match=r"sent nothing of stream readings.*Connect call failed"):
+        with pytest.raises(LogUnavailable, match=r"sent no records of stream readings.*Connect call failed"):
             next(reader.read(OffsetRange("readings", 0, 0, 1)))
     assert capfd.readouterr().err == ""

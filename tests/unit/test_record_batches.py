@@ -89,7 +89,7 @@ def test_a_length_that_no_batch_has_ends_the_reading(length):
 def test_records_of_before_kafka_0_11_are_refused():
     old = bytearray(batch(3, b"a"))
     old[16] = 1
-    with pytest.raises(CorruptRecordException, match=r"a format of before Kafka 0\.11"):
+    with pytest.raises(CorruptRecordException, match=r"a format before Kafka 0\.11"):
         values(bytes(old))
 
 

@@ -63,8 +63,8 @@ def spec(name: str = "s", partitions: int = 2, retention: str = "2d") -> StreamS
 @pytest.mark.parametrize(
     ("config", "document", "reason"),
     [
-        ({}, spec(partitions=3), "has 2 partitions, the document says 3"),
-        ({}, spec(retention="1d"), "keeps its records for 2d, the document says 1d"),
+        ({}, spec(partitions=3), "has 2 partitions, but the document has 3"),
+        ({}, spec(retention="1d"), "keeps its records for 2d, but the document has 1d"),
         ({"cleanup.policy": "compact"}, spec(), "has cleanup.policy=compact"),
     ],
 )

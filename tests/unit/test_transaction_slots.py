@@ -70,7 +70,7 @@ def test_what_is_there_since_the_last_checkpoint_is_not_written_again(monkeypatc
 @pytest.mark.guarantee("G35")
 def test_nothing_is_written_to_a_stream_that_has_lost_results(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = Topic("a", "b")
-    with pytest.raises(LogUnavailable, match="partition 0 ends at offset 2, but what is confirmed goes up to offset 9"):
+    with pytest.raises(LogUnavailable, match="partition 0 ends at offset 2, but records up to offset 9 are confirmed"):
         slot_of(topic, monkeypatch, 9, must_reach=True).write(ENTRIES)
     assert topic.values == ["a", "b"]
 

@@ -1,1 +1,1 @@
-"""Lookups in the ledger: their versions, and which of them replays still need."""
+"""Lookups in the ledger: their versions, and the versions that replays still need."""

@@ -1,14 +1,15 @@
-"""Which versions of lookups replays may still need.
+"""The versions of lookups that replays may still need.
 
-A slice says by which version of each lookup it is enriched, and a version of a job by which one slices are that say none.
-A replay of a job needs what its slices say, and, while there are slices that say none, what its versions go by. A backfill of the
-job's present life needs what its version goes by: an audit computes its windows again. The least of these of all jobs is the
-lookup's *floor*.
+A slice contains the version of each lookup that enriches it. For slices that contain none, the version of the job
+determines it. A replay of a job needs the lookup versions of its slices, and, while some slices contain none, those of
+its job versions. A backfill of the job's current incarnation needs those of its job version, because an audit computes
+its windows again. The minimum over all jobs is the lookup's *floor*.
 
-Beside these there stay the present version and those above the floor that have been replaced for less than an hour: somebody may
-have asked which one is in force, and not yet have recorded what goes by it. Rows are kept by their digest, once, and go when no
-version has them that stays. Documents without rows stay; of lookups that are followed, which have a version for each change of
-their source, they go with the version.
+In addition, these versions are kept: the current one, and those above the floor that were replaced less than an hour
+ago. A
+process may have queried the current version, and not yet recorded a slice with it. Rows are stored once, by their
+digest, and are removed when no kept version has them. Documents without rows are kept. A followed lookup has a version
+for each change of its source; its documents are removed with the version.
 """
 
 from __future__ import annotations
@@ -34,15 +35,20 @@ from strandline.ledger.states import LookupVersions
 
 _LOCK_KEY = 0x5374_7261_6E66
 REPLACED_STAY_MS = 3_600_000
-"""How long a version stays that was replaced, though nothing that is recorded goes by it."""
+"""Time for which a replaced version is kept, even if nothing recorded uses it."""
 
 
 def lookups_of_version(
     connection: sa.Connection, job: str, before: int | None, checked: Mapping[str, int]
 ) -> LookupVersions:
-    """What a new version of a job goes by where slices say none: for a lookup that the version before used what that went by, so
-    that all its slices keep what they had; else the present version. `checked`: lookup -> the version that the job was checked
-    against. Raises Conflict when a lookup has another one by now, unless that has other rows of its source alone."""
+    """Return the lookup versions that a new version of a job uses for slices that contain none. Raises Conflict if a
+    lookup has another version in the meantime, unless only the rows of its source differ.
+
+    For a lookup of the previous job version they stay the same, so that all its slices keep their versions. For other
+    lookups they are the current versions.
+
+    Args: checked: Lookup -> version that the job was checked against.
+    """
     known: LookupVersions = {}
     if checked and before is not None:
         of_before = (job_versions.c.job == job) & (job_versions.c.version == before)
@@ -57,13 +63,16 @@ def lookups_of_version(
 
 
 def hold_tables(database: Database, connection: sa.Connection) -> None:
-    """Let nobody else remove rows until the transaction ends, nor take rows for kept that are just being removed."""
+    """Prevent other transactions from removing rows until this one ends, and from relying on rows that are being
+    removed."""
     database.hold_lock(connection, _LOCK_KEY)
 
 
 def require_rows(database: Database, connection: sa.Connection, versions: LookupVersions) -> None:
-    """Have the rows of these versions stay until what goes by them is recorded, in the same transaction. Raises Conflict when
-    they are gone: who asked which versions are in force did so long ago."""
+    """Keep the rows of these versions until their use is recorded, in the same transaction.
+
+    Raises Conflict if they were removed, because the versions were queried too long ago.
+    """
     if versions:
         hold_tables(database, connection)
     for name, version in versions.items():
@@ -73,12 +82,12 @@ def require_rows(database: Database, connection: sa.Connection, versions: Lookup
         of_version = (lookup_versions.c.lookup == name) & (lookup_versions.c.version == version)
         if connection.execute(rows.where(of_version)).first() is None:
             raise Conflict(
-                f"The ledger does not keep version {version} of lookup {name} any more; ask for the present one."
+                f"The ledger does not keep version {version} of lookup {name} any more; use the current version."
             )
 
 
 def forget_tables(database: Database, connection: sa.Connection, now_ms: int) -> None:
-    """Remove the rows that no replay needs any more. Cheap where there are no lookups."""
+    """Remove the rows that no replay needs any more. Cheap if there are no lookups."""
     hold_tables(database, connection)
     wanted = sa.select(
         lookup_versions.c.lookup, lookup_versions.c.version, lookup_versions.c.digest, lookup_versions.c.applied_ms
@@ -102,8 +111,11 @@ def forget_tables(database: Database, connection: sa.Connection, now_ms: int) ->
 
 
 def _staying(applied_ms: Mapping[int, int], needs: Mapping[str, set[int]], now_ms: int) -> set[int]:
-    """Which versions of a lookup stay. `applied_ms`: when each began to be in force, the oldest first; the last one still is.
-    `needs`: what each job needs."""
+    """Return the versions of a lookup that are kept.
+
+    Args: applied_ms: Time at which each became effective, the oldest first; the last one is current. needs: Versions
+    that each job needs.
+    """
     present = max(applied_ms)
     needed = set[int]().union(*needs.values())
     if not needed:
@@ -114,12 +126,12 @@ def _staying(applied_ms: Mapping[int, int], needs: Mapping[str, set[int]], now_m
 
 
 def floor_of(connection: sa.Connection, name: str) -> int | None:
-    """The oldest version that a replay of any job may need."""
+    """Return the oldest version that a replay of any job may need. None if no job needs the lookup."""
     return min((min(versions) for versions in needs_of(connection).get(name, {}).values()), default=None)
 
 
 def needs_of(connection: sa.Connection) -> dict[str, dict[str, set[int]]]:
-    """Lookup -> job -> the versions that a replay of the job may need, one at least."""
+    """Return lookup -> job -> the versions that a replay of the job may need, at least one."""
     using = sa.select(job_versions.c.job, job_versions.c.version, job_versions.c.lookup_versions).join(
         jobs, jobs.c.name == job_versions.c.job
     )
@@ -144,8 +156,8 @@ def needs_of(connection: sa.Connection) -> dict[str, dict[str, set[int]]]:
 
 
 def has_same_document(connection: sa.Connection, name: str, checked: int, present: int) -> bool:
-    """Whether a document that was checked against one version fits the present one as well: it is that version, or has come from
-    the lookup's source since."""
+    """Return True if a document that was checked against one version also fits the current version: it is that version,
+    or was read from the lookup's source since."""
     if checked == present:
         return True
     of_both = (lookup_versions.c.lookup == name) & lookup_versions.c.version.in_((checked, present))
@@ -154,6 +166,6 @@ def has_same_document(connection: sa.Connection, name: str, checked: int, presen
 
 
 def lock_lookup(connection: sa.Connection, name: str) -> int:
-    """Lock the lookup until the transaction ends, and return its present version; 0 when there is none."""
+    """Lock the lookup until the transaction ends. Return its current version; 0 if there is none."""
     wanted = sa.select(lookups.c.version).where(lookups.c.name == name).with_for_update()
     return int(connection.execute(wanted).scalar() or 0)

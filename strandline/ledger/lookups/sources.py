@@ -1,7 +1,8 @@
-"""How the reading of lookups goes whose rows come from a stream or a database: who reads, from where on, and what came of it.
+"""State of reading lookups whose rows come from a stream or a database: the reader, the position, and the outcome.
 
-Several control services may read. Each reading is claimed first, for a time by the database's clock, and raises the lookup's
-claim; what an older claim has read is not recorded. So versions never go back to what a source said before.
+Several control services may read. Each reading is claimed first, for a time by the database's clock, and increments the
+lookup's claim. Rows that were read under an older claim are not recorded. So versions never return to an earlier state
+of the source.
 """
 
 from __future__ import annotations
@@ -18,64 +19,67 @@ from strandline.ledger.part import Part
 from strandline.ledger.states import LookupRow, LookupSourceRow, Offsets
 
 _VERSIONS_A_SWEEP = 20
-"""Rows that nobody needs any more are looked for when so many versions have come: it takes a look at the slices of all jobs."""
+"""Number of new versions after which unneeded rows are removed: this reads the slices of all jobs."""
 
 
 @dataclass(frozen=True)
 class SourceBegin:
-    """From where on a source is followed."""
+    """Begin of following a source."""
 
     position: Offsets | None
-    """Of a stream: behind the records that the version holds."""
+    """Position in a stream after the records that the version contains. None for a query."""
     wait_ms: int
-    """When it is read again."""
+    """Milliseconds until it is read again."""
     read_for_ms: int = 0
-    """How long ago the reading of the version's rows began."""
+    """Milliseconds since the reading of the version's rows began."""
     skipped: int = 0
     skipped_last: str = ""
 
 
 @dataclass(frozen=True)
 class SourceRows:
-    """What was read of a source."""
+    """Result of reading a source."""
 
     digest: str
-    """Of the whole content, as of a version."""
+    """Digest of the whole content, like that of a version."""
     packed: str | None
-    """The rows; None: they are those of the present version."""
+    """The rows. None if they are equal to those of the current version."""
     rows: int
     position: Offsets | None
     read_for_ms: int
-    """How long ago the reading began."""
+    """Milliseconds since the reading began."""
     is_current: bool = True
-    """Whether it was read to its end."""
+    """True if it was read to its end."""
     skipped: int = 0
-    """Records that could be no rows."""
+    """Number of records that could not become rows."""
     skipped_last: str = ""
 
 
 class LookupSourceReader(Part):
-    """Reads how the sources of lookups are followed."""
+    """Reads the state of following the sources of lookups."""
 
     def lookup_sources(self) -> dict[str, LookupSourceRow]:
-        """Lookup -> how its reading goes, of all that are followed, by name."""
+        """Return lookup -> state of its reading, for all followed lookups, by name."""
         with self._database.reading("read how lookups are followed") as connection:
             found = connection.execute(_rows(self._database).order_by(lookup_sources.c.lookup))
             return {row.lookup: LookupSourceRow(*row) for row in found}
 
     def due_lookups(self) -> list[str]:
-        """The lookups that are to be read now."""
+        """Return the lookups that must be read now."""
         now_ms = self._database.clock_ms()
-        with self._database.reading("look which lookups are to be read") as connection:
+        with self._database.reading("find the lookups that must be read") as connection:
             return list(connection.execute(sa.select(lookup_sources.c.lookup).where(_is_due(now_ms))).scalars())
 
 
 class LookupSources(Part):
-    """Records what was read from sources of lookups. Each method is one transaction."""
+    """Records the rows that were read from sources of lookups. Each method is one transaction."""
 
     def claim_lookup(self, name: str, reader: str, hold_ms: int, *, at_once: bool = False) -> LookupSourceRow | None:
-        """Begin a reading under a new claim; None when the lookup isn't due, or isn't followed. Who says nothing for `hold_ms` is
-        taken for dead. `at_once`: also when it isn't due, or somebody reads it: what that one brings is not recorded."""
+        """Begin a reading under a new claim. None if the lookup isn't due, or isn't followed.
+
+        A reader that records nothing for `hold_ms` is treated as crashed. `at_once`: Begin even if the lookup isn't
+        due, or another process reads it; the rows of that process are not recorded.
+        """
         now_ms = self._database.clock_ms()
         with self._database.writing(f"begin to read lookup {name}") as connection:
             lock_lookup(connection, name)
@@ -88,22 +92,26 @@ class LookupSources(Part):
             return LookupSourceRow(*row)
 
     def release_lookups(self, reader: str) -> None:
-        """Have what this reader had begun be read at once: it starts again."""
+        """Make the unfinished readings of this reader due immediately: it has restarted."""
         with self._database.writing(f"release what {reader} was reading") as connection:
             of_reader = sa.update(lookup_sources).where(lookup_sources.c.reader == reader)
             connection.execute(of_reader.values({"reader": ""} | _next(self._database.clock_ms(), 0)))
 
     def release_claim(self, name: str, claim: int) -> None:
-        """Have a reading that came to nothing be made anew at once, unless there is a newer claim."""
+        """Make a failed reading due again immediately, unless there is a newer claim."""
         with self._database.writing(f"release lookup {name}") as connection:
             of_claim = (lookup_sources.c.lookup == name) & (lookup_sources.c.claim == claim)
             released = {"reader": ""} | _next(self._database.clock_ms(), 0)
             connection.execute(sa.update(lookup_sources).where(of_claim).values(released))
 
     def record_lookup_rows(self, name: str, claim: int, read: SourceRows, wait_ms: int) -> LookupRow | None:
-        """Record what was read under this claim: as a new version, unless the present one has this content; the version in force
-        now. None when there is a newer claim, or the lookup is gone: then nothing changes. It is read again after `wait_ms`."""
-        with self._database.writing(f"record what was read of lookup {name}") as connection:
+        """Record the rows that were read under this claim: as a new version, unless the current one has this content.
+        Return the current version.
+
+        None if there is a newer claim, or the lookup was deleted: then nothing changes. It is read again after
+        `wait_ms`.
+        """
+        with self._database.writing(f"record the rows of lookup {name}") as connection:
             present = lock_lookup(connection, name)
             if not is_newest_claim(connection, name, claim):
                 return None
@@ -126,8 +134,10 @@ class LookupSources(Part):
             return row
 
     def record_lookup_failure(self, name: str, claim: int, error: str, wait_ms: int, *, is_torn: bool = False) -> None:
-        """Record why nothing could be read, unless there is a newer claim. `is_torn`: the stream has lost records that were not
-        read, so that it can't go on."""
+        """Record the reason of a failed reading, unless there is a newer claim.
+
+        `is_torn`: The stream has lost records that were not read, so reading can't continue.
+        """
         with self._database.writing(f"record that lookup {name} could not be read") as connection:
             lock_lookup(connection, name)
             if not is_newest_claim(connection, name, claim):
@@ -141,7 +151,7 @@ class LookupSources(Part):
 
 
 def follow(database: Database, connection: sa.Connection, name: str, source: SourceBegin | None) -> None:
-    """Follow the lookup's source from here on, under a new claim; None: it has none any more."""
+    """Follow the lookup's source from this position, under a new claim. `source`: None if it has none any more."""
     of_lookup = lookup_sources.c.lookup == name
     if source is None:
         connection.execute(sa.delete(lookup_sources).where(of_lookup))
@@ -164,13 +174,13 @@ def follow(database: Database, connection: sa.Connection, name: str, source: Sou
 
 
 def is_newest_claim(connection: sa.Connection, name: str, claim: int) -> bool:
-    """Whether nobody has begun to read the lookup, which is still followed, since this claim."""
+    """Return True if the lookup is still followed and no reading has begun since this claim."""
     newest = sa.select(lookup_sources.c.claim).where(lookup_sources.c.lookup == name)
     return bool(connection.execute(newest).scalar() == claim)
 
 
 def add_version(database: Database, connection: sa.Connection, row: LookupRow, packed: str) -> None:
-    """Make this the present version of the lookup, whose row is locked."""
+    """Make this the current version of the lookup, whose row is locked."""
     hold_tables(database, connection)
     if row.version > 1:
         connection.execute(sa.update(lookups).where(lookups.c.name == row.name).values(version=row.version))
@@ -196,5 +206,5 @@ def _next(now_ms: sa.ColumnElement[int], wait_ms: int) -> dict[str, object]:
 
 
 def _is_due(now_ms: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
-    """Also where the database's clock was set back since."""
+    """True also if the database's clock was set back since."""
     return (lookup_sources.c.due_ms <= now_ms) | (lookup_sources.c.due_ms > now_ms + lookup_sources.c.wait_ms)

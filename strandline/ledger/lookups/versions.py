@@ -1,4 +1,4 @@
-"""Each version of the lookups' documents, and the rows of those that a replay may still need."""
+"""The versions of the lookups' documents, and the rows of those that a replay may still need."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class LookupReader(LookupSourceReader):
     """Reads lookups, their versions and rows."""
 
     def lookups(self) -> list[LookupRow]:
-        """All lookups in their present versions, by name."""
+        """Return all lookups in their current versions, by name."""
         with self._database.reading("list the lookups") as connection:
             return [LookupRow(*row) for row in connection.execute(_PRESENT)]
 
     def lookup(self, name: str) -> LookupRow:
-        """A lookup in its present version. Raises NotFound."""
+        """Return a lookup in its current version. Raises NotFound."""
         with self._database.reading(f"read lookup {name}") as connection:
             row = connection.execute(_PRESENT.where(lookups.c.name == name)).first()
             if row is None:
@@ -47,7 +47,7 @@ class LookupReader(LookupSourceReader):
             return LookupRow(*row)
 
     def present_lookups(self, names: tuple[str, ...]) -> LookupVersions:
-        """The present version of each of these lookups. Raises NotFound."""
+        """Return the current version of each of these lookups. Raises NotFound."""
         found = self.known_lookups(names)
         for name in names:
             if name not in found:
@@ -61,7 +61,7 @@ class LookupReader(LookupSourceReader):
             return {name: version for name, version in connection.execute(wanted)}
 
     def lookup_history(self, name: str, newest: int | None = None) -> dict[int, LookupRow]:
-        """Version -> what it is, of each version that is known, or of the newest ones, the oldest first. Raises NotFound."""
+        """Return version -> row, for all known versions or the newest ones, the oldest first. Raises NotFound."""
         wanted = sa.select(lookup_versions).where(lookup_versions.c.lookup == name)
         with self._database.reading(f"read the versions of lookup {name}") as connection:
             found = connection.execute(wanted.order_by(lookup_versions.c.version.desc()).limit(newest)).all()
@@ -70,7 +70,7 @@ class LookupReader(LookupSourceReader):
         return {one.version: _row(one) for one in reversed(found)}
 
     def lookup_version(self, name: str, version: int) -> LookupRow:
-        """One version. Raises NotFound."""
+        """Return one version. Raises NotFound."""
         of_version = (lookup_versions.c.lookup == name) & (lookup_versions.c.version == version)
         with self._database.reading(f"read version {version} of lookup {name}") as connection:
             found = connection.execute(sa.select(lookup_versions).where(of_version)).first()
@@ -79,14 +79,14 @@ class LookupReader(LookupSourceReader):
         return _row(found)
 
     def lookup_digests(self, name: str, first: int) -> dict[int, str]:
-        """Version -> digest, from this version on."""
+        """Return version -> digest, from this version on."""
         wanted = sa.select(lookup_versions.c.version, lookup_versions.c.digest)
         wanted = wanted.where(lookup_versions.c.lookup == name, lookup_versions.c.version >= first)
         with self._database.reading(f"read which rows versions of lookup {name} have") as connection:
             return {version: digest for version, digest in connection.execute(wanted)}
 
     def lookup_documents(self, name: str, first: int = 1) -> list[dict[str, Any]]:
-        """The documents of the versions from this one on, each once, the oldest first. Raises NotFound."""
+        """Return the documents of the versions from this one on, each once, the oldest first. Raises NotFound."""
         wanted = sa.select(lookup_versions.c.document).where(
             lookup_versions.c.lookup == name, lookup_versions.c.version >= first
         )
@@ -98,7 +98,7 @@ class LookupReader(LookupSourceReader):
         return found
 
     def lookup_table(self, digest: str) -> str:
-        """The rows with this digest, packed. Raises NotFound when they are not kept any more."""
+        """Return the rows with this digest, packed. Raises NotFound if they are not kept any more."""
         wanted = sa.select(lookup_tables.c.packed).where(lookup_tables.c.digest == digest)
         with self._database.reading(f"read the rows {digest[:12]} of a lookup") as connection:
             found = connection.execute(wanted).scalar()
@@ -107,12 +107,12 @@ class LookupReader(LookupSourceReader):
             return str(found)
 
     def lookup_floor(self, name: str) -> int | None:
-        """The oldest version that a replay of any job may need; None when no job needs the lookup."""
+        """Return the oldest version that a replay of any job may need. None if no job needs the lookup."""
         with self._database.reading(f"find which versions of lookup {name} are needed") as connection:
             return floor_of(connection, name)
 
     def jobs_with_lookup(self, name: str) -> list[str]:
-        """The jobs whose slices, or whose present version, need the lookup."""
+        """Return the jobs whose slices or current version need the lookup."""
         with self._database.reading(f"find which jobs need lookup {name}") as connection:
             return sorted(needs_of(connection).get(name, {}))
 
@@ -132,19 +132,23 @@ class Lookups(Part):
         source: SourceBegin | None = None,
         claim: int | None = None,
     ) -> LookupRow:
-        """Register a lookup, or give it a new version. The same content again changes nothing.
+        """Register a lookup, or add a version. The same content again changes nothing.
 
-        `document`: without the rows, which are `packed`. `base`: the version that the document was checked against, 0 for none,
-        and `floor` what the lookup's floor was then. `source`: where the rows come from, if it is followed, and from where on.
-        `claim`: under which its rows were read, of one that was followed before.
-        Raises Conflict when the lookup has another one, unless that has other rows of its source alone; or when there is a newer
-        claim, whose rows may be newer.
+        Args:
+        - document: Without the rows, which are in `packed`.
+        - base: Version that the document was checked against; 0 for none.
+        - floor: The lookup's floor at that time.
+        - source: Begin of following the rows' source. None if it isn't followed.
+        - claim: Claim under which the rows were read, for a lookup that was followed before.
+
+        Raises Conflict if the lookup has another version (unless only the rows of its source differ), or if there is a
+        newer claim, whose rows may be newer.
         """
         with self._database.writing(f"register lookup {name}") as connection:
             present = lock_lookup(connection, name)
             if claim is not None and not is_newest_claim(connection, name, claim):
                 raise Conflict(
-                    f"The source of lookup {name} has been read by somebody else since its rows began to be read; apply the "
+                    f"Another process has read the source of lookup {name} since the reading of its rows began; apply the "
                     "documents again."
                 )
             known = connection.execute(_PRESENT.where(lookups.c.name == name)).first() if present else None
@@ -163,14 +167,15 @@ class Lookups(Part):
             return row
 
     def delete_lookup(self, name: str) -> None:
-        """Delete a lookup that no job needs. Raises Conflict while one does; NotFound."""
+        """Delete a lookup that no job needs. Raises Conflict if a job needs it; NotFound."""
         with self._database.writing(f"delete lookup {name}") as connection:
             if not lock_lookup(connection, name):
                 raise _no_lookup(name)
             if needing := sorted(needs_of(connection).get(name, {})):
                 raise Conflict(
-                    f"Lookup {name} is needed by job {', '.join(needing)}: its present version uses it, or slices that a replay "
-                    "may read went by it. Delete the job first, or let it go on without the lookup until these slices are old."
+                    f"Lookup {name} is needed by job {', '.join(needing)}: its current version uses it, or a slice that a "
+                    "replay can read was enriched with it. Delete the job first, or run it without the lookup until these "
+                    "slices are old."
                 )
             for table in (lookup_versions, lookup_sources):
                 connection.execute(sa.delete(table).where(table.c.lookup == name))

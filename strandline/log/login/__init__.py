@@ -1,1 +1,1 @@
-"""How this process proves who it is to Kafka where a password is not all."""
+"""Authentication of this process at Kafka by other means than a password."""

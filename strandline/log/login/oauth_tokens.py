@@ -1,7 +1,9 @@
-"""Tokens for Kafka's OAUTHBEARER: asked of an OAuth 2 token endpoint with the client's id and secret (RFC 6749, section 4.4).
+"""Tokens for Kafka's OAUTHBEARER, from an OAuth 2 token endpoint with the client's id and secret (RFC 6749, section
+4.4).
 
-librdkafka does the same itself; this is for aiokafka, by which jobs read the log. A token is used until RENEWED_AT of its time is
-over, by all connections of the process, and then asked for anew: a broker may end a connection whose token has expired.
+librdkafka does the same itself; this module is for aiokafka, with which jobs read the log. All connections of the
+process use a token for RENEWED_AT of its lifetime. Then a new one is requested, because a broker may end a connection
+whose token has expired.
 """
 
 from __future__ import annotations
@@ -24,25 +26,25 @@ from strandline.core.network.http_limits import ResponseTooLarge, bounded_stream
 
 RENEWED_AT = 0.8
 LASTS_S = 300.0
-"""A token whose endpoint does not say how long."""
+"""Lifetime in seconds of a token whose endpoint doesn't return one."""
 ANSWER_BYTES_MAX = 100_000
 _TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
 class OauthClient:
-    """Who asks, and whom."""
+    """A client and its token endpoint."""
 
     token_url: str
     client_id: str
     secret: str = field(repr=False)
     scope: str | None = None
     ca_file: Path | None = None
-    """Certificates that vouch for the endpoint's; None: the machine's."""
+    """CA certificates that verify the endpoint. None for those of the machine."""
 
 
 class OauthTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
-    """The present token of one client. May be used by several threads and event loops."""
+    """The current token of one client. May be used by several threads and event loops."""
 
     def __init__(self, client: OauthClient, *, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -52,7 +54,10 @@ class OauthTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
         self._until_s = -float("inf")
 
     async def token(self) -> str:
-        """Raises KafkaConnectionError while the endpoint does not answer, SaslAuthenticationFailed when it refuses."""
+        """Return the token.
+
+        Raises KafkaConnectionError while the endpoint doesn't answer, and SaslAuthenticationFailed if it refuses.
+        """
         return await asyncio.to_thread(self._present)
 
     def _present(self) -> str:
@@ -65,8 +70,10 @@ class OauthTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
 
 
 def ask_for_token(client: OauthClient) -> tuple[str, float]:
-    """A token, and for how many seconds it is good. Blocks. Raises as `OauthTokens.token`; no message shows what was sent or
-    what came back."""
+    """Request a token. Return it with its lifetime in seconds. Blocks.
+
+    Raises the errors of `OauthTokens.token`. No message contains the request or the response.
+    """
     form = {"grant_type": "client_credentials"} | ({"scope": client.scope} if client.scope else {})
     where = f"the token endpoint {client.token_url}"
     try:

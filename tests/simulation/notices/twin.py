@@ -136,7 +136,7 @@ class TwinNotices:
         self.refuse_old(epoch)
         known = self.rows.get(row.name)
         if known is None or (known.created_ms, known.revision) != (row.created_ms, row.revision):
-            raise Fenced(f"Notice {row.name} was changed in the meantime; the next look uses the new document.")
+            raise Fenced(f"Notice {row.name} was changed in the meantime; the next check uses the new document.")
         numbers = [message.number for message in changes.messages]
         assert not [number for number in numbers if (row.name, number) in self.messages], "a number is used twice"
         self.rows[row.name] = replace(
