@@ -236,10 +236,17 @@ def _without_code(lines: list[str]) -> Iterator[str]:
 
 
 _SQL = re.compile(r"\s*(CREATE|DELETE|INSERT|SELECT|UPDATE|WITH) ")
+_DOCUMENT = re.compile(r"^(import \w|def \w+\(|(pipeline|stream|lookup|notice): )", re.MULTILINE)
+
+
+def _is_code(value: str | bytes) -> bool:
+    """Return True for SQL, and for a document or a program of several lines."""
+    text = value if isinstance(value, str) else ""
+    return bool(_SQL.match(text) or ("\n" in text.strip() and _DOCUMENT.search(text)))
 
 
 def python_texts(source: str) -> Iterator[Text]:
-    """Yield docstrings, comments, and string literals of three or more words. SQL is no text."""
+    """Yield docstrings, comments, and string literals of three or more words. SQL, documents, and programs are no texts."""
     tree = ast.parse(source)
     docstrings: dict[int, str] = {}
     spans: dict[int, list[tuple[int, int]]] = {}
@@ -266,7 +273,7 @@ def python_texts(source: str) -> Iterator[Text]:
             spans.setdefault(number, []).append((first, last))
         if kind := docstrings.get(id(string)):
             yield Text(string.lineno, kind, joined(_without_code(inspect.cleandoc(value).splitlines())))
-        elif len(_WORD.findall(value)) >= 3 and " " in value.strip() and not _SQL.match(value):
+        elif len(_WORD.findall(value)) >= 3 and " " in value.strip() and not _is_code(value):
             yield Text(string.lineno, MESSAGE, joined(value.splitlines()))
     yield from python_comments(source, spans)
 

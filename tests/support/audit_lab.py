@@ -136,7 +136,7 @@ class AuditLab:
         return {one["store"]: one["counts"] for one in report["stores"]}
 
     def request_backfill(self, job: str, from_ms: int, to_ms: int | None = None) -> BackfillRow:
-        """Ask for a backfill with the job's present version."""
+        """Request a backfill with the job's current version."""
         starts = LogIndex(self.settings.kafka_bootstrap).starts
         load = partial(load_pipeline, self.ledger, job)
         plan = plan_backfill(self.ledger, job, load, starts, from_ms, to_ms)

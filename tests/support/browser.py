@@ -13,12 +13,12 @@ from tests.support.waiting import stretched
 
 CHROMIUM = shutil.which("chromium")
 COLORS = [(0x0D, 0x74, 0xCE), (0xCC, 0x4E, 0x00)]
-"""Of the page's first two series."""
+"""Colors of the page's first two series."""
 TIMEOUT_S = 120
 
 
 def look_at(page: str, directory: Path, picture: Path) -> tuple[str, Counter[tuple[int, ...]]]:
-    """What the page has become when its scripts have run, and how many pixels of each color its picture has."""
+    """Return the page after its scripts have run, and the number of pixels of each color in its picture."""
     (directory / "page.html").write_text(page, encoding="utf-8")
     browser = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={directory}/profile"]
     common = [
@@ -37,7 +37,10 @@ def look_at(page: str, directory: Path, picture: Path) -> tuple[str, Counter[tup
 
 
 def colors_of(picture: Path) -> Counter[tuple[int, ...]]:
-    """How many pixels of each color a PNG of 8 bits a channel has. Format: https://www.w3.org/TR/png-3/#9Filters."""
+    """Return the number of pixels of each color in a PNG with 8 bits per channel.
+
+    Format: https://www.w3.org/TR/png-3/#9Filters.
+    """
     content, at = picture.read_bytes(), 8
     packed = b""
     while at < len(content):

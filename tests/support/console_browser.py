@@ -25,7 +25,7 @@ addEventListener("securitypolicyviolation", (event) =>
 
 @dataclass
 class Watched:
-    """What pages have done since the browser started."""
+    """Actions of pages since the browser started."""
 
     errors: list[str] = field(default_factory=list)
     """Errors in the console of the browser, exceptions of the page, and reports of the content security policy."""

@@ -24,7 +24,7 @@ VIEWS = {
     "streams": ("#/streams/turbines", ".fields"),
     "activity": ("#/activity", ".events li"),
 }
-"""Name -> address, and what is there when the view is complete."""
+"""Name -> address, and the element of a complete view."""
 
 
 MODES = {"light": (DESKTOP, "light", ""), "dark": (DESKTOP, "dark", "-dark"), "phone": (PHONE, "light", "-phone")}

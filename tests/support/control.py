@@ -77,7 +77,7 @@ HOUR = """\
 
 @dataclass(frozen=True)
 class MadeTopic:
-    """What applying looks at in the description of a topic."""
+    """The fields of a topic's description that applying reads."""
 
     name: str
     topic_id: str
@@ -86,7 +86,7 @@ class MadeTopic:
 
 
 class Topics:
-    """Stands for Kafka's topics. `id_of` may be changed, as a topic that is deleted and made anew changes it."""
+    """Replaces Kafka's topics. `id_of` may be changed, like a topic that is deleted and recreated."""
 
     def __init__(self) -> None:
         self.id_of: dict[str, str] = {}
@@ -98,7 +98,7 @@ class Topics:
         self.policy = "delete"
         """The `cleanup.policy` of all topics."""
         self.has_senders_times = False
-        """Whether their log times are those of their producers."""
+        """True if their log times are set by their producers."""
         self.hazards: tuple[Hazard, ...] = ()
         """Settings of all topics that can lose confirmed records."""
 
@@ -132,7 +132,7 @@ class Topics:
 
 
 class Log(KafkaStatus):
-    """Stands for Kafka's contents."""
+    """Replaces Kafka's contents."""
 
     def __init__(self) -> None:
         self.ranges = {"turbines": LogRange({0: 0, 1: 5}, {0: 100, 1: 205})}
@@ -193,7 +193,7 @@ class Log(KafkaStatus):
 
 
 class Letters(DeadLetters):
-    """Whose records are gone from the log."""
+    """Dead letters whose records no longer exist in the log."""
 
     def origin_of(self, letter: StoredDeadLetter) -> str | None:
         return None
@@ -233,7 +233,7 @@ class Admin(KafkaAdmin):
 
 
 class IdleSupervisor(Supervisor):
-    """Starts nothing; keeps what it was asked."""
+    """Starts nothing; records the requests."""
 
     def __init__(self) -> None:
         self.wakes = 0
@@ -250,8 +250,10 @@ class IdleSupervisor(Supervisor):
 
 @cache
 def _app_of_all(*, is_served: bool) -> FastAPI:
-    """One app for all that ask without a server, and one for all that serve it, one after the other: FastAPI builds its routes
-    at the first request, and that takes longer than most tests."""
+    """Return a shared app: one for all tests without a server, and one for all that serve it, one after the other.
+
+    FastAPI builds its routes at the first request, which takes longer than most tests.
+    """
     return create_app(None)
 
 

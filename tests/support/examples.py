@@ -1,4 +1,4 @@
-"""How many generated examples a property gets."""
+"""Number of generated examples of a property."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,8 @@ _WHOLE = 100
 
 
 def examples(count: int, **more: Any) -> settings:
-    """So many in `make test-all`, one of twelve in `make test`: the share that the profile has of Hypothesis' own number.
+    """Settings with this many examples in `make test-all`, and a twelfth in `make test`: the share of the profile in
+    Hypothesis' own number.
 
     `more`: other settings.
     """

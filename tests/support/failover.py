@@ -67,7 +67,7 @@ class Service:
         return (self.directory / "control.log").read_text(errors="replace")
 
     def pids(self) -> dict[str, int]:
-        """What it recorded: `runner-JOB`, `standby-N`."""
+        """Return its recorded processes: `runner-JOB`, `standby-N`."""
         try:
             found: dict[str, int] = json.loads((self.directory / "pids.json").read_text())
         except FileNotFoundError:
@@ -138,7 +138,7 @@ class Failover:
         return service
 
     def start_again(self, service: Service) -> None:
-        """Start a service that has ended anew, in its old directory."""
+        """Restart a service that has ended, in its old directory."""
         again = self._start(service.directory, {})
         service.process, service.port = again.process, again.port
 

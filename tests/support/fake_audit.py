@@ -1,7 +1,7 @@
 """An audit that computes nothing: `python -m tests.support.fake_audit FILE JOB AFTER UP_TO`.
 
-It tells its progress, waits until FILE is there, and says what stands in it: the line of a report or an error. An empty
-file: it ends without a word, and leaves a child behind.
+It reports its progress, waits until FILE exists, and prints its content: the line of a report or an error. If the file
+is empty, it ends without output, and leaves a child process.
 """
 
 from __future__ import annotations

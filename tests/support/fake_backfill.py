@@ -1,8 +1,13 @@
 """A backfill that computes nothing: `python -m tests.support.fake_backfill LEDGER_PORT FILE JOB GENERATION`.
 
-It begins an attempt, waits until FILE is there, takes it away and does what stands in
-it: `complete`, `chunk` (one more is done) and then waits again, `fail` (for good), or else it ends with this exit code.
-Before that it leaves a child behind.
+It begins an attempt, waits until FILE exists, removes it, and executes its content:
+
+- `complete`: complete the backfill.
+- `chunk`: record one more chunk, and wait again.
+- `fail`: fail permanently.
+- a number: end with this exit code.
+
+Before that it leaves a child process.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
-"""A runner that keeps the agreement with the supervisor, or breaks it in one chosen way, and does no work.
+"""A runner without work that keeps the contract with the supervisor, or breaks it in one configured way.
 
-`python -m tests.support.fake_runner LEDGER_PORT JOB BEHAVIOUR_FILE LEASE ALIVE_FD`; without a job it is a standby that gets
-one on stdin. The file is read once, when there is a job:
-obey          keep the agreement
-die           exit with code 3 as soon as it runs
-die_stepping  the same, after committing a slice
-away          exit as soon as it runs because something outside does not answer
-away_stepping the same, after committing a slice
-starve        be killed as soon as it runs
-die_standing_by  as a standby, exit with code 3; with a job, as soon as it runs
-fail          move the job to failed and exit with 1
-ignore        run, and neither stop nor listen to SIGTERM
-hang          obey, and then neither exit nor listen to SIGTERM
-silent        show one sign of life and no more
+`python -m tests.support.fake_runner LEDGER_PORT JOB BEHAVIOUR_FILE LEASE ALIVE_FD`; without a job it is a standby that
+gets one on stdin. The file is read once, when there is a job. It contains one of these words:
+
+- obey: keep the contract
+- die: exit with code 3 as soon as it runs
+- die_stepping: the same, after committing a slice
+- away: exit as soon as it runs, because an external service does not answer
+- away_stepping: the same, after committing a slice
+- starve: be killed as soon as it runs
+- die_standing_by: as a standby, exit with code 3; with a job, as soon as it runs
+- fail: move the job to failed and exit with 1
+- ignore: run, and neither stop nor react to SIGTERM
+- hang: obey, and then neither exit nor react to SIGTERM
+- silent: send one sign of life and no more
 """
 
 from __future__ import annotations

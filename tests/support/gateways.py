@@ -61,7 +61,7 @@ class GatewayProcess:
             **settings,
         }
         self.host_name = ""
-        """What it takes for this host's name from its next start on; empty: its real name."""
+        """Host name for its next start. Empty for its real name."""
         self.environment = os.environ | {f"STRANDLINE_{name.upper()}": str(value) for name, value in values.items()}
         url = f"http://127.0.0.1:{self.pages_port}"
         verify = certificates_for(url, None)
@@ -111,7 +111,10 @@ class GatewayProcess:
         }
 
     def read(self, stream: str) -> list[Logged]:
-        """Everything in the log, partition by partition. Offsets have gaps: what comes out of a spool is in transactions."""
+        """Return all records of the log, partition by partition.
+
+        Offsets have gaps, because spooled records are in transactions.
+        """
         return [
             Logged(message.partition(), message.value() or b"", message.key(), dict(message.headers()))
             for message in read_messages(self.kafka, stream, isolation="read_committed", within_s=DEADLINE_S)

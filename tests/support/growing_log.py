@@ -8,7 +8,7 @@ from tests.support.one_by_one import OneByOne
 
 
 class GrowingLog(OneByOne):
-    """As much of `LogIndex` as a planner asks for. At the second look something happens."""
+    """The part of `LogIndex` that a planner uses. At the second query the log changes."""
 
     def __init__(self, happens: Callable[[], object]) -> None:
         self.looks, self.happens = 0, happens

@@ -9,7 +9,7 @@ from tests.support.step_graphs import Steps
 
 
 def some_join(random: Random) -> Steps:
-    """A join of two ways, with or without windows behind it and beside it."""
+    """A join of two paths, with or without windows after it and in parallel."""
     steps: Steps = [
         {"where": random.choice(["power > 0", "site is not null", "true"]), "name": "lefts"},
         {"derive": {"load": random.choice(["power / 2", "count * 1.5"])}, "from": "machines"},

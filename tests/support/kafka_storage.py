@@ -30,7 +30,10 @@ def provide_storage(storage: Path, node_id: int = _NODE_ID) -> None:
 
 @cache
 def kafka_home() -> Path:
-    """Where Kafka's jars lie; fetched first when the cache lacks them, and compared with their sums once."""
+    """Return the directory of Kafka's jars.
+
+    They are downloaded if the cache lacks them, and their checksums are verified once.
+    """
     return provide(KAFKA, Settings().cache_dir, find_java(), lambda _bytes: None)
 
 

@@ -1,7 +1,7 @@
-"""The ledger of a test for processes that only pretend to work: a thread of the test asks it for them.
+"""The ledger of a test for processes that only pretend to work: a thread of the test queries it for them.
 
-To import the ledger is most of what the start of such a process costs, and the tests start a hundred of them. To them this is a
-database on a server: what they have sent is carried out, even if they are killed meanwhile.
+Importing the ledger is most of the start of such a process, and the tests start a hundred of them. For them this is a
+database on a server: their requests are executed even if they are killed in the meantime.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.ledgers import a_checkpoint, a_slice
 
 
 class Calls:
-    """What can be asked for."""
+    """Supported requests."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -111,7 +111,7 @@ def ledgers_are_copied(request: pytest.FixtureRequest, migrated_file: Path) -> I
 
 
 def _sync_nothing(connection: Any, record: Any) -> None:
-    """What a killed process has written stays, and no test takes the machine's power away."""
+    """Turn off syncing: the writes of a killed process stay, and no test cuts the machine's power."""
     connection.execute("PRAGMA synchronous=OFF").close()
 
 

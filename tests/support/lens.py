@@ -74,7 +74,10 @@ def _used(visualization: dict[str, Any], layer_id: str) -> set[str]:
 
 
 def faults(panel: Panel, mapping: dict[str, Any]) -> list[str]:
-    """What Kibana would not show, a sentence each. `mapping`: of the documents, as Elasticsearch has it."""
+    """Return a message for each part that Kibana would not show.
+
+    `mapping`: mapping of the documents in Elasticsearch.
+    """
     found = []
     if field_type(mapping, panel.time_field) != "date":
         found.append(f"{panel.title}: {panel.time_field} is no date")
@@ -84,7 +87,7 @@ def faults(panel: Panel, mapping: dict[str, Any]) -> list[str]:
         )
     buckets = [panel.columns[name]["isBucketed"] for name in panel.order]
     if buckets != sorted(buckets, reverse=True):
-        found.append(f"{panel.title}: a bucket stands behind a number")
+        found.append(f"{panel.title}: a bucket is after a number")
     for name, column in panel.columns.items():
         operation, field = column["operationType"], column["sourceField"]
         if operation == "count":
@@ -129,13 +132,14 @@ def search(panel: Panel, interval: str = "1m") -> dict[str, Any]:
             by = column["params"]["orderBy"]["columnId"]
             order = {by if by in numbers else "_count": column["params"]["orderDirection"]}
             made = {"terms": {**body, "size": column["params"]["size"], "order": order}}
-        # A terms aggregation is ordered by a number beside it, also where another bucket stands between.
+        # A terms aggregation is ordered by an adjacent number, even if another bucket is in between.
         inner = {name: {**made, **({"aggs": {**numbers, **inner}} if inner or numbers else {})}}
     return {"size": 0, "track_total_hits": True, "aggs": inner} if inner else {"size": 0, "track_total_hits": True}
 
 
 def counted(answer: dict[str, Any]) -> int:
-    """How many documents the outermost buckets of an answer hold; without buckets, how many were found."""
+    """Return the number of documents in the outermost buckets of an answer; without buckets, the number of found
+    documents."""
     for found in answer.get("aggregations", {}).values():
         if "buckets" in found:
             return int(sum(one["doc_count"] for one in found["buckets"]) + found.get("sum_other_doc_count", 0))

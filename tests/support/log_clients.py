@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 @dataclass
 class FakeMessage:
-    """As a delivery report and as a fetched record."""
+    """A message like a delivery report and like a fetched record."""
 
     topic_name: str
     value_bytes: bytes
@@ -43,7 +43,7 @@ class FakeMessage:
 
 @dataclass
 class FakeLog:
-    """What is in the log, and how it misbehaves."""
+    """Content of the log, and its faults."""
 
     records: list[FakeMessage] = field(default_factory=list)
     shown: int | None = None
@@ -105,7 +105,7 @@ class ObedientProducer:
 
 
 class ObedientConsumer:
-    """Fetches from the log what it is assigned, as far as the log shows it."""
+    """Fetches its assigned partitions from the log, as far as the log shows them."""
 
     def __init__(self, config, log):
         self.config = config

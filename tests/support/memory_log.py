@@ -28,7 +28,7 @@ class MemoryMessage(NamedTuple):
 
 
 class MemoryLog:
-    """Stands for `KafkaAdmin`; `reader` makes what stands for `LogReader`."""
+    """Replaces `KafkaAdmin`; `reader` creates a replacement of `LogReader`."""
 
     bootstrap = "nowhere"
 
@@ -44,7 +44,7 @@ class MemoryLog:
         self.messages[partition].append(MemoryMessage(len(self.messages[partition]), key, value))
 
     def lose_up_to(self, partition: int, offset: int) -> None:
-        """As retention does."""
+        """Remove records, like retention."""
         self._starts[partition] = offset
 
     def describe(self, topic: str) -> Any:

@@ -1,4 +1,4 @@
-"""Schemas and records of Avro and Protobuf for the tests, and what stands for a schema registry."""
+"""Schemas and records of Avro and Protobuf for the tests, and a replacement of a schema registry."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def message_class(descriptors: str, name: str) -> Any:
 
 
 class SchemasInMemory:
-    """Knows what it was given."""
+    """Knows the schemas that were passed to it."""
 
     def __init__(self, **schemas: RegisteredSchema) -> None:
         """`schemas`: as `avro_7`."""
@@ -98,7 +98,7 @@ class RegistryServer:
         self.asked: list[tuple[str, str | None]] = []
         """The path of each request, and its authorization."""
         self.is_away = False
-        """Whether it takes connections and answers nothing."""
+        """True to accept connections and answer nothing."""
         registry = self
 
         class Handler(BaseHTTPRequestHandler):

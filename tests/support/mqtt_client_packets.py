@@ -1,4 +1,5 @@
-"""What an MQTT client sends, written after the OASIS texts for the tests alone: nothing of the platform's codec is used."""
+"""Packets of an MQTT client, written for the tests from the OASIS specifications: nothing of the platform's codec is
+used."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def connect(
     user: str | None = None,
     password: bytes | None = None,
 ) -> bytes:
-    """`flags` are those beside the ones for will, user and password, which follow from these; a will's QoS is in them."""
+    """`flags`: without those for will, user, and password, which are derived; a will's QoS is in them."""
     body = text(client_id)
     if will is not None:
         flags |= 0x04

@@ -67,7 +67,7 @@ class CuttingProxy:
 
 
 def packets(data: bytes) -> list[tuple[int, int]]:
-    """Where the whole MQTT packets in `data` start and stop."""
+    """Return the start and end of each complete MQTT packet in `data`."""
     found, start = [], 0
     while start < len(data):
         size, shift, at = 0, 0, start + 1

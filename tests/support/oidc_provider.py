@@ -27,7 +27,7 @@ class Provider:
         self.is_away = False
         self.about: dict[str, Any] = {}
         self.clients: dict[str, str] = {}
-        """Who may ask for a token of its own at `token_url`: id -> secret."""
+        """Clients that may request their own token at `token_url`: id -> secret."""
         self.lasts_s = 300
         provider = self
 
@@ -68,7 +68,7 @@ class Provider:
         return f"{self.url}/token"
 
     def answer_client(self, path: str, authorization: str, form: dict[str, list[str]]) -> tuple[int, dict[str, Any]]:
-        """What a client's request for a token of its own comes to (RFC 6749, section 4.4)."""
+        """Return the answer to a client's request for its own token (RFC 6749, section 4.4)."""
         scheme, _, text = authorization.partition(" ")
         client, _, secret = base64.b64decode(text).decode().partition(":") if scheme == "Basic" else ("", "", "")
         if self.is_away:
@@ -87,7 +87,7 @@ class Provider:
         return {"keys": [{"kty": "XYZ", "kid": "new kind"}, {"kty": "oct", "kid": "shared", "k": "c2VjcmV0"}, *known]}
 
     def token(self, name: str = "first", alg: str = "RS256", key: Any = None, **claims: Any) -> bytes:
-        """A token that is right, but for what the claims say otherwise; a claim that is None is left out."""
+        """Return a valid token, except for the passed claims. A claim that is None is left out."""
         right = {
             "iss": self.url,
             "aud": "strandline",

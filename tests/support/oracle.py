@@ -1,7 +1,7 @@
-"""What a pipeline means, in plain Python over all records at once: no slices, no state, and none of the platform's code.
+"""Meaning of a pipeline, in plain Python over all records: without slices, state, or the platform's code.
 
-An expression is its SQL text with a function of a row beside it; so is an aggregate, of the rows of a window in the order of
-event time and of the log. The arguments of both say what a missing value becomes.
+An expression has its SQL text and a function of a row. An aggregate has a function of the rows of a window, in the
+order of event time and of the log. The arguments of both define the result for a missing value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 Columns = dict[str, Any]
 Place = tuple[int, int, int]
-"""Of a record: the place of its stream, its partition, its offset."""
+"""Position of a record: index of its stream, partition, offset."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Expression:
     sql: str
     reads: tuple[str, ...]
     of: Callable[..., Any]
-    """Of the values that it reads. None where they are all there: a record has no value, and fails."""
+    """Function of the values that it reads. None if they are all present: a record has no value, and fails."""
 
     def value(self, row: Columns) -> Any:
         """Raises ZeroDivisionError where the record fails."""
@@ -40,7 +40,7 @@ class Aggregate:
     sql: str
     reads: tuple[str, ...]
     of: Callable[[list[tuple[Any, ...]]], Any]
-    """Of the values that each row has of what it reads."""
+    """Function of the values that it reads in each row."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +49,19 @@ class Row:
 
     columns: Columns
     at_ms: int
-    """Its event time; of a result its last moment."""
+    """Event time of the row; for a result, its last moment."""
     place: Place | None = None
     window: tuple[int, int] | None = None
     is_repeat: bool = False
-    """It goes on only to see whether a step fails for it."""
+    """True if it is processed only to detect whether a step fails for it."""
     is_late: bool = False
-    """It came behind the watermark, and counts all the same."""
+    """True if it arrived after the watermark and counts anyway."""
     lookups: Mapping[str, Version] = field(default_factory=dict)
-    """Of a record: the lookups as they were when it came."""
+    """For a record: the lookups at the time of its arrival."""
 
     @property
     def at_us(self) -> int:
-        """In microseconds. A result stands in the last one of its window, behind all records there."""
+        """Time in microseconds. A result has the last microsecond of its window, after all records there."""
         return self.at_ms * 1000 + (0 if self.window is None else 999)
 
 
@@ -88,7 +88,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Applied:
-    """Somebody applies a lookup with these rows."""
+    """A lookup is applied with these rows."""
 
     lookup: str
     key: tuple[str, ...]
@@ -124,32 +124,34 @@ Log = Sequence[Sent | Applied | Followed]
 
 @dataclass
 class Answer:
-    """What a pipeline gives."""
+    """Result of a pipeline."""
 
     documents: Counter[str] = field(default_factory=Counter)
-    """As text, with how often each is there."""
+    """Documents as text, each with its number."""
     letters: dict[Place, str] = field(default_factory=dict)
     """Records that could not be used -> reason."""
 
 
 @dataclass(frozen=True)
 class EventTimes:
-    """Of one stream."""
+    """Event times of one stream."""
 
     delay_ms: int
     idle_ms: int | None
 
 
 def late_ones(log: Sequence[Sent], times: Sequence[EventTimes], revise_ms: int) -> dict[int, bool]:
-    """Which records are late -> whether they count all the same: each is judged by those before it, and log time is event time
-    (docs/desk.md)."""
+    """Return the indices of late records -> True if they count anyway.
+
+    Each is evaluated by earlier records, and log time is event time (docs/desk.md).
+    """
     reached: dict[tuple[int, int], int] = {}
     came: dict[tuple[int, int], int] = {}
     late: dict[int, bool] = {}
     now_ms, watermark_ms = -1, -1
 
     def by_rule(newcomer: bool, filled: tuple[int, int] | None = None) -> int:
-        """`filled`: a partition that has a record of which nobody knows yet whether it is late."""
+        """`filled`: a partition with a record whose lateness isn't known yet."""
         if not reached or newcomer:
             return -1
         silence = {at: 0 if at == filled else now_ms - came[at] for at in reached}
@@ -182,8 +184,10 @@ def late_ones(log: Sequence[Sent], times: Sequence[EventTimes], revise_ms: int) 
 
 
 def in_force(log: Log, first: Mapping[str, Version]) -> list[Mapping[str, Version]]:
-    """Of each record the lookups as they are when it comes: what comes behind a change is enriched by the new version, and what
-    came before stays what it is (docs/lookups.md). `first`: before the log begins."""
+    """Return for each record the lookups at the time of its arrival. `first`: before the log begins.
+
+    A record after a change is enriched with the new version, and earlier records stay unchanged (docs/lookups.md).
+    """
     now, found = dict(first), list[Mapping[str, Version]]()
     for one in log:
         match one:
@@ -220,7 +224,7 @@ class Step:
     takes: tuple[int, ...]
     """The steps that it takes from; -1 and below the streams."""
     means: Callable[..., Iterator[Row]]
-    """Of the rows of each that it takes from, the function that says which row fails."""
+    """Function of the rows of each input, and of the function that reports the failing row."""
     emits: str | None = None
     """The stage whose results it emits."""
 
@@ -233,7 +237,10 @@ def answer(
     revise_ms: int = 0,
     lookups: Mapping[str, Version] = MappingProxyType({}),
 ) -> Answer:
-    """What comes of the log. `revise_ms`: so far behind the watermark records still count. `lookups`: before the log begins."""
+    """Return the result of the log.
+
+    Args: revise_ms: Time after the watermark for which records still count. lookups: Before the log begins.
+    """
     records = [one for one in log if isinstance(one, Sent)]
     found, late, versions = Answer(), late_ones(records, times, revise_ms), in_force(log, lookups)
     offsets: Counter[tuple[int, int]] = Counter()
@@ -417,8 +424,10 @@ def windows_of(shape: Mapping[str, Any], offset_ms: int) -> Callable[[int], list
 
 
 def day_of(at_ms: int, zone: ZoneInfo, days: int, offset_ms: int) -> tuple[int, int]:
-    """The days of a zone, so many together, that hold a moment: from the time of day that the offset says, where clocks show it
-    once."""
+    """Return the range of `days` days of a zone that contains a moment.
+
+    It begins at the time of day of the offset, if clocks show it once.
+    """
     offset = timedelta(milliseconds=offset_ms)
     first = (datetime.fromtimestamp(at_ms / 1000, zone).replace(tzinfo=None) - offset).toordinal()
     first -= (first - date(1970, 1, 1).toordinal()) % days
@@ -428,7 +437,7 @@ def day_of(at_ms: int, zone: ZoneInfo, days: int, offset_ms: int) -> tuple[int, 
 
 
 def last_days(at_ms: int, zone: ZoneInfo, days: int, offset_ms: int) -> list[tuple[int, int]]:
-    """Those of so many days of a zone together, one beginning with each day, that hold a moment."""
+    """Return the ranges of `days` days of a zone, one beginning with each day, that contain a moment."""
     first = day_of(at_ms, zone, 1, offset_ms)
     starts, ends = [first[0]], [first[1]]
     for _ in range(days - 1):
@@ -493,8 +502,11 @@ def sessions(rows: list[Row], by: Sequence[str], gap_ms: int, max_ms: int) -> di
 
 
 def counted(rows: list[Row], by: Sequence[str], size: int, max_ms: int) -> dict[tuple[Any, ...], list[Row]]:
-    """(start, end, key, number): so many rows each, in the order of time and of the log, counted anew each `max_ms`. The number
-    tells windows of one moment apart."""
+    """Return (start, end, key, number) -> `size` rows each, in the order of time and of the log. Counting restarts each
+    `max_ms`.
+
+    The number distinguishes windows with the same times.
+    """
     of_keys: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
         of_keys[row.at_ms // max_ms, *(row.columns[name] for name in by)].append(row)

@@ -18,7 +18,8 @@ def new_secret(name: str) -> str:
 
 
 def forms_of(secret: str) -> set[bytes]:
-    """As itself, as it stands in a URL, in hexadecimal, and in base64 wherever it begins there (as in `Authorization: Basic`)."""
+    """Return the forms of a secret: plain, in a URL, in hexadecimal, and in base64 at each offset (as in
+    `Authorization: Basic`)."""
     raw = secret.encode()
     found = {raw, quote(secret).encode(), quote(secret, safe="").encode(), raw.hex().encode()}
     for before in range(3):
@@ -48,7 +49,7 @@ def files_below(directory: Path, meant: Iterable[Path]) -> Iterator[tuple[str, b
 
 
 def arguments_of_processes() -> Iterator[tuple[str, bytes]]:
-    """Of every process of this machine."""
+    """Yield the arguments of every process of this machine."""
     for process in psutil.process_iter(["pid", "cmdline"]):
         yield f"the arguments of {process.info['pid']}", "\0".join(process.info["cmdline"] or ()).encode()
 

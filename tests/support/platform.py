@@ -91,7 +91,7 @@ class Platform:
         return self.control.wait_for_audit(job, lambda _: None)
 
     def documents(self, alias: str) -> dict[str, dict[str, Any]]:
-        """Every document behind the alias by its id. Fails when an id stands in two indices or was ever overwritten."""
+        """Return every document of the alias by its id. Fails if an id is in two indices or was ever overwritten."""
         refreshed = self.index.post(f"/{alias}/_refresh")
         if refreshed.status_code == 404:
             return {}
@@ -101,7 +101,7 @@ class Platform:
         found: dict[str, dict[str, Any]] = {}
         while page["hits"]["hits"]:
             for hit in page["hits"]["hits"]:
-                assert hit["_id"] not in found, f"{hit['_id']} stands in two indices of {alias}"
+                assert hit["_id"] not in found, f"{hit['_id']} is in two indices of {alias}"
                 assert hit["_version"] == 1, f"{hit['_id']} was written {hit['_version']} times"
                 end = hit["_source"]["@timestamp"]
                 assert hit["_index"] == f"{alias}-{end[:4]}.{end[5:7]}"

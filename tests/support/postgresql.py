@@ -85,7 +85,7 @@ def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def empty(url: str) -> None:
-    """Disconnect all clients of a ledger's database, and remove what is in it but for the version of its schema."""
+    """Disconnect all clients of a ledger's database, and remove its content except the version of its schema."""
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute("SET session_replication_role = replica")  # rows may go before those that refer to them
         connection.execute(
@@ -114,13 +114,13 @@ def new_database(server_url: str) -> Iterator[str]:
 
 
 def find_programs() -> Path | None:
-    """Where the newest PostgreSQL's programs are; None when none is installed."""
+    """Return the directory of the newest PostgreSQL's programs. None if it isn't installed."""
     found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/postgres")]
     return max(found, key=lambda path: float(path.parent.name), default=None)
 
 
 def unprivileged(home: Path) -> dict[str, Any]:
-    """How to start a program that refuses root, and give it the directory; nothing special for an ordinary user."""
+    """Return options to start a program that refuses root, and give it the directory. Empty for an ordinary user."""
     if os.geteuid() != 0:
         return {}
     names = {entry.pw_name for entry in pwd.getpwall()}

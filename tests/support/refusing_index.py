@@ -1,4 +1,4 @@
-"""RefusingIndex: an Elasticsearch that keeps documents in memory and fails as it is told to."""
+"""RefusingIndex: an Elasticsearch with documents in memory and configurable faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OF_A_STRANGER = b"null"
 
 
 class Fault(Enum):
-    """What happens to a whole bulk request."""
+    """Fault of a complete bulk request."""
 
     LOSE_REQUEST = "the connection closes, nothing is stored"
     LOSE_ANSWER = "everything is stored, then the connection closes"
@@ -30,8 +30,10 @@ class Fault(Enum):
 
 @dataclass
 class RefusingIndex:
-    """Serves `_bulk` (create, or index with an external version) and `_mget` on loopback between `start` and `stop`; counts what
-    it was sent."""
+    """Serves `_bulk` (create, or index with an external version) and `_mget` on loopback between `start` and `stop`.
+
+    Counts the requests.
+    """
 
     bulk_bytes_max: int = 1 << 30
     """A larger bulk request is answered with 413."""
@@ -139,7 +141,7 @@ class RefusingIndex:
         item: Item = {"_index": index, "_id": identity}
         if self.item_errors[identity]:
             status, error_type = self.item_errors[identity].pop(0)
-            return {**item, "status": status, "error": {"type": error_type, "reason": "told to fail"}}
+            return {**item, "status": status, "error": {"type": error_type, "reason": "set to fail"}}
         status = 200 if (index, identity) in self.documents else 201
         if status == 200 and (version is None or version <= self.versions.get((index, identity), 1)):
             return {**item, "status": 409, "error": {"type": "version_conflict_engine_exception", "reason": "taken"}}
@@ -149,7 +151,7 @@ class RefusingIndex:
         return {**item, "status": status, "_index": "elsewhere" if fault is Fault.REDIRECT else index}
 
     def set_up(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """What a writer asks before it writes: which indices there are, a template, a new index."""
+        """Answer the requests that a writer sends before it writes: existing indices, a template, a new index."""
         self.asked.append(f"{method} {path}")
         indices = {} if self.indices is None else self.indices
         if method == "GET" and path.startswith("/_index_template/"):
@@ -194,4 +196,4 @@ class RefusingIndex:
 
 
 def _error(error_type: str) -> bytes:
-    return json.dumps({"error": {"type": error_type, "reason": "told to fail"}}).encode()
+    return json.dumps({"error": {"type": error_type, "reason": "set to fail"}}).encode()

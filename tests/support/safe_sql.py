@@ -31,7 +31,7 @@ def safe_sql(sql: str, columns: Mapping[str, str]) -> str:
     `columns` maps every column in sight to its type, as for `infer_type`. Raises ExpressionError as that does.
     """
     tree: exp.Expr = sqlglot.parse_one(sql, dialect="spark", into=exp.Condition)
-    # From the leaves up: a replaced node's operands are then safe already. Types are told by the nodes as written.
+    # From the leaves up: a replaced node's operands are then safe already. Types are derived from the original nodes.
     nodes = [(node, _integer_type(node.this, columns)) for node in reversed(list(tree.walk()))]
     for node, integer_type in nodes:
         replacement = _safe(node, integer_type)
@@ -49,9 +49,10 @@ def columns_of(sql: str) -> tuple[str, ...]:
 
 
 def _integer_type(operand: object, columns: Mapping[str, str]) -> str:
-    """`bigint` or `int` if that is the type of the operand of a sign, of `abs` or of `round`; else empty.
+    """Return `bigint` or `int` if that is the type of the operand of a sign, of `abs`, or of `round`; else an empty
+    string.
 
-    The least whole number has no opposite, and the greatest can't be rounded up.
+    The minimum integer has no opposite, and the maximum can't be rounded up.
     """
     if not isinstance(operand, exp.Expr) or not isinstance(operand.parent, exp.Neg | exp.Abs | exp.Round):
         return ""

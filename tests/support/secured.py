@@ -1,4 +1,4 @@
-"""Servers of somebody else, with security on: Kafka, Elasticsearch, PostgreSQL and Mosquitto ask for TLS and a login."""
+"""External servers with security on: Kafka, Elasticsearch, PostgreSQL, and Mosquitto require TLS and a login."""
 
 from __future__ import annotations
 

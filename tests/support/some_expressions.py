@@ -89,7 +89,7 @@ LATER: dict[str, Aggregate] = {
     "busy": Aggregate("count(*) filter (where n > 2)", ("n",), lambda rows: sum(n > 2 for (n,) in rows)),
     "parts": Aggregate("count(*)", (), len),
 }
-"""Of windows behind windows: what doesn't depend on the order of results with one time."""
+"""Aggregates of windows after windows that don't depend on the order of results with the same time."""
 TYPES_OF_AGGREGATES = {
     "n": "long",
     "closed": "string",
@@ -98,7 +98,7 @@ TYPES_OF_AGGREGATES = {
     "warm": "long",
     "least": "long",
 }
-"""Those by which later windows may group."""
+"""Types of the aggregates by which later windows can group."""
 
 
 def _known(rows: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -1,5 +1,5 @@
-"""Lookups of drawn pipelines, and how their rows change while records come: somebody applies other rows, or a control service
-reads a stream that is followed."""
+"""Lookups of drawn pipelines, and changes of their rows while records arrive: new rows are applied, or a control
+service reads a followed stream."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class SomeLookup:
     document: dict[str, Any]
     """Without its rows."""
     key: tuple[str, ...]
-    """Its fields, which are called as columns of records."""
+    """Key fields, named like columns of records."""
     added: tuple[str, ...]
     """The others."""
     keys: tuple[tuple[Any, ...], ...]
-    """Those that rows may have."""
+    """Keys that rows can have."""
     draw: Callable[[Random], Columns]
-    """What a row says beside its key."""
+    """Draws the values of a row without its key."""
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ FIRST: dict[str, tuple[Columns, ...]] = {
 
 
 def first_versions() -> dict[str, Version]:
-    """What is in force before the log begins."""
+    """Return the effective versions before the log begins."""
     return {
         name: Version(1, {tuple(row[field] for field in lookup.key): row for row in FIRST[name]}, lookup.fields)
         for name, lookup in LOOKUPS.items()
@@ -150,7 +150,7 @@ class SomeChanges:
         return self.reading(self._random.choice([0, 1, 1, 3, 12]))
 
     def reading(self, count: int) -> Followed:
-        """A reading of a stream to which so many records have come."""
+        """Return a reading of a stream after this many records have arrived."""
         return Followed(self._name, tuple(self._told() for _ in range(count)))
 
     def _told(self) -> Told:
@@ -181,8 +181,11 @@ def _line(random: Random, sent: Columns) -> bytes:
 
 
 def some_changes(random: Random, used: Iterable[str], changing: Collection[str]) -> Iterator[list[Applied | Followed]]:
-    """What changes before each record. `used`: the lookups of the pipeline; `changing`: those of them that change while records
-    come. The others that follow a stream are read once, before the first record."""
+    """Yield the changes before each record.
+
+    Args: used: Lookups of the pipeline. changing: Those of them that change while records arrive. The others that
+    follow a stream are read once, before the first record.
+    """
     changes = {name: SomeChanges(random, name) for name in sorted(used)}
     chance = random.choice([0.02, 0.08, 0.3])
     here: list[Applied | Followed] = [one.reading(12) for name, one in changes.items() if LOOKUPS[name].is_followed]

@@ -65,7 +65,7 @@ FUNCTION = {
 
 
 def weighed(kind: str, power: float | None) -> dict[str, Any] | None:
-    """What the function gives."""
+    """Return the result of the function."""
     if power is None:
         return {"weight": None, "class": None}
     if (factor := {"a": 0.5, "b": 2.0}.get(kind)) is None:
@@ -76,7 +76,7 @@ def weighed(kind: str, power: float | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Relation:
-    """What a step may take from."""
+    """Input of a step."""
 
     at: int
     """The step, or the stream: -1 and below."""
@@ -85,10 +85,10 @@ class Relation:
     streams: frozenset[int]
     has_repeats_left_out: bool = False
     every_s: int | None = None
-    """Of results: their windows end at multiples of it; None: records."""
+    """For results: their windows end at multiples of it. None for records."""
     derived: frozenset[str] = frozenset()
     keys: tuple[str, ...] = ()
-    """By which results can be grouped."""
+    """Columns by which results can be grouped."""
     is_anywhere: bool = False
     """Whether results end anywhere: those of sessions and of interval joins."""
 
@@ -111,11 +111,12 @@ class SomePipeline:
         self.idle_s = random.choice([None, 20, 60]) if len(self.streams) == 1 else None
         self.partitions = random.choice([1, 3])
         self.revise_s = random.choice([1, 5, 60]) if random.random() < 0.1 else None
-        """So far behind the watermark records revise results. Such a pipeline has one window, and nothing behind it."""
+        """Time after the watermark for which records revise results. Such a pipeline has one window, and no step after
+        it."""
         self.has_days = False
         """Whether a window is of days, so that the log should be of some."""
         self.lookups: dict[str, bool] = {}
-        """Those that it uses, and whether they change while records come."""
+        """Used lookups, and True if they change while records arrive."""
         self._draw()
 
     @property
@@ -125,7 +126,7 @@ class SomePipeline:
         ]
 
     def document(self) -> dict[str, Any]:
-        """As YAML would say it."""
+        """Return the document as YAML would define it."""
         idle = None if self.idle_s is None else f"{self.idle_s}s"
         bounds = {"idle_timeout": idle, "max_ahead": None}
         reads = [
@@ -194,7 +195,7 @@ class SomePipeline:
         return at
 
     def _taken(self, relation: Relation) -> tuple[list[Relation], Relation, Callable[..., Any] | None]:
-        """What a step of records takes: the relation, or by chance the union of it with records of the other stream."""
+        """Return the input of a step of records: the relation, or by chance its union with records of the other stream."""
         others = [one for one in self._relations if one.every_s is None and not one.streams & relation.streams]
         if relation.every_s is not None or not others or self._random.random() < 0.4:
             return [relation], relation, None
@@ -519,7 +520,7 @@ def _some_columns(random: Random, stream: int) -> dict[str, Any]:
 
 
 def kinds_of_steps(pipelines: Sequence[SomePipeline]) -> Counter[str]:
-    """How often each kind of step, window, join and lookup is among the pipelines."""
+    """Return the number of each kind of step, window, join, and lookup in the pipelines."""
     found: Counter[str] = Counter()
     for pipeline in pipelines:
         document = pipeline.document()

@@ -36,7 +36,7 @@ def metric(
     kind: str | None = None,
     **flags: bool,
 ) -> bytes:
-    """`datatype`: what it says; `kind`: as what the value is written, if it doesn't say it."""
+    """`datatype`: declared type. `kind`: type of the encoded value, if it isn't declared."""
     made = b"" if name is None else _bytes(1, name.encode())
     for field, number in ((2, alias), (3, time), (4, None if datatype is None else _DATATYPES[datatype])):
         made += b"" if number is None else _number(field, number)

@@ -88,7 +88,7 @@ class Floor:
                 for one in self.births(node):
                     yield (node, *one)
                 continue
-            if roll < 0.02:  # nobody has declared it
+            if roll < 0.02:  # undeclared
                 self.letters["schema"] += 1
                 node.seq = (node.seq + 1) % 256
                 yield (
@@ -125,7 +125,7 @@ def send(lab: AuditLab, messages: Iterable[tuple[EdgeNode, bytes, bytes]]) -> No
 
 
 def found(lab: AuditLab) -> dict[Key, tuple[int, float, float]]:
-    """What the job says of each window that has values. See `Floor.expected`."""
+    """Return the job's result of each window that has values. See `Floor.expected`."""
     documents = lab.documents(ALIAS).values()
     return {key_of(one): (one["n"], one["low"], one["high"]) for one in documents if one["n"]}
 

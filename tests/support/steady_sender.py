@@ -13,7 +13,7 @@ BATCH_RECORDS = 40
 
 
 class SteadySender(threading.Thread):
-    """One request after the other, until it is told to stop."""
+    """Sends one request after the other, until it is stopped."""
 
     def __init__(self, platform: Platform, stream: str, line_of: Callable[[int], bytes]) -> None:
         """`line_of` makes the record of a number, counted from 0."""
@@ -29,7 +29,7 @@ class SteadySender(threading.Thread):
                 assert self.platform.send(self.stream, lines) == BATCH_RECORDS
                 self.sent += BATCH_RECORDS
                 time.sleep(0.05)  # sleeps: the pace of this sender, which a job can keep up with
-        except BaseException as error:  # noqa: BLE001  # told to the test, which fails by it
+        except BaseException as error:  # noqa: BLE001  # re-raised in the test, which then fails
             self.error = error
 
     def end(self) -> None:

@@ -58,7 +58,7 @@ _WRITES = {
 }
 _WRITES |= {"put", "post", "request", "bulk"}
 _READS = {"page", "dead_letters", "letters", "consume", "poll"}
-"""Readers of what is there at one moment. `read_messages` of tests/support/topic_reader.py isn't one: it waits for commits."""
+"""Readers of the current state. `read_messages` of tests/support/topic_reader.py isn't one: it waits for commits."""
 _SEARCH, _REFRESH = "_search", "_refresh"
 _POLL_S_MAX = 1
 """A limit of at most this many seconds is the pace of a loop, which looks again."""

@@ -1,4 +1,4 @@
-"""Tokens for tests: one of each kind, and a ledger of tokens that does as told."""
+"""Tokens for tests: one of each kind, and a configurable ledger of tokens."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def secret_of(token: str) -> str:
 
 
 class ToldBook:
-    """Tokens that a test puts in, and a ledger that is away when it is told."""
+    """Tokens that a test puts in, and a ledger whose outage a test can switch on."""
 
     def __init__(self) -> None:
         self.rows: dict[str, TokenRow] = {}

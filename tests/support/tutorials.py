@@ -42,7 +42,7 @@ class Typist:
     offset: int
 
     def own(self, block: str) -> str:
-        """The same commands for this stack: only the programs' paths, their options and the ports differ."""
+        """Return the same commands for this stack: only the programs' paths, their options, and the ports differ."""
         where = f"--data-dir {self.directory / 'data'}"
         more = {"up": f"{where} --port-offset {self.offset}", **dict.fromkeys(_WITHOUT_STACK, "")}
 

@@ -14,7 +14,7 @@ from strandline.processing.formats.lookups.rows import canonical_text, digest_of
 
 
 class TypedSources:
-    """As `SourceReader`, with what `rows` says; `error`, if there is one, is what comes of each reading."""
+    """Replaces `SourceReader`, and returns the rows of `rows`. If `error` is set, each reading raises it."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []

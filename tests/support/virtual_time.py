@@ -1,5 +1,7 @@
-"""An event loop whose time passes only when nothing is left to do. A story of timeouts told in it ends the same on any
-machine: what a busy machine delays is not counted."""
+"""An event loop whose time passes only when no work is left.
+
+A test of timeouts in it ends the same on any machine: delays by a busy machine are not counted.
+"""
 
 import asyncio
 import selectors

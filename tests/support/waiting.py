@@ -118,9 +118,10 @@ async def wait_until_async(
 def stretched(limit_s: float) -> float:
     """Return the limit for the current load of the machine; on an idle machine, it is `limit_s`.
 
-    Use it for limits that are promised for a machine without other work, so that a test fails because of its subject and not
-    because of other programs. The limit grows if the machine has more than two processes per core, or more than one and this
-    process has a lower priority: Linux gives a process 1.25 times less of a busy core per step of niceness (sched(7)).
+    Use it for limits that are promised for a machine without other work, so that a test fails because of its subject
+    and not because of other programs. The limit grows if the machine has more than two processes per core. It also
+    grows if it has more than one, and this process has a lower priority. Linux gives a process 1.25 times less of a
+    busy core per step of niceness (sched(7)).
     """
     processes_a_core = os.getloadavg()[0] / len(os.sched_getaffinity(0))
     yields = 1.25 ** max(0, os.getpriority(os.PRIO_PROCESS, 0)) if processes_a_core > 1 else 1.0

@@ -1,9 +1,9 @@
 """Processes that begin with their modules imported: gateways, and those that race for a row of the ledger.
 
-Importing is most of what a start costs, and the tests start a hundred gateways. So one process imports them all (the fork server
-of `multiprocessing`), and each gateway is a child of it: a process of its own, with its own signals, files and environment, that
-runs the module as `python -m` does. The fault tests, which measure how soon a gateway is back, and those of whole stacks start
-theirs by the command.
+Importing is most of the cost of a start, and the tests start a hundred gateways. So one process imports them all (the
+fork server of `multiprocessing`). Each gateway is its child: a separate process with its own signals, files, and
+environment that runs the module like `python -m`. The fault tests, which measure how soon a gateway is back, and those
+of whole stacks use the command.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ WARM.set_forkserver_preload([__name__, "pytest", *MODULES.values()])
 
 
 class WarmProcess:
-    """A module that runs in a process of its own. What it has of `subprocess.Popen` means the same."""
+    """A module that runs in its own process. Members with names of `subprocess.Popen` have the same meaning."""
 
     def __init__(self, module: str, environment: Mapping[str, str], log: Path, host_name: str = "") -> None:
-        """Its output is added to the file `log`. It leads a session, so that it may be killed with all that it starts.
-        `host_name`: what it takes for this host's name."""
+        """Append its output to the file `log`. It leads a session, so that it can be killed with all its children.
+
+        `host_name`: replaces this host's name.
+        """
         # A daemon: what a test leaves behind ends with the tests.
         arguments = (module, dict(environment), str(log), host_name)
         self._process = WARM.Process(target=_run, args=arguments, daemon=True)
@@ -73,5 +75,5 @@ def _run(module: str, environment: dict[str, str], log: str, host_name: str) -> 
     if host_name:
         socket.gethostname = lambda: host_name
     sys.argv = [module]
-    sys.modules.pop(module, None)  # as `__main__` it is executed anew; what it imports is not
+    sys.modules.pop(module, None)  # as `__main__` it is executed again, but its imports are not
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""How the tests are shared by workers: in which order modules begin, and which of them stay together."""
+"""Distribution of the tests to workers: the order of modules, and the modules that stay together."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _NICENESS = 5
 _COSTLY = re.compile(
     r"[\s(](?:elasticsearch|platform|audit_lab|spark|class_archive)[:,)]|getfixturevalue\(\"elasticsearch\"\)"
 )
-"""A test that takes one of these fixtures: behind them stand Elasticsearch and Spark."""
+"""Matches a test with one of these fixtures, which use Elasticsearch and Spark."""
 
 
 @cache
@@ -77,8 +77,10 @@ class _NamesOfFailures:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the costly modules first, and the longest first among the others, unless a random order is asked for; and the tests of
-    each module that is marked `in_order` back into the order of the file, in the places that they have."""
+    """Put the costly modules first, and the longest first among the others, unless a random order is requested.
+
+    The tests of each module that is marked `in_order` get the order of the file, in their own slots.
+    """
     if not config.pluginmanager.hasplugin("randomly"):
         ranks = {name: rank for rank, name in enumerate(LONGEST)}
         items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
@@ -95,8 +97,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _places(items: Iterable[pytest.Item], kinds: Set[str]) -> dict[Path, float]:
-    """Where each module of these kinds begins among their items, from 0 to 1: those that wait for servers are to be spread evenly
-    among those that compute."""
+    """Return the position of each module of these kinds among their items, from 0 to 1: modules that wait for servers
+    are spread evenly among those that compute."""
     modules = [item.path for item in items if item.path.parent.name in kinds]
     first: dict[Path, float] = {}
     for place, module in enumerate(modules):
@@ -105,11 +107,14 @@ def _places(items: Iterable[pytest.Item], kinds: Set[str]) -> dict[Path, float]:
 
 
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist says nothing of its types
-    """A module is one worker's, and so are all that are costly together, and the fault tests, which share a broker of their own.
-    With the long tests these are most of the work: then each goes to whoever is free."""
+    """A module is assigned to one worker, and so are all costly modules together, and the fault tests, which share a
+    broker.
+
+    With the long tests these are most of the work: then each test is assigned to a free worker.
+    """
 
     def schedule(self) -> None:
-        # The first worker gets what comes first.
+        # The first worker gets the first tests.
         self.assigned_work = dict(sorted(self.assigned_work.items(), key=lambda one: str(one[0].gateway.id)))
         super().schedule()
 

@@ -1,5 +1,7 @@
-"""What an operator does to a job by its API while other things happen to it: it may be asked at any moment, and is asked again
-until there is an answer."""
+"""Operations on a job by its API while other faults happen.
+
+A request can be sent at any moment, and is repeated until it is answered.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,11 @@ BACKFILL_TIMEOUT_S = 600.0
 NOTE_ALL = "*=note"
 """Armed while nothing else is: which failpoints the jobs come to."""
 ANSWER_TIMEOUT_S = 180.0
-"""So long may it take until an act is taken, beside everything else that is done to the servers."""
+"""Maximum time in seconds until an operation is accepted, while other faults happen to the servers."""
 
 
 class StopAndStart(Fault):
-    """Somebody stops a job, and starts it again when it has stopped."""
+    """Stop a job, and start it again when it has stopped."""
 
     def __init__(self, job: str, hold_s: float) -> None:
         super().__init__("stop and start", job, hold_s, End.WHEN_OTHERS_ENDED, touches=frozenset({"orders"}))
@@ -43,8 +45,10 @@ class StopAndStart(Fault):
 
 
 class Upgrade(Fault):
-    """Somebody applies the next version of a job's document. The other faults of the round may fall before it is taken, at that
-    moment, and while the new version takes over."""
+    """Apply the next version of a job's document.
+
+    The other faults of the round may occur before it is accepted, at that moment, and while the new version takes over.
+    """
 
     def __init__(self, job: str) -> None:
         super().__init__("upgrade", job, 0.0, End.WHEN_OTHERS_ENDED, touches=frozenset({"version"}))
@@ -67,7 +71,7 @@ class Upgrade(Fault):
 
 
 class LookupChange(Fault):
-    """Somebody applies the next version of the lookup of the graph job, while the other faults of the round go on."""
+    """Apply the next version of the graph job's lookup, while the other faults of the round continue."""
 
     def __init__(self) -> None:
         super().__init__("lookup change", "", 0.0, End.WHEN_OTHERS_ENDED, touches=frozenset({"version"}))
@@ -90,8 +94,10 @@ class LookupChange(Fault):
 
 
 class Backfill(Fault):
-    """Somebody asks for windows of the past to be computed anew, and the process that does it is killed a few times. The backfill
-    goes on while other rounds come: only the next one, and the end of the run, wait for it."""
+    """Request a recomputation of past windows, and kill its process a few times.
+
+    The backfill continues during other rounds: only the next backfill, and the end of the run, wait for it.
+    """
 
     def __init__(self, job: str, from_share: float, to_share: float | None, kills: Sequence[float | str] = ()) -> None:
         """The range, in shares of what is closed; `to_share` None: up to what is emitted then. `kills`: one after the other; each
@@ -113,7 +119,7 @@ class Backfill(Fault):
     def begin(self, stack: JobStack) -> None:
         job = self._job
         statement = f"SELECT min(closes_ms) AS first, max(closes_ms) AS last FROM checkpoints WHERE job = '{job}'"
-        (closed,) = wait_until(lambda: stack.ask_ledger(statement), bool, "told: what is closed", ANSWER_TIMEOUT_S)
+        (closed,) = wait_until(lambda: stack.ask_ledger(statement), bool, "known: what is closed", ANSWER_TIMEOUT_S)
         from_share, to_share = self._shares
         length_ms = closed["last"] - closed["first"]
         from_ms = closed["first"] + int(length_ms * from_share)
@@ -165,7 +171,7 @@ def _killing_at(point: str) -> str:
 
 
 def open_backfills(stack: JobStack) -> int | None:
-    """How many of any job have not ended; None while the ledger can't be asked."""
+    """Return the number of unfinished backfills of all jobs. None while the ledger can't be queried."""
     rows = stack.ask_ledger(
         "SELECT count(*) AS count FROM backfills WHERE state IN ('requested', 'running', 'swapping')"
     )

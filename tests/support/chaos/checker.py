@@ -1,9 +1,9 @@
-"""Says whether a job kept its word, from a dump of all it left behind. Shares no code with the platform: it has its own
-reading of a record, its own lateness, watermarks, windows and cascade, its own document ids.
+"""Checks whether a job kept its promises, from a dump of everything that it left.
 
-It knows the pipelines of `work.py` and `more_jobs.py` (`checking/pipelines.py`) and of `graph_job.py` (`checking/graph`), and
-from the docs: how a slice decides lateness (docs/ledger.md), what a dead letter and a document are, and that a document's id is a
-hash of job, stage, window and key.
+Shares no code with the platform: it has its own decoding, lateness, watermarks, windows, cascade, and document ids. It
+knows the pipelines of `work.py` and `more_jobs.py` (`checking/pipelines.py`) and of `graph_job.py` (`checking/graph`).
+From the docs it knows how a slice decides lateness (docs/ledger.md), and the form of dead letters and
+documents. A document's id is a hash of job, stage, window, and key.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from tests.support.chaos.dump import Dump
 
 
 def check_job(dump: Dump, job: str, stream: str, pipeline_of: Callable[[Pace], Pipeline] = first) -> JobVerdict:
-    """Compare what is there with what has to be there. `stream`: what the job reads.
+    """Compare the dump with the expected results. `stream`: input of the job.
 
-    1. The slices: one chain over the log from its beginning, committed in order, by epochs that only rise, and by versions that
-       only rise; the log still holds all that they hold.
-    2. Each record, by its slice: used, or refused and why.
-    3. The silences, within what the log's times allow; by which version of its lookup each slice goes; the watermarks and what
-       each slice closes, from the records used; those that are late, by what the load intended.
-    4. Windows and cascade over those used, as the version has them that closed the window.
-    5. The dead letters: of records refused and of results that can't be used, each once, with its bytes. The documents: each
-       result of a closed window, once, right, at its place; those of each backfill as well. Of both the alias shows each
-       window once, by the newest backfill that holds it.
-    6. The results in the stream: those of the first stage, each once, and the same.
-    7. The accounts of every slice.
+    1. The slices: one chain over the log from its beginning, committed in order. Epochs and versions only rise, and the
+       log still contains all records of the slices.
+    2. Each record, by its slice: used, or refused with a reason.
+    3. The silences, within the bounds of the log's times. The lookup version of each slice. The watermarks and the
+       windows that each slice closes, from the used records. The late records, by the intention of the load.
+    4. Windows and cascade over the used records, by the version that closed the window.
+    5. The dead letters of refused records and of unusable results, each once, with its bytes. The documents: each
+       result of a closed window once, correct, in its index; also those of each backfill. The alias shows each window
+       once, from the newest backfill that contains it.
+    6. The results in the stream: those of the first stage, each once, and equal.
+    7. The counts of every slice.
     """
     verdict, pipeline = JobVerdict(records=len(dump.records)), pipeline_of(PACES[dump.speed])
     slices, checkpoints = dump.tables["slices"], {row["slice"]: row for row in dump.tables["checkpoints"]}

@@ -25,7 +25,7 @@ CLOCK_KINDS = ("clock-step", "runner-clock", "kafka-clock", "control-clock")
 
 @dataclass(frozen=True)
 class WrongTime:
-    """When a clock was not the machine's, by the machine's wall clock, and how."""
+    """Interval in which a clock differed from the machine's, by the machine's wall clock, and the difference."""
 
     from_ms: int
     to_ms: int
@@ -56,14 +56,15 @@ class WallClock:
         if one:
             self.environment["WALL_CLOCK_ONE"] = one
         self.wrong: list[WrongTime] = []
-        """The past: all but the present setting."""
+        """Past intervals, without the current setting."""
         self._ahead_s, self._rate, self._since_ms = 0, 1.0, 0
         self._monotonic_ns, self._since_ns = 0, 0
         self._used = 0
         self._file.write_bytes(_USED.pack(0) + 2 * _SETTING.pack(0, 0, 0, 0.0))
 
     def set(self, ahead_s: int, rate: float = 1.0) -> None:
-        """So many seconds ahead of the machine's clock, or behind it, at once; and from there on so many seconds in a second."""
+        """Set the clock ahead of or behind the machine's clock immediately; from then on it runs at `rate` seconds per
+        second."""
         now_ms, now_ns = time.time_ns() // 1_000_000, time.monotonic_ns()
         if self._ahead_s or self._rate != 1.0:
             self.wrong.append(WrongTime(self._since_ms, now_ms, self._ahead_s * 1_000, self._rate))

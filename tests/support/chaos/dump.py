@@ -1,6 +1,7 @@
-"""All that a job left behind, read with plain clients: the stream, the dead letters, the ledger's tables, the documents.
+"""Everything that a job left, read with plain clients: the stream, the dead letters, the ledger's tables, the
+documents.
 
-Imports nothing of the platform. A dump can be kept in a file, to be judged again or spoilt on purpose.
+Imports nothing of the platform. A dump can be stored in a file, to be checked again or spoilt on purpose.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Dump:
     records: list[Record]
     dead_letters: list[Record]
     tables: dict[str, list[Row]]
-    """By name; of this job; the columns that hold JSON as what they hold."""
+    """Tables of this job by name. Columns with JSON are decoded."""
     documents: list[Row]
     """Each with `_index`, `_id`, `_version` and `_source`."""
     documents_deleted: int
@@ -85,16 +86,16 @@ class Dump:
     kafka_away: list[tuple[int, int]] = field(default_factory=list)
     """When no broker answered: from, to, in ms of the wall clock."""
     speed: int = 20
-    """Of event time, in seconds a second; the sizes of the windows follow from it."""
+    """Speed of event time, in seconds per second; the sizes of the windows depend on it."""
     log_time_steps: list[tuple[int, int, int, float]] = field(default_factory=list)
-    """When the broker's clock was not right: from, to, by how much it was ahead at first, in ms, by more than the run took; and
-    how many seconds it went in a second."""
+    """Intervals in which the broker's clock was wrong: from, to, ms ahead at the beginning (more than the length of the
+    run), and seconds per second."""
     silence_drifts: list[tuple[int, int, float]] = field(default_factory=list)
     """When the clock that counts silence ran fast: from, to, how many seconds in a second."""
     ledger_times_jump: bool = False
-    """Whether the clock of the job's machine was set: the times in the ledger say nothing of what came first then."""
+    """True if the clock of the job's machine was set: then the times in the ledger don't show the order of events."""
     lookups_applied: list[tuple[int, int]] = field(default_factory=list)
-    """Of a job with a lookup: each version, and when the answer was there that it is applied, in ms of the wall clock."""
+    """For a job with a lookup: each version, and the time of the answer that it is applied, in ms of the wall clock."""
     backfilled: list[Row] = field(default_factory=list)
     """The documents of backfills."""
     shown: dict[str, list[str]] | None = None
@@ -154,7 +155,7 @@ def take_dump(
 def query(ledger_url: str, statement: str) -> list[Row]:
     """The rows of one statement. Raises sqlite3.OperationalError or psycopg.OperationalError when it can't be asked now."""
     if ledger_url.startswith("sqlite:///"):
-        # Not read-only: whoever comes first after a kill has to roll back what was half written.
+        # Not read-only: the first process after a kill must roll back the unfinished write.
         connection = sqlite3.connect(ledger_url.removeprefix("sqlite:///"), timeout=10)
         try:
             connection.row_factory = sqlite3.Row
@@ -178,7 +179,7 @@ def _topic(bootstrap: str, topic: str) -> list[Record]:
 
 
 def _bounds(bootstrap: str, topic: str) -> tuple[dict[str, int], dict[str, int]]:
-    """Where each partition of the topic begins and ends."""
+    """Return the start and end of each partition of the topic."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "dump", "log_level": 2})
     try:
         bounds = {
@@ -235,7 +236,7 @@ def _read(bootstrap: str, topic: str) -> Iterator[Record]:
 
 
 def _documents(url: str, patterns: list[str]) -> tuple[list[Row], int]:
-    """Those of all indices of these names, and how many were deleted or written over."""
+    """Return the documents of all indices with these names, and the number of deleted or overwritten ones."""
     pattern = ",".join(patterns)
     _ask(url, f"/{pattern}/_refresh", {})
     stats = _ask(url, f"/{pattern}/_stats/docs?expand_wildcards=all")

@@ -1,6 +1,7 @@
-"""What is done to a running stack: each fault can be begun, and ended; between the two it is held.
+"""Faults of a running stack: each fault begins and ends; in between it is held.
 
-A fault that only kills is over at once, and what it killed is started again beside others. `Nemesis` draws faults and says when.
+A fault that only kills ends immediately, and the killed part is restarted in parallel to others. `Nemesis` draws faults
+and their times.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from tests.support.waiting import wait_until
 
 PAUSE_S = (2.0, 12.0)
 THERE_TIMEOUT_S = 600.0
-"""So long may pass until there is a process to be killed, or an answer to be lost."""
+"""Maximum time in seconds until there is a process to kill, or an answer to lose."""
 GONE_S = 3.0
-"""What is not there for so long when its fault begins went with another fault of the round, and may come back only after it."""
+"""A target that is missing for this many seconds at the begin of its fault ended with another fault of the round, and
+may return only after it."""
 
 
 class End(IntEnum):
-    """When a fault ends, beside others of its round; in this order."""
+    """Time at which a fault ends relative to others of its round, in this order."""
 
     AT_ONCE = 0
     """Nothing is held."""
@@ -42,18 +44,22 @@ class Target:
 
     name: str
     pids: Callable[[JobStack], list[int]]
-    """Of what is to be killed or held at once; empty when there is none at the moment."""
+    """Processes to kill or hold together. Empty if there are none at the moment."""
     part: str | None = None
-    """Of the stack, which `mend_all` has to start again; None for what the supervisor looks after."""
+    """Part of the stack that `mend_all` must restart. None for parts that the supervisor restarts."""
 
     @property
     def thing(self) -> str:
-        """What it is a part of: of the runner's processes only one is broken at a time, the others may end with it."""
+        """Unit to which it belongs: only one of the runner's processes is broken at a time, because the others may end
+        with it."""
         return self.part or "runner"
 
 
 def targets(stack: JobStack, chance: random.Random) -> list[Target]:
-    """What can be killed or held. Of several runners, one that is drawn; each control service is a target of its own."""
+    """Return the targets that can be killed or held.
+
+    One of several runners is drawn; each control service is a separate target.
+    """
 
     def drawn(stack: JobStack) -> str:
         return chance.choice(stack.jobs).name
@@ -83,13 +89,13 @@ class Fault:
     """Asked for; ending others may take longer."""
     end_when: End = End.AT_ONCE
     is_violent: bool = False
-    """Whether it begins after those that need living servers to begin."""
+    """True if it begins after the faults that need running servers to begin."""
     touches: frozenset[str] = frozenset()
     """No two faults of a round touch the same."""
     is_alone: ClassVar[bool] = False
     """True if no other fault may be in its round."""
     parts_killed: list[str] = field(default_factory=list)
-    """Parts of the stack that somebody has to start again once it has begun."""
+    """Parts of the stack that must be restarted once it has begun."""
 
     @property
     def name(self) -> str:

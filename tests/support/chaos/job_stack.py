@@ -85,7 +85,7 @@ class JobStack:
         self.is_graph = graph
         self.jobs = [graph_job(self.job, self.stream)] if graph else jobs_of(self.job, self.stream, jobs)
         self.versions: dict[str, int] = defaultdict(lambda: 1)
-        """Of each job's document, the newest that was applied, or is to be."""
+        """Newest version of each job's document that was applied, or will be."""
         self.lookups_applied: list[tuple[int, int]] = []
         """Each version of the lookup, and when the answer was there that it is applied, in ms of the wall clock."""
         self.stack = ProxiedStack(Settings(), directory, free_port_offset(), Console(quiet=True))
@@ -102,7 +102,7 @@ class JobStack:
         self.has_more_partitions = False
         """Whether the stream got partitions after its senders had begun."""
         self._seed = seed
-        # Its threads live as long as this: PostgreSQL is told to end when the thread ends that started it.
+        # Its threads live as long as this object: PostgreSQL gets a signal to end when the thread that started it ends.
         self._menders = ThreadPoolExecutor(16, "mender")
         self._starters: dict[str, Callable[[], object]] = {
             "kafka": self.stack.start_kafka,
@@ -187,7 +187,7 @@ class JobStack:
         self.wait_for_results(after_slices={}, since_s=0.0, timeout_s=START_TIMEOUT_S)
 
     def text(self) -> str:
-        """The documents of stream and jobs, in their present versions."""
+        """The documents of stream and jobs, in their current versions."""
         pace = PACES[self.speed]
         if self.is_graph:
             lookup = lookup_document(max((version for version, _ in self.lookups_applied), default=1))
@@ -252,7 +252,8 @@ class JobStack:
         return [chance.choice(below)] if below else []
 
     def family(self, *jobs: str) -> list[int]:
-        """The runners of these jobs, or of all, and all that they started; a runner stands before what it started."""
+        """Return the runners of these jobs, or of all, and the processes that they started; a runner is before its
+        children."""
         runners = [pid for job in jobs or [one.name for one in self.jobs] for pid in self.runner(job)]
         return [pid for runner in runners for pid in (runner, *descendants(runner))]
 
@@ -262,7 +263,10 @@ class JobStack:
         return [pid for one in started for pid in (one, *descendants(one))]
 
     def leader(self) -> str | None:
-        """The control service that leads the first job; None while nobody does, or the ledger can't be read."""
+        """Return the control service that leads the first job.
+
+        None if there is no leader, or if the ledger can't be read.
+        """
         held = "leases JOIN control_services ON name = holder"
         rows = self.ask_ledger(f"SELECT data_dir FROM {held} WHERE job = '{self.job}'")
         led_from = {row["data_dir"] for row in rows}
@@ -274,7 +278,7 @@ class JobStack:
             done.result()
 
     def _mend(self, part: str) -> None:
-        """As a service manager would: again, when it ends because another part is not there yet."""
+        """Restart a part like a service manager: again, if it ends because another part isn't running yet."""
         if part == "postgresql":
             assert self.postgresql is not None
             wait_until(self.postgresql.pids, lambda pids: not pids, "gone: PostgreSQL")
@@ -324,8 +328,11 @@ class JobStack:
         return {row["job"]: row["number"] for row in rows} or None
 
     def wait_for_results(self, *, after_slices: dict[str, int], since_s: float, timeout_s: float) -> float:
-        """Wait until each job has committed a slice beyond its number that has made results final, and until a sender has heard
-        a yes after `since_s` (monotonic); return when the last of the slices was seen, by the monotonic clock."""
+        """Wait until each job has committed a slice after its number that has made results final, and until a sender
+        got a success after `since_s` (monotonic).
+
+        Returns the time when the last of the slices was seen, by the monotonic clock.
+        """
         waiting, seen_s = [one.name for one in self.jobs], 0.0
 
         def ask() -> float | None:
@@ -410,8 +417,10 @@ class JobStack:
         return [one for clock in self.clocks.get(kind, {}).values() for one in clock.wrong]
 
     def state(self, job: str = "") -> str:
-        """That job's (without a name, the first one's), or `unknown` while nobody tells. Raises AssertionError when a job has
-        failed."""
+        """Return the state of that job (or the first one), or `unknown` if it can't be queried.
+
+        Raises AssertionError if a job has failed.
+        """
         self.require_healthy()
         with contextlib.suppress(ControlUnavailable, httpx.HTTPError):
             with ControlClient(self.stack.addresses.api_url) as control:

@@ -1,4 +1,4 @@
-"""The faults beside kills, pauses and lost answers, and which of them can be done on this machine."""
+"""Faults in addition to kills, pauses, and lost answers, and those of them that are possible on this machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ AWAY_S = (10.0, 20.0)
 """Longer than a lease."""
 PARTITIONS_MAX = 8
 ASK_TIMEOUT_S = 5.0
-"""So long one answer is waited for, until it is asked for again."""
+"""Seconds until a request without an answer is repeated."""
 EMPTY_SHARE = (0.5, 1.0)
 HOLE_S = (2.0, 6.0)
 """Less than a run believes that the log may only seem to lack records (`continuity.DOUBT_MS`)."""
@@ -53,17 +53,17 @@ CLOCK_STEPS_S = {
 }
 """Kafka's by more than a run takes: so every log time says whether it is of a step."""
 DRIFT_SHARE, RESTART_SHARE = 0.5, 0.5
-"""Of the faults of clocks: so many drift; and of those of a control service: so many begin with its restart."""
+"""Share of the clock faults that drift, and share of the faults of a control service that begin with its restart."""
 DRIFT_RATES = (1.05, 0.95, 1.2, 0.8)
 """How many seconds a clock that drifts goes in a second. At each of them two thirds of a lease are less than a lease."""
 FAILPOINT_SHARE = 0.5
-"""Of the kills of a backfill."""
+"""Share of the kills of a backfill."""
 DELAY_S = (0.1, 0.9)
 """Less than what the checker allows between two clocks."""
 DELAYED_ANSWERS = (Api.FETCH, Api.LIST_OFFSETS, Api.METADATA, Api.PRODUCE)
 LOST_ANSWERS = (Api.LIST_OFFSETS, Api.METADATA, Api.FETCH, Api.PRODUCE, Api.INIT_PRODUCER_ID, Api.END_TXN)
 LOST_ANSWERS_MAX = 4
-"""Of each kind, so many."""
+"""Maximum number for each kind."""
 TRANSACTION_TIMEOUT_MS = 60_000
 
 
@@ -80,7 +80,7 @@ class PowerCut(Fault):
 
 
 class ForeignTransaction(Fault):
-    """Somebody else begins a transaction in the input stream, writes to it, hangs, and aborts."""
+    """Another producer begins a transaction in the input stream, writes to it, hangs, and aborts."""
 
     def __init__(self, hold_s: float, number: int) -> None:
         super().__init__("foreign transaction", "", hold_s, End.AFTER_HOLD, touches=frozenset({"transaction"}))
@@ -145,11 +145,13 @@ class Cut(Fault):
 
 
 class KafkaSpoilt(Fault):
-    """What the broker answers the control service and the runners is spoilt on its way."""
+    """Corrupt answers of the broker to the control service and the runners."""
 
     def __init__(self, kind: str, hold_s: float, rules: list[Rule], *, must_change: bool = False) -> None:
-        """`must_change`: it ends only when a rule has changed the records of an answer, so when nothing keeps readers from asking
-        any more: a Kafka or a runner that another fault holds."""
+        """`must_change`: End only when a rule has changed the records of an answer.
+
+        So it ends when no other fault, such as a held Kafka or runner, prevents readers from fetching any more.
+        """
         end_when = End.WHEN_OTHERS_ENDED if must_change else End.AFTER_HOLD
         super().__init__(kind, "", hold_s, end_when, touches=frozenset({"kafka-proxy"}))
         self._rules = rules
@@ -198,7 +200,7 @@ class KafkaUnwritable(Fault):
 
 
 def _ends(stack: JobStack) -> dict[int, int]:
-    """Where the partitions of the input stream end."""
+    """Return the ends of the input stream's partitions."""
     consumer = Consumer(
         {"bootstrap.servers": stack.stack.addresses.kafka_bootstrap, "group.id": "ladder", "log_level": 0}
     )
@@ -220,7 +222,7 @@ class RewindKill(Fault):
         self._epoch = 0
 
     def begin(self, stack: JobStack) -> None:
-        self._epoch = wait_until(lambda: self._begun(stack), bool, "told: the runs", ANSWER_TIMEOUT_S)
+        self._epoch = wait_until(lambda: self._begun(stack), bool, "known: the runs", ANSWER_TIMEOUT_S)
         send_signal(stack.family(self._job), signal.SIGKILL)
 
     def end(self, stack: JobStack) -> None:
@@ -238,7 +240,7 @@ class RewindKill(Fault):
 
 
 class TemplateDeleted(Fault):
-    """Somebody deletes the templates from which the job's indices are made."""
+    """Delete the templates from which the job's indices are created."""
 
     def __init__(self) -> None:
         super().__init__("template deleted", "", touches=frozenset({"template"}))
@@ -337,8 +339,11 @@ class DiskFull(Fault):
 
 
 class LeaderAway(Fault):
-    """The control service that leads the first job is killed, and comes back only when another one could take its jobs over: one
-    that comes back at once takes back its own leases. Meanwhile nobody gives orders, which one service of all takes here."""
+    """Kill the control service that leads the first job, and restart it only when another one could take its jobs over.
+
+    A service that returns immediately claims its own leases again. In the meantime no service gives orders, which one
+    of all services does here.
+    """
 
     def __init__(self, stack: JobStack, hold_s: float) -> None:
         touches = frozenset({*stack.services, "orders", "version"})
@@ -412,8 +417,10 @@ def _job(stack: JobStack, chance: random.Random) -> str:
 
 
 def _clock_fault(stack: JobStack, kind: str, chance: random.Random) -> ClockFault:
-    """A step, or one time in two a drift: from the right time on, but in Kafka behind a step, so that no log time is taken for a
-    right one."""
+    """Return a step or, half of the time, a drift of a clock.
+
+    A drift begins at the correct time; in Kafka it begins after a step, so that no log time is treated as correct.
+    """
     whose = chance.choice([*stack.clocks[kind]])
     by_s, rate, hold_s = chance.choice(CLOCK_STEPS_S[kind]), 1.0, _hold_s(chance)
     if chance.random() < DRIFT_SHARE:

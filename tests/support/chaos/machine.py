@@ -1,4 +1,4 @@
-"""What a machine can be made to do to the processes on it: a disk of it is full. Its clocks: `clocks.py`."""
+"""Faults of a machine for the processes on it: one of its disks is full. For its clocks see `clocks.py`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SmallDisk:
                     while True:
                         filler.write(bytes(size))
                 except OSError:
-                    continue  # it is full; what is left takes a smaller piece
+                    continue  # it is full; a smaller piece fits into the remaining space
 
     def free(self) -> None:
         self._filler.unlink(missing_ok=True)
@@ -45,6 +45,6 @@ class SmallDisk:
 
 
 def copy_files(source: Path, into: Path) -> None:
-    """Replace `into` by a copy of a directory, with the same owners. Nobody may write there meanwhile."""
+    """Replace `into` by a copy of a directory, with the same owners. No process may write there in the meantime."""
     shutil.rmtree(into, ignore_errors=True)
     subprocess.run(["cp", "-a", source, into], check=True)

@@ -1,5 +1,8 @@
-"""What a job leaves behind when nothing goes wrong, made up without any server: the platform in its simplest form, one slice
-after the other in one process, with runs that end anywhere. The checker must find nothing in it."""
+"""Data that a job leaves if nothing goes wrong, generated without any server.
+
+It is the platform in its simplest form: one slice after the other in one process, with runs that end anywhere. The
+checker must find no violation in it.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,9 @@ BEHIND_MS = {2: 20_000}
 LARGE_BYTES, LARGE_SHARE = 5_000, 0.02
 """Large among these, so that many runs fit into memory."""
 UPGRADED_AFTER = (25, 40)
-"""These slices a new version takes over."""
+"""Slices that a new version takes over."""
 Window = tuple[int, str | None, str | None]
-"""Of the first stage: its end and its key."""
+"""End and key of a window of the first stage."""
 RULE = EventTimeRule(delay_ms=10_000, idle_timeout_ms=10_000, max_ahead_ms=300_000, watermark="partitions")
 
 
@@ -64,7 +67,7 @@ class MadeUpJob:
         self.reasons: dict[int, str | None] = {}
         self.epoch = 0
         self.suffix = ""
-        """Of the names of the indices that are written now."""
+        """Suffix of the names of the indices that are written now."""
         self.taken: list[tuple[Window, int, Row]] = []
         """Every record that was used, with its window and its partition."""
         self.short: dict[Window, list[tuple[int, Row]]] = defaultdict(list)
@@ -87,14 +90,14 @@ class MadeUpJob:
         self.dump.tables["runs"].append(run)
 
     def upgrade(self) -> None:
-        """A new version takes over between two slices: it computes every window anew that is not closed yet."""
+        """Take over with a new version between two slices: it recomputes every window that isn't closed yet."""
         self.version = Version(self.version.number + 1)
         self.dump.tables["job_versions"].append({"version": self.version.number})
         self.begin_run()
         self.replay(self.dump.tables["checkpoints"][-1]["closes_ms"] or 0)
 
     def replay(self, closed_ms: int) -> None:
-        """From the beginning of the log on, as the present version says; what is closed is not emitted again."""
+        """Replay from the beginning of the log with the current version; closed windows are not emitted again."""
         self.short.clear()
         self.long.clear()
         for member in self.taken:
@@ -196,7 +199,7 @@ class MadeUpJob:
         self.event_ms += self.chance.randint(0, 12_000)
 
     def lookup_versions(self) -> dict[str, int]:
-        """By which version of each lookup the slice goes that is cut now."""
+        """Versions of the lookups for the slice that is being planned."""
         return {}
 
     def now_reached(self) -> Row:

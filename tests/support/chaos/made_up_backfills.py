@@ -1,4 +1,4 @@
-"""A made-up job (made_up.py) whose past is computed anew by backfills, and what its aliases show then."""
+"""A generated job (made_up.py) whose past is recomputed by backfills, and the content of its aliases then."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class BackfilledJob(MadeUpJob):
     """The row of the backfill that is computed now."""
 
     def backfill(self, from_ms: int, to_ms: int | None) -> None:
-        """Compute the windows that end after `from_ms`, up to `to_ms` or up to what is closed, as the present version says."""
+        """Compute the windows that end after `from_ms`, up to `to_ms` or up to the closed ones, with the current
+        version."""
         last = self.dump.tables["checkpoints"][-1]
         closed_ms = last["closes_ms"]
         up_to_ms = min(closed_ms, to_ms or closed_ms)

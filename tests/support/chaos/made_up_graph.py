@@ -1,5 +1,7 @@
-"""What the graph job (`graph_job.py`) leaves behind when nothing goes wrong, made up like the first's. Nothing is kept between
-slices but records: what ends in a slice is worked out from those that lie near enough."""
+"""Data that the graph job (`graph_job.py`) leaves if nothing goes wrong, generated like that of the first job.
+
+Only records are kept between slices: the results of a slice are computed from the records that are close enough.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from tests.support.chaos.made_up import MadeUpJob, iso
 from tests.support.chaos.made_up_more import folded
 
 LOOKUP_SLICES = 9
-"""Behind so many slices comes the next version of the lookup."""
+"""Number of slices after which the next version of the lookup is applied."""
 COUNT = 5
 Emitted = tuple[str, int, int, Row, Row, tuple[str | int, ...]]
 """Stage, start, end, by fields, values, and what else is in the id."""
@@ -93,7 +95,7 @@ class MadeUpGraph(MadeUpJob):
         return results
 
     def results(self, closes_ms: int) -> Iterator[Emitted]:
-        """Those that end behind what is closed, up to there."""
+        """Yield the results that end after the closed windows, up to `closes_ms`."""
         short_ms, long_ms, closed_ms = self.pace.short_ms, self.pace.long_ms, self.closed_ms
         far = self.used_since(closed_ms - 3 * long_ms)
         near = [one for one in far if one["ts"] >= closed_ms // long_ms * long_ms - long_ms]
@@ -127,7 +129,7 @@ class MadeUpGraph(MadeUpJob):
         return int(one["ts"] // self.pace.short_ms + 1) * self.pace.short_ms
 
     def sessions(self, rows: list[Row]) -> Iterator[tuple[int, int, list[Row]]]:
-        """Of one key, its records by time: chains first, and then their cuts."""
+        """Yield the sessions of one key, from its records by time: chains first, and then their cuts."""
         chains: list[list[Row]] = []
         for one in rows:
             if self.begins_chain(chains[-1][-1] if chains else None, one):
@@ -143,14 +145,14 @@ class MadeUpGraph(MadeUpJob):
         return before is None or one["ts"] - before["ts"] >= self.pace.short_ms
 
     def cuts(self, first_ms: int, last_ms: int) -> list[int]:
-        """Where a chain is cut, and the first one behind it."""
+        """Return the times at which a chain is cut, and the first one after it."""
         length_ms = self.pace.long_ms
         first_cut = first_ms - first_ms % self.pace.short_ms + length_ms
         next_ms = first_cut - first_cut % length_ms + length_ms
         return [first_cut, *range(next_ms, max(last_ms, next_ms) + length_ms + 1, length_ms)]
 
     def counted(self, rows: list[Row]) -> Iterator[tuple[int, int, list[Row]]]:
-        """Of one key, its records in the order in which they count."""
+        """Yield the count windows of one key, from its records in the order in which they count."""
         for period, inside in _split(rows, lambda one: one["ts"] // self.pace.long_ms):
             for number in range(-(-len(inside) // COUNT)):
                 window = inside[number * COUNT : (number + 1) * COUNT]
@@ -202,7 +204,7 @@ class MadeUpGraph(MadeUpJob):
 
 
 def _split(rows: list[Row], key: Callable[..., Any]) -> list[tuple[Any, list[Row]]]:
-    """By key, in the order in which the rows stand."""
+    """Group by key, in the order of the rows."""
     found: dict[Any, list[Row]] = {}
     for one in rows:
         found.setdefault(key(one), []).append(one)

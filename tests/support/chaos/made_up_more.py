@@ -1,4 +1,4 @@
-"""What the jobs beside the first (`more_jobs.py`) leave behind when nothing goes wrong, made up like the first's."""
+"""Data that the additional jobs (`more_jobs.py`) leave if nothing goes wrong, generated like that of the first job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Member = tuple[int, Row]
 
 
 def in_stream(document: Row, partition: int = 0, offset: int = 0, log_ms: int = 0) -> Record:
-    """A result as it stands in the stream to which its stage emits."""
+    """Return a result as a record of the stream to which its stage emits."""
     window = document["_source"]["window"]
     source = {**document["_source"], "window_start": window["start"], "window_end": window["end"]}
     return Record(partition, offset, log_ms, None, json.dumps(source).encode(), {"strandline-id": document["_id"]})
@@ -39,14 +39,14 @@ class MadeUpSecond(MadeUpJob):
             if one["_source"]["strandline"]["stage"] == "short":
                 emissions[one["_source"]["strandline"]["emission"]].append(one)
         self.emissions = [emissions[number] for number in sorted(emissions)]
-        """Those that are not read yet."""
+        """Emissions that are not read yet."""
         self.again: dict[tuple[int, str | None], list[Member]] = defaultdict(list)
 
     def windows_at(self, pace: Pace) -> dict[str, Windows]:
         return {"again": Windows(pace.long_ms, pace.long_ms)}
 
     def append(self, count: int) -> list[Record]:
-        """So many emissions; behind each a partition holds the mark of a transaction."""
+        """Append this many emissions. After each, a partition contains the marker of a transaction."""
         records = []
         for emission in self.emissions[:count]:
             touched = set()

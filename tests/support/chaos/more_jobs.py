@@ -1,5 +1,8 @@
-"""The jobs of a run: the first (`work.py`), and where more are asked for, a second that reads the results of its short windows,
-and a third that reads the same input as the first."""
+"""The jobs of a run.
+
+If more jobs than the first (`work.py`) are requested, a second one reads the results of its short windows, and a third
+one reads the same input as the first.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ class ChaosJob:
 
 
 def jobs_of(name: str, stream: str, count: int) -> list[ChaosJob]:
-    """The first job and those beside it; one that reads results of another stands behind it."""
+    """Return the first job and the additional ones. A job that reads results of another is after it."""
     results = f"{name}-{SHORT}"
     found = [
         ChaosJob(name, stream, (SHORT, LONG), pipelines.first, results=results),
@@ -80,7 +83,10 @@ def jobs_of(name: str, stream: str, count: int) -> list[ChaosJob]:
 
 
 def documents_of(jobs: list[ChaosJob], pace: Pace, versions: Mapping[str, int]) -> list[str]:
-    """The documents of the jobs beside the first, as YAML, each in its version. More fields may follow each."""
+    """Return the documents of the additional jobs, as YAML, each in its version.
+
+    More fields may be appended to each.
+    """
     return [
         job.document.format(
             name=job.name,

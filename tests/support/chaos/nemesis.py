@@ -21,13 +21,13 @@ from tests.support.chaos.kinds import makers
 from tests.support.waiting import stretched, wait_until
 
 FLOW_LIMIT_S = 60.0
-"""So long after a fault that came alone, and results must flow again; a longer time is counted and named."""
+"""Seconds within which results must flow again after a single fault. A longer time is counted and reported."""
 FLOW_LIMIT_MORE_S = 30.0
-"""So much longer for each fault that came with it."""
+"""Additional seconds for each fault of the same round."""
 FLOW_TIMEOUT_S = 600.0
-"""So long, and they are given up for lost."""
+"""Seconds after which results count as lost."""
 PAUSE_SHARE, LOSS_SHARE, LOOKUP_SHARE = 0.15, 0.1, 0.25
-"""Of all faults; the others are kills, and what else there is. Lookups change under the graph job only."""
+"""Shares of all faults; the others are kills and further kinds. Lookups change under the graph job only."""
 TOGETHER_MAX = 3
 DRAWS_MAX = 20
 """For a round; those that touch the same as another are put back."""
@@ -39,7 +39,7 @@ QUIET_S = (0.2, 3.0)
 
 @dataclass(frozen=True)
 class Round:
-    """What was done at the same time, and how long it took until results flowed."""
+    """Faults of one round, and the time until results flowed."""
 
     number: int
     faults: tuple[Fault, ...]
@@ -94,14 +94,14 @@ class Nemesis:
 
     @property
     def names(self) -> list[str]:
-        """What is drawn, beside pauses, lost answers and changes of a lookup."""
+        """Names of the drawn faults, without pauses, lost answers, and changes of a lookup."""
         return list(self._makers)
 
     def break_things(self, kills: float, rounds: float = math.inf) -> Iterator[Round]:
-        """Yield each round when it is overcome, until so many faults are done, or so many rounds; pauses, lost answers and
-        changes of a lookup come in between and don't count as faults.
+        """Yield each round when results flow again, until `kills` faults or `rounds` rounds are done.
 
-        Raises AssertionError when results don't flow again in time.
+        Pauses, lost answers, and changes of a lookup are added and don't count as faults. Raises AssertionError if
+        results don't flow again in time.
         """
         number, done = 0, 0
         while done < kills and number < rounds:
@@ -131,7 +131,7 @@ class Nemesis:
             yield self._wait(number, (Fault(how, point),), at_s, self._stack.slices_last())
 
     def _fail_backfill_at(self, number: int, point: str) -> Round:
-        """Have everything computed anew that is closed, by a backfill whose process is killed there."""
+        """Recompute all closed windows by a backfill whose process is killed at this point."""
         fault = Backfill(self._chance.choice(self._stack.jobs).name, 0.0, None, [point])
         one = self.break_together(number, [fault])
         assert not fault.missed, f"round {number}, {fault.name}"

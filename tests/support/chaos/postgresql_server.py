@@ -39,7 +39,7 @@ class PostgresqlServer:
         return f"postgresql+psycopg://strandline@127.0.0.1:{port}/postgres"
 
     def pids(self) -> list[int]:
-        """Of the server, whose backends end with it; empty when it is dead."""
+        """Return the process of the server, whose backends end with it. Empty if it isn't running."""
         return [self._server.pid] if self._server is not None and self._server.poll() is None else []
 
     def start(self) -> None:

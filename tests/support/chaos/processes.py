@@ -1,4 +1,4 @@
-"""Which processes there are. What is gone meanwhile is nothing, and no error."""
+"""Running processes. A process that ends in the meantime is left out, without an error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import psutil
 
 
 def name_of(pid: int) -> str:
-    """As the kernel knows it; empty when it is gone."""
+    """Return the name of the process in the kernel. Empty if it has ended."""
     try:
         return psutil.Process(pid).name()
     except psutil.NoSuchProcess:

@@ -25,7 +25,7 @@ _BOOTSTRAP = "STRANDLINE_KAFKA_BOOTSTRAP"
 
 @dataclass(frozen=True)
 class MoreControl:
-    """A control service beside the first, with a data directory of its own."""
+    """An additional control service, with its own data directory."""
 
     name: str
     directory: Path
@@ -50,13 +50,13 @@ class ProxiedStack(Stack):
         self.of_control: dict[str, str] = {}
         self.of_kafka: dict[str, str] = {}
         self.of_service: dict[str, dict[str, str]] = {}
-        """Of one control service alone, by its name."""
+        """Settings of single control services, by name."""
         self.proxied_port, proxy_port = free_ports(2)
         self.kafka_proxy = KafkaProxy(proxy_port, self.proxied_port)
         """Between the broker, and control service, runners and gateway."""
         self.of_control[_BOOTSTRAP] = f"127.0.0.1:{proxy_port}"
         self.more_services: dict[str, MoreControl] = {}
-        """The control services beside the first, by their names in `pids.json`."""
+        """The additional control services, by their names in `pids.json`."""
 
     def add_service(self, ledger_url: str) -> MoreControl:
         """One more control service over the same ledger, reached by this URL; nothing is started."""

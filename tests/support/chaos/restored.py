@@ -167,7 +167,7 @@ def _results(stack: JobStack) -> dict[str, int]:
 
 
 def _restored(stack: JobStack) -> dict[str, int]:
-    """How often the missing results of each job were restored."""
+    """Return the number of restores of missing results of each job."""
     rows = stack.ask_ledger("SELECT job, count(*) AS times FROM events WHERE kind = 'results_restored' GROUP BY job")
     return {row["job"]: row["times"] for row in rows}
 

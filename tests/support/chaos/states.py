@@ -1,6 +1,6 @@
-"""States that a campaign of the ladder must reach, found in what the ledger says afterwards or noted by the fault that saw them.
+"""States that a campaign of the ladder must reach, found in the ledger afterwards or recorded by a fault.
 
-A fault at a random instant may miss what it is for. So a campaign names the states, and fails if it did not reach one.
+A fault at a random instant may miss its target. So a campaign lists the states, and fails if it did not reach one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _takeovers_in_rewind(tables: Tables) -> int:
 
 
 def _backfills_under_kill(tables: Tables) -> int:
-    """Backfills whose process died, and that were completed all the same."""
+    """Count backfills whose process crashed, and that were completed anyway."""
     complete = {row["generation"] for row in tables["backfills"] if row["state"] == "complete"}
     return len({row["facts"]["generation"] for row in _events(tables, "backfill_died")} & complete)
 
@@ -103,7 +103,7 @@ STATES = {
 
 
 def times_reached(tables: Iterable[Tables], noted: Mapping[str, int]) -> dict[str, int]:
-    """How often each state was reached: by the tables of all jobs, or as noted."""
+    """Return how often each state was reached: by the tables of all jobs, or as recorded."""
     every = list(tables)
     return {name: noted.get(name, 0) + sum(state.times(one) for one in every) for name, state in STATES.items()}
 

@@ -26,11 +26,11 @@ LATE = "-late"
 """What the id of a record ends with that is late on purpose; UNKEYED may follow."""
 SPOILT_SHARE = 0.04
 NULL_SHARE = 0.06
-"""Of a key: so many records have none."""
+"""Share of the records without a key."""
 TIE_SHARE = 0.1
-"""So many records have a load of whole eighths: a mean of such loads may lie exactly between two hundredths."""
+"""Share of the records with a load in eighths: a mean of such loads may be exactly between two hundredths."""
 LARGE_SHARE = 1 / 2_000
-"""So many records are as large as gateways take: few, so that the log of a long run stays small."""
+"""Share of the records with the maximum size of gateways: few, so that the log of a long run stays small."""
 SITES, CLIENTS = 3, 8
 RATE, PAUSE_S = 65, 0.8
 """Records/s of all clients, unless more are asked for, and each client's pause behind an answer."""
@@ -119,13 +119,15 @@ def stream_document(stream: str) -> str:
 
 
 def draw_speed(seed: int) -> int:
-    """How fast event time runs in the run of this seed, where nobody says it."""
+    """Draw the speed of event time for a run with this seed, if it isn't set."""
     return random.Random(seed).choice(sorted(PACES))
 
 
 class JobLoad(HttpLoad):
-    """Readings of as many devices as there are clients: most of them good; some late, twice, too far ahead or broken, some
-    without a key, and now and then one as large as can be."""
+    """Readings of as many devices as there are clients.
+
+    Most are good. Some are late, duplicates, too far ahead, or broken; some have no key; a few have the maximum size.
+    """
 
     def __init__(
         self,
@@ -149,7 +151,7 @@ class JobLoad(HttpLoad):
         self._began_ms = int((time.time() - BEGIN_BEFORE_S) * 1000)
         self._large_bytes = Settings().record_bytes_max
         self._sent: dict[str, tuple[str, bytes]] = {}
-        """Of each client, a record that it sent before."""
+        """For each client, a record that it sent before."""
         self._is_resting = False
         self._awake: int | None = None
         """The client that does not rest."""
@@ -188,12 +190,12 @@ class JobLoad(HttpLoad):
 
 
 def draw_awake(chance: random.Random, clients: int = CLIENTS) -> int | None:
-    """Which client goes on while the others rest, if any."""
+    """Draw the client that continues while the others rest, or None."""
     return None if chance.random() < 1 / 3 else chance.randrange(clients)
 
 
 def draw_size(chance: random.Random, bytes_max: int, share: float = LARGE_SHARE) -> int | None:
-    """Of how many bytes a record is that has to be large; None for a usual one."""
+    """Draw the size in bytes of a large record. None for a usual record."""
     return bytes_max if chance.random() < share else None
 
 
@@ -205,8 +207,11 @@ def make_reading(
     now_ms: int,
     large_bytes: int | None = None,
 ) -> tuple[str, bytes, str | None]:
-    """A reading at about `event_now_ms`: its id (which may be changed), its bytes, and the reason why nobody can use it,
-    where there is one beside being late. `large_bytes`: make it so large."""
+    """Return a reading at about `event_now_ms`: its id (which may be changed), its bytes, and the reason why it can't
+    be used, if there is another reason than lateness.
+
+    `large_bytes`: size of a large reading.
+    """
     is_late, is_spoilt = chance.random() < LATE_SHARE, chance.random() < SPOILT_SHARE
     if large_bytes is not None:  # there are few: each kind as often as the others
         is_late, is_spoilt = chance.choice(((False, False), (True, False), (False, True)))
@@ -267,7 +272,7 @@ def _ahead(ahead_ms: int) -> Spoiler:
 
 
 def _raw(change: Callable[[bytes], bytes]) -> Spoiler:
-    """Breaks the JSON itself; the id still stands in the bytes."""
+    """Return a spoiler that breaks the JSON itself; the id is still in the bytes."""
 
     def spoil(record_id: str, reading: Reading, _: int) -> tuple[str, bytes]:
         return record_id + UNKEYED, change(_json(reading | {"id": record_id + UNKEYED}))
@@ -292,5 +297,5 @@ SPOILERS: tuple[tuple[str, Spoiler], ...] = (
     ("decode", _raw(lambda value: b"not json " + value)),
     ("decode", _raw(lambda value: value.replace(b'"power":', b'"power":NaN,"was":'))),
 )
-"""Each makes one kind of record that can't be used, for the reason beside it. One of the future is that even by a clock of Kafka
-that a fault has set ahead."""
+"""Each makes one kind of record that can't be used, with its reason. A record of the future is one even by a clock of
+Kafka that a fault has set ahead."""

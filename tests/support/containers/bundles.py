@@ -1,4 +1,4 @@
-"""What runc is told of a container: the OCI configuration that Docker would write for the same words of a compose file."""
+"""Configuration of a container for runc: the OCI configuration that Docker would write for the same compose file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Bundle:
     binds: list[tuple[Path, str, bool]] = field(default_factory=list)
     """What is mounted from outside: source, target, whether it is read-only."""
     tmpfs: list[str] = field(default_factory=list)
-    """As in a compose file: target:options."""
+    """Mounts as in a compose file: target:options."""
     capabilities: list[str] = field(default_factory=lambda: CAPABILITIES)
     no_new_privileges: bool = False
     open_files: int | None = None
@@ -40,7 +40,7 @@ class Bundle:
     network: Path | None = None
     """The network's namespace; None: that of the machine."""
     name: str = ""
-    """Of its control groups, which lie below those of the tests' own process."""
+    """Name of its control groups, which are below those of the tests' process."""
 
 
 def configuration(bundle: Bundle, root: Path) -> dict[str, Any]:

@@ -103,7 +103,10 @@ class Project:
 
 
 def read(profiles: tuple[str, ...] = (), files: tuple[str, ...] = FILES[:1], **variables: str) -> Project:
-    """What `docker-compose config` makes of the files. Raises ValueError for a word of a service that is not known here."""
+    """Return the result of `docker-compose config` for the files.
+
+    Raises ValueError for an unsupported field of a service.
+    """
     arguments = [f"--file={name}" for name in files] + [f"--profile={name}" for name in profiles]
     ran = subprocess.run(
         ["docker-compose", *arguments, "config"],
@@ -114,7 +117,7 @@ def read(profiles: tuple[str, ...] = (), files: tuple[str, ...] = FILES[:1], **v
         check=True,
         timeout=stretched(60),
     )
-    # What is left of the dollar signs is escaped.
+    # The remaining dollar signs are escaped.
     document = yaml.safe_load(ran.stdout.replace("$$", "$"))
     services = {name: _service(name, words) for name, words in document["services"].items()}
     inner = {name for name, words in document["networks"].items() if words.get("internal")}

@@ -1,4 +1,4 @@
-"""One container of a service: made from an image and its volumes, started, asked for its health, stopped, made anew."""
+"""One container of a service: created from an image and its volumes, started, checked, stopped, recreated."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LOG_TAIL_CHARS = 6_000
 
 
 class Container:
-    """What the service's words say, in namespaces and control groups of its own.
+    """A container as the service defines it, in its own namespaces and control groups.
 
-    Its network ends with each stop and its tmpfs with it; what it wrote beside its volumes lasts until it is made anew.
+    Its network and its tmpfs end with each stop. Files outside of its volumes last until it is recreated.
     """
 
     def __init__(self, service: Service, image: Image, machine: Machine, networks: Networks, directory: Path) -> None:
@@ -89,7 +89,7 @@ class Container:
             self._ended(30)
 
     def execute(self, *arguments: str, given: str = "", timeout_s: float = 120) -> str:
-        """As `docker compose exec`: run a program in it; as `Machine.run`."""
+        """Run a program in it, like `docker compose exec`. See `Machine.run`."""
         return self._machine.run("runc", "exec", self._id, *arguments, given=given, timeout_s=timeout_s)
 
     def look(self) -> None:
@@ -180,7 +180,7 @@ class Container:
         )
 
     def _files(self) -> list[tuple[Path, str, bool]]:
-        """What Docker puts over the image's own files."""
+        """Return the files that Docker mounts over the image's own files."""
         texts = {
             "hosts": self._networks.hosts(self.name, self._hostname),
             "hostname": f"{self._hostname}\n",

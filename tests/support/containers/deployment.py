@@ -35,7 +35,7 @@ def image_store(builder: Machine) -> ImageStore:
 
 
 def provide_images(project: Project, services: Iterable[str]) -> dict[str, Image]:
-    """The image of each service: ours by its Dockerfile, a stand-in for each of the others."""
+    """Return the image of each service: ours by its Dockerfile, and a substitute for each of the others."""
     with Machine(own_network=False) as builder:
         store = image_store(builder)
         ours = store.build(ROOT / "Dockerfile", ROOT)
@@ -90,7 +90,7 @@ class Deployment:
             patience.pause()
 
     def restart(self, name: str) -> int:
-        """As `docker compose restart`; returns the exit code of what was stopped."""
+        """Restart it, like `docker compose restart`. Return the exit code of the stopped process."""
         code = self.containers[name].stop()
         self.containers[name].start()
         self.await_health(name)

@@ -19,7 +19,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Image:
-    """Directories that lie upon each other, the lowest first, and what the Dockerfile sets beside files."""
+    """Stacked directories, the lowest first, and the settings of the Dockerfile."""
 
     layers: tuple[Path, ...] = ()
     environment: dict[str, str] = field(default_factory=lambda: {"PATH": DEFAULT_PATH})

@@ -1,8 +1,9 @@
-"""Images made by running the steps of a Dockerfile, each step once: what it wrote is kept as long as nothing before it changes.
+"""Images built by running the steps of a Dockerfile, each step once: its output is kept as long as no earlier step
+changes.
 
-No registry of images is asked. `FROM` takes a stage of the same file, or the Dockerfile of that name in `standins`, which puts
-together from Debian's packages and the servers of the embedded stack what the official image holds. The lowest is a system made
-by debootstrap.
+No registry of images is used. `FROM` uses a stage of the same file, or the Dockerfile with that name in `standins`.
+That Dockerfile builds the content of the official image from Debian's packages and the servers of the embedded stack.
+The lowest image is a system made by debootstrap.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class ImageStore:
         self._machine = machine
         self._contexts = contexts
         self.steps_run: list[Step] = []
-        """Those that were not there from an earlier time."""
+        """Steps that were not kept from an earlier time."""
 
     def named(self, reference: str) -> Image:
-        """The stand-in for an image of a registry, like `apache/kafka:4.2.1`."""
+        """Return the substitute for an image of a registry, like `apache/kafka:4.2.1`."""
         name = reference.split("@")[0].split("/")[-1].split(":")[0]
         if name == "debian":
             return Image((self._debian(),))
@@ -132,7 +133,7 @@ class ImageStore:
         return layer
 
     def _copy(self, source: Path, names: list[str], root: Path, target: str) -> None:
-        """As Docker copies: of a directory its content, all of it root's."""
+        """Copy like Docker: the content of a directory, all owned by root."""
         inside = root / target.lstrip("/")
         commands = []
         for name in names:
@@ -145,7 +146,7 @@ class ImageStore:
         self._machine.run("sh", "-c", " && ".join(commands), timeout_s=STEP_TIMEOUT_S)
 
     def run(self, image: Image, *arguments: str) -> str:
-        """What a program prints that is run as the image's user says; what it writes is thrown away."""
+        """Return the output of a program that runs as the image's user. Files that it writes are dropped."""
         with tempfile.TemporaryDirectory(prefix="strandline-run-") as directory:
             work = Path(directory)
             with mounted(self._machine, image.layers, work / "changes", work / "root") as root:
@@ -165,7 +166,8 @@ class ImageStore:
         return self._machine.run("runc", "run", "--bundle", work, name, timeout_s=STEP_TIMEOUT_S)
 
     def _registries(self) -> tuple[list[tuple[Path, str, bool]], dict[str, str]]:
-        """What this machine's own pip and apt need to reach theirs, which Docker would be given as build arguments."""
+        """Return the settings that this machine's pip and apt need for their registries, which Docker would get as
+        build arguments."""
         environment = {name: os.environ[name] for name in _OF_PIP if name in os.environ}
         binds = [(Path("/etc/resolv.conf").resolve(), "/etc/resolv.conf", True)]
         for variable, path in (
@@ -191,7 +193,7 @@ class ImageStore:
 
 
 def _send(context: Path, sent: Path) -> None:
-    """What of the context goes to the builder: all, or what .dockerignore lets through by its lines `!NAME`."""
+    """Send the files of the context to the builder: all, or those that .dockerignore allows by lines with `!NAME`."""
     rules = context / ".dockerignore"
     lines = rules.read_text(encoding="utf-8").splitlines() if rules.exists() else []
     lines = [line for line in lines if line and not line.startswith("#")]
@@ -207,7 +209,10 @@ def _send(context: Path, sent: Path) -> None:
 
 
 def _digest(layer: Path, names: list[str]) -> str:
-    """Of the names, modes and bytes of what is copied from a directory; of a stage's, its layers' names are enough."""
+    """Return a digest of the names, modes, and bytes of the files copied from a directory.
+
+    For a stage, its layers' names are enough.
+    """
     if layer.parent.name == "layers":
         return layer.name
     digest = hashlib.sha256()

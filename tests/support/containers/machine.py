@@ -22,7 +22,7 @@ PACKAGES = "runc debootstrap docker-compose iptables iproute2 tini util-linux"
 
 
 def missing() -> str:
-    """Why containers can't be run here; empty where they can."""
+    """Return the reason why containers can't run here. Empty if they can."""
     if os.geteuid() != 0:
         return "only root may make namespaces"
     absent = [program for program in PROGRAMS if shutil.which(program) is None]
@@ -49,7 +49,7 @@ class Machine:
             raise RuntimeError(f"this kernel refuses the namespaces: {said}")
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
         self.pid = int(children)
-        """Of its first process."""
+        """Id of its first process."""
         namespaces = ["--mount", "--pid", *(["--net"] if own_network else [])]
         self._enter = ["nsenter", f"--target={self.pid}", *namespaces, "--"]
 

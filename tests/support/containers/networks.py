@@ -60,7 +60,7 @@ class Networks:
             ]
         own = self._services[service].networks
         if own:
-            # What comes through a published port has an address of the machine, and goes back there.
+            # Traffic through a published port has an address of the machine, and returns there.
             commands.append(f"ip -netns {service} route add default via {_PREFIX}.{self._numbers[own[0]]}.1")
         self._machine.run("sh", "-ec", "\n".join(commands))
 
@@ -70,8 +70,8 @@ class Networks:
         self._machine.run("sh", "-ec", "\n".join([*links, f"ip netns delete {service}"]))
 
     def _mac(self, service: str, network: str) -> str:
-        """The same for each container of a service, as Docker's follow from the address: a datagram to one that was made anew is
-        not sent to the one before."""
+        """Return the same address for each container of a service, as Docker derives it: datagrams to a recreated
+        container are not sent to the previous one."""
         return f"02:42:ac:1e:{self._numbers[network]:02x}:{self._hosts[service]:02x}"
 
     def _outer(self, service: str, network: str) -> str:

@@ -33,7 +33,7 @@ class Senders:
         self.sent_by_udp: list[str] = []
 
     def send(self, count: int) -> None:
-        """So many by each protocol; returns when each is acknowledged where the protocol acknowledges."""
+        """Send this many records by each protocol. Return when each is acknowledged, if the protocol acknowledges."""
         for protocol, send in (
             ("http", self._by_http),
             ("tcp", self._by_tcp),

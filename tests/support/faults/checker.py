@@ -1,8 +1,8 @@
-"""Says whether a gateway kept its word, from a history of what was sent and acknowledged and a dump of the topic.
+"""Checks whether a gateway kept its promises, from a history of sent and acknowledged records and a dump of the topic.
 
-Knows nothing else, and shares no code with the platform: the same mistake on both sides would never be seen.
-A record is known by the `id` in its JSON value; ids are never used for two records. An id that ends with UNKEYED is of a
-record that is broken on purpose: it is found in the bytes, and the record may stand in any partition.
+Has no other input, and shares no code with the platform: a common mistake would never be found. A record is identified
+by the `id` in its JSON value; ids are never used for two records. An id that ends with UNKEYED belongs to a record that
+is broken on purpose: it is found in the bytes, and the record may be in any partition.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SHOWN_MAX = 5
-"""Of each kind of violation, so many are shown in full."""
+"""Maximum number of violations of each kind that are shown in full."""
 UNKEYED = "~"
 _BROKEN_ID = re.compile(rb'"id":"([^"]*%s)"' % UNKEYED.encode())
 
@@ -31,7 +31,10 @@ class Logged:
 
 @dataclass
 class Verdict:
-    """What was found. The lists hold violations, each a sentence that names the record; all empty is a pass."""
+    """Findings.
+
+    The lists contain violations, each as a message with the record; the gateway passes if all are empty.
+    """
 
     sent: int = 0
     """Distinct records that were sent at least once."""
@@ -56,7 +59,8 @@ class Verdict:
     denied: list[str] = field(default_factory=list)
     """In the topic, though each answer said that nothing was persisted."""
     out_of_order: list[str] = field(default_factory=list)
-    """Of one client, and so of one key: before a record that was acknowledged before this one was sent, or elsewhere."""
+    """Records of one client, and so of one key, that are before a record that was acknowledged earlier, or in another
+    partition."""
     contradictions: list[str] = field(default_factory=list)
     """The history itself can't be."""
 
@@ -101,13 +105,17 @@ class _Sent:
 def check(
     history: Iterable[str], dump: Iterable[Logged], *, may_repeat: bool = False, may_move: bool = False
 ) -> Verdict:
-    """Compare what was promised with what is there. `may_repeat`: something between the senders and the gateway, as an
-    MQTT broker, sends again by itself; what is repeated is then counted with the senders' own repeats. `may_move`: partitions
-    were added, so a client's records may be in another one from then on; in each they keep their order.
+    """Compare the promises with the topic.
 
-    1. Read the topic: where each id stands, and what can't be one of ours.
-    2. Follow the history line by line, as the senders lived it.
-    3. Hold each id that was sent against where it stands.
+    1. Read the topic: the position of each id, and records that can't belong to the test.
+    2. Follow the history line by line, in the senders' order.
+    3. Compare each sent id with its positions.
+
+    Args:
+    - may_repeat: A component between the senders and the gateway, such as an MQTT broker, can resend. Its duplicates are
+      counted with those of the senders.
+    - may_move: Partitions were added, so a client's records may be in another partition from then on. In each they keep
+      their order.
     """
     verdict = Verdict()
     places = _read_dump(dump, verdict)
@@ -199,7 +207,7 @@ def _judge(
     if tries == 0:
         verdict.denied.append(f"{record_id} at {where} was refused as not persisted")
     elif len(stands) > tries and not may_repeat:
-        verdict.twice.append(f"{record_id} was sent {record.attempts} times and stands at {where}")
+        verdict.twice.append(f"{record_id} was sent {record.attempts} times and is at {where}")
     verdict.resent += (len(stands) if may_repeat else min(len(stands), max(tries, 1))) - 1
     for logged in stands:
         if hashlib.blake2b(logged.value, digest_size=8).hexdigest() != record.hash:
@@ -211,7 +219,7 @@ def _judge(
         and (first[1] <= record.floor[1] if first[0] == record.floor[0] else not may_move)
     ):
         verdict.out_of_order.append(
-            f"{record_id} of client {record.client} stands at {first[0]}/{first[1]}, what was acknowledged before it was "
+            f"{record_id} of client {record.client} is at {first[0]}/{first[1]}, the record acknowledged before it was "
             f"sent reaches {record.floor[0]}/{record.floor[1]}"
         )
 

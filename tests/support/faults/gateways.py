@@ -44,8 +44,11 @@ class GatewayKind:
     is_answering: bool = True
     """Whether what a sender hears says that its record is in the log."""
     answer_s_max: float | None = None
-    """While Kafka is away, to any answer: the timeout of 1.5 s, and as long again for a gateway and a sender that share two cores
-    with a Kafka that starts. None where none is due, as with a PUBACK that is withheld."""
+    """Maximum time to any answer while Kafka is away. None if no answer is due, for example for a withheld PUBACK.
+
+    It is the timeout of 1.5 s, and the same again for a gateway and a sender that share two cores with a Kafka that
+    starts.
+    """
     has_broker: bool = False
     """Whether senders and the gateway meet at an MQTT broker, which sends again what the gateway did not acknowledge."""
     package: str = ""
@@ -96,7 +99,7 @@ class GatewayProcess:
         self.starts = 0
         self.started_s = 0.0
         self.memory_peak_bytes = 0
-        """Of all starts, the largest resident size that the kernel saw; brought up to date by `note_memory`."""
+        """Largest resident size of all starts that the kernel recorded. `note_memory` updates it."""
         self._environment = os.environ | {f"STRANDLINE_{name.upper()}": str(value) for name, value in settings.items()}
         for setting, port in ((kind.port_setting, self.port), (kind.pages_setting, self.pages_port)):
             if setting:

@@ -1,12 +1,12 @@
-"""What a sender knows, one JSON line an event, in the order in which it happened to the sender:
+"""Events of a sender, one JSON line per event, in the sender's order:
 
     {"op": "invoke", "at_s": 12.3, "client": "a", "request": 7, "records": {ID: HASH, ...}}   about to be sent
     {"op": "ok",     "at_s": 12.4, "request": 7}                 acknowledged: every record of it
     {"op": "fail",   "at_s": 12.4, "request": 7, "why": "413"}   refused: the answer says that nothing of it was persisted
     {"op": "info",   "at_s": 12.4, "request": 7, "why": "..."}   unknown: no answer, or one that leaves it open
 
-A request is sent once. A sender that sends the same records again invokes another request, so how often an id was sent is
-the number of invocations that name it. Times are of the machine's monotonic clock.
+A request is sent once. A sender that resends records invokes another request, so an id was sent as often as invocations
+contain it. Times are of the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 
 def payload_hash(value: bytes) -> str:
-    """What the history keeps of a record's bytes."""
+    """Return the hash of a record's bytes for the history."""
     return hashlib.blake2b(value, digest_size=8).hexdigest()
 
 
@@ -40,7 +40,7 @@ class History:
         """Requests that were not acknowledged, by the reason."""
         self.ok_last_s: float | None = None
         self.latencies_s: list[tuple[float, float, str]] = []
-        """Of each settled request: when it was invoked, how long it took, its outcome."""
+        """For each settled request: time of the invocation, duration, and outcome."""
 
     def invoke(self, client: str, records: Sequence[tuple[str, bytes]]) -> int:
         """Note that the records, id and bytes, are about to be sent; return the number of the request."""
@@ -58,7 +58,7 @@ class History:
         self._settle("ok", request, None)
 
     def fail(self, request: int, why: str) -> None:
-        """The sender was told that nothing of the request was persisted."""
+        """Record that the sender got the answer that nothing of the request was persisted."""
         self._settle("fail", request, why)
 
     def info(self, request: int, why: str) -> None:
@@ -66,7 +66,7 @@ class History:
         self._settle("info", request, why)
 
     def open_since_s(self) -> list[float]:
-        """When the requests that are still under way were invoked."""
+        """Times at which the unsettled requests were invoked."""
         with self._lock:
             return [at_s for at_s, _ in self._open.values()]
 

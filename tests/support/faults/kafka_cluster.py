@@ -1,7 +1,7 @@
-"""Kafka brokers that a test may stop, kill, freeze and start again, one or three, each with a door that leads through a proxy.
+"""Kafka brokers that a test can stop, kill, freeze, and restart: one or three, each with a listener behind a proxy.
 
-Each broker has two listeners for clients: a plain one, for the test itself, and one whose advertised address is a proxy's,
-for the gateway under test. Everything is on loopback.
+Each broker has two listeners for clients: a plain one for the test itself, and one for the gateway under test, whose
+advertised address is a proxy's. Everything is on loopback.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Broker:
     port: int
     proxy: KafkaProxy
     proxied_port: int
-    """Where the broker listens for what comes through the proxy."""
+    """Port of the broker for connections of the proxy."""
     controller_port: int
     process: subprocess.Popen[bytes] | None = None
 
@@ -63,7 +63,7 @@ class Broker:
         self._end(signal.SIGTERM)
 
     def freeze(self) -> None:
-        """Its connections stay open and nothing answers."""
+        """Freeze the broker: its connections stay open and nothing answers."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
 
@@ -119,7 +119,7 @@ class KafkaCluster:
 
     @property
     def bootstrap_proxied(self) -> str:
-        """For what is under test: every connection, to whichever broker, goes through that broker's proxy."""
+        """Address for the gateway under test: every connection to a broker uses that broker's proxy."""
         return ",".join(f"127.0.0.1:{broker.proxy.port}" for broker in self.brokers)
 
     @property
@@ -191,7 +191,7 @@ class KafkaCluster:
             broker.proxy.stop()
 
     def errors(self) -> list[BaseException]:
-        """What went wrong in the proxies themselves."""
+        """Errors of the proxies themselves."""
         return [error for broker in self.brokers for error in broker.proxy.errors]
 
     def _spawn(self, broker: Broker) -> None:

@@ -1,11 +1,11 @@
-"""A proxy before a Kafka broker that knows where one request ends and the next begins, and can spoil just one of them.
+"""A proxy in front of a Kafka broker that separates requests, and can corrupt a single one.
 
-It stands behind the address that a listener of the broker advertises, so every connection of a client passes here.
-Frames are passed on as they came; what is done to one is decided by the rules, which may be changed at any time.
-Format: https://kafka.apache.org/protocol#protocol_network and the Fetch and ListOffsets messages there.
+A listener of the broker advertises the proxy's address, so every connection of a client passes here. Frames are passed
+on unchanged, unless a rule changes them; the rules may be changed at any time. Format:
+https://kafka.apache.org/protocol#protocol_network and the Fetch and ListOffsets messages there.
 
-Like the network between, a direction keeps its order: while a frame is held, those behind it wait. Unlike a client,
-the broker never learns that the client has gone while a frame for it is held: it is delivered all the same.
+Like the network, a direction keeps its order: while a frame is held, later frames wait. Unlike a client, the broker
+never learns that the client has disconnected while a frame for it is held: the frame is delivered anyway.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Api(IntEnum):
 
 
 class Way(Enum):
-    """Which of the two frames of an exchange a rule is about."""
+    """Frame of an exchange that a rule applies to."""
 
     REQUEST = "request"
     ANSWER = "answer"
@@ -79,7 +79,7 @@ Spoil = Callable[[Frame], Coroutine[Any, Any, bytes]]
 
 @dataclass
 class Rule:
-    """What is done to frames of one kind, at most `times` times; counted in `hits` as it begins, in `done` as it ends."""
+    """Change of frames of one kind, at most `times` times. Counted in `hits` when it begins, in `done` when it ends."""
 
     api: Api
     way: Way
@@ -243,7 +243,7 @@ class KafkaProxy:
         self._stopping = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name=f"kafka-proxy-{port}", daemon=True)
         self.errors: list[BaseException] = []
-        """What went wrong in the proxy itself; a test looks at the end that it is empty."""
+        """Errors of the proxy itself. A test checks at the end that this is empty."""
 
     def start(self) -> None:
         """Return when it listens."""
@@ -317,7 +317,7 @@ class KafkaProxy:
         except OSError:
             pass  # the broker is away, and this client hears so by the end of its connection
         except asyncio.CancelledError:
-            pass  # the proxy stops, and nobody waits for this task
+            pass  # the proxy stops, and no code waits for this task
         finally:
             self._writers.discard(client)
             client.transport.abort()
@@ -380,7 +380,10 @@ class KafkaProxy:
 
 
 async def _write(writer: asyncio.StreamWriter, length: int, body: bytes) -> None:
-    """Where nobody listens any more it goes nowhere; the end is noticed where that side is read."""
+    """Write a frame.
+
+    If the receiver has disconnected, it is dropped; the end is detected by the reader of that side.
+    """
     if body and not writer.transport.is_closing():
         with contextlib.suppress(OSError):
             writer.write(struct.pack(">i", length) + body)
@@ -420,7 +423,10 @@ class _Cursor:
                 return value
 
     def skip(self, count: int) -> None:
-        """Skip so many bytes. The count is computed first: `at += ...` would forget what reading the count has passed."""
+        """Skip this many bytes.
+
+        The count is computed first: `at += ...` would ignore the bytes that reading the count has passed.
+        """
         self.at += count
 
     def text(self) -> None:

@@ -33,7 +33,7 @@ It is waited for only while something is missing."""
 
 
 class Trial:
-    """One stream, what is sent to it, and what came of it."""
+    """One stream, its sent records, and their outcomes."""
 
     def __init__(self, lab: Lab, stream: str, port: int) -> None:
         self.lab = lab
@@ -61,7 +61,7 @@ class Trial:
         return self.history.records["ok"] if self.lab.kind.is_answering else self._logged()
 
     def wait_for_acknowledged(self, more: int, timeout_s: float = PROGRESS_TIMEOUT_S) -> None:
-        """Return when so many more records are acknowledged than now."""
+        """Return when this many more records are acknowledged."""
         goal = self.acknowledged + more
         wait_until(self._progress, lambda count: count >= goal, self._explain(f"at {goal} acknowledged"), timeout_s)
 
@@ -88,7 +88,8 @@ class Trial:
         return found - moment_s
 
     def slowest_answer_s(self, from_s: float, to_s: float) -> float:
-        """Of all requests that were under way between the two moments: the longest time from there to the answer."""
+        """Return the longest time from `from_s` to the answer, of all requests that were running between the two
+        moments."""
         settled = [
             invoked_s + took_s - max(invoked_s, from_s)
             for invoked_s, took_s, _ in self.history.latencies_s
@@ -118,10 +119,10 @@ class Trial:
         return self._compare()
 
     def _wait_until_quiet(self) -> None:
-        """Until nothing has come into the log for a while: what was received last is on its way.
+        """Wait until no record has arrived in the log for a while: the last received record may still be on its way.
 
-        What an MQTT broker has acknowledged must come, though a gateway that has lost its log makes a pause before it asks the
-        broker again: only when something is missing is that pause waited for.
+        A message that an MQTT broker has acknowledged must arrive, but a gateway that has lost its log pauses before it
+        connects to the broker again. That pause is waited for only if records are missing.
         """
         while (quiet_s := self.idle_s()) < QUIET_S or (
             self.lab.kind.has_broker and quiet_s < BROKER_QUIET_S and self._compare().lost
@@ -140,7 +141,7 @@ class Trial:
                 place = TopicPartition(self.stream, partition)
                 ends.append(self._reader.get_watermark_offsets(place, timeout=2.0, cached=False)[1])
         except KafkaException:
-            # After a broker's death a consumer that reads nothing may ask the dead leader for ever.
+            # After a broker's crash, a consumer that reads nothing may query the old leader forever.
             self._reader.close()
             self._reader = self._make_reader()
             return self._logged_last
@@ -233,7 +234,7 @@ class Lab:
         self.ledger.put_stream(name, spec.as_document())
         if self.mqtt_broker is not None:
             port = self.mqtt_broker.port
-            # What is published before the gateway has subscribed, nobody keeps for it.
+            # Messages that are published before the gateway has subscribed are not kept.
             log = self.gateway.log_file
             wait_until(lambda: topic_of(name) in log.read_text(errors="replace"), bool, f"subscribed to (see {log})")
         elif not self.kind.port_setting:
@@ -256,7 +257,7 @@ class Lab:
 
 
 def _is_open(port: int) -> bool:
-    """Whether any socket is bound to the port, TCP or UDP."""
+    """Return True if any socket is bound to the port, TCP or UDP."""
     bound = f":{port:04X}"
     tables = [Path(f"/proc/net/{protocol}").read_text().splitlines()[1:] for protocol in ("tcp", "udp")]
     return any(line.split()[1].endswith(bound) for table in tables for line in table)

@@ -1,7 +1,7 @@
-"""Senders that write down what they did. One class a protocol; what is common to all is here.
+"""Senders that record their actions. There is one class per protocol; common code is here.
 
-A sender never sends the same record again by itself: it goes on to new ones, so that whatever stands twice in the topic was
-written twice by the gateway. With `resends` it repeats what it can't know, under the same ids, until it is acknowledged.
+A sender never resends a record: it continues with new ones, so that duplicates in the topic were written by the
+gateway. With `resends` it repeats records with an unknown outcome, under the same ids, until they are acknowledged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Load(ABC):
     """Clients that send from `start` to `stop`, each one batch after the other, in one thread of their own."""
 
     can_leave: ClassVar[bool] = True
-    """Whether there is a connection that a client may cut."""
+    """True if there is a connection that a client can cut."""
 
     def __init__(
         self,
@@ -48,8 +48,12 @@ class Load(ABC):
         answer_timeout_s: float = 40.0,
         seed: int = 0,
     ) -> None:
-        """`pause_s`: between two requests of one client. `port`: asked anew for every connection. `leave_chance`: how often
-        a client cuts its connection when it has sent a batch, or a part of it, and before it has an answer."""
+        """Args:
+        - port: Called for every connection.
+        - pause_s: Seconds between two requests of one client.
+        - leave_chance: Probability that a client cuts its connection after it has sent a batch or a part of it, before
+          it has an answer.
+        """
         self.history = history
         self.port = port
         self.stream = stream
@@ -71,7 +75,7 @@ class Load(ABC):
         self._thread.start()
 
     def stop(self) -> None:
-        """Return when every client has its last answer or has given it up. Raises what went wrong in a sender itself."""
+        """Return when every client has its last answer or has stopped waiting. Raises errors of a sender itself."""
         self.is_stopping = True
         self._thread.join(self.answer_timeout_s + _STOP_TIMEOUT_S)
         assert not self._thread.is_alive(), "the senders hang"
@@ -99,7 +103,7 @@ class Load(ABC):
             await asyncio.sleep(self.pause_s)  # sleeps: the pace of this sender
 
     def leaves_after(self, bytes_all: int) -> int | None:
-        """Of a batch of so many bytes: how many of them are sent before the client leaves; None when it stays."""
+        """Return the number of bytes of a batch after which the client disconnects. None if it stays."""
         if self._random.random() >= self._leave_chance:
             return None
         return self._random.choice((bytes_all, bytes_all, self._random.randrange(bytes_all)))
@@ -112,7 +116,7 @@ class Load(ABC):
 
         try:
             asyncio.run(run())
-        except BaseException as error:  # noqa: BLE001  # handed to whoever stops the load
+        except BaseException as error:  # noqa: BLE001  # passed to the thread that stops the load
             self.error = error
 
 

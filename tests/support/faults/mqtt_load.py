@@ -1,5 +1,5 @@
-"""Senders over MQTT at QoS 1, half of them 3.1.1 and half 5.0, with a connection's few packets written out by hand: a library
-would resend by itself what is not acknowledged.
+"""Senders over MQTT at QoS 1, half of them 3.1.1 and half 5.0. The few packets of a connection are encoded here,
+because a library would resend unacknowledged messages.
 
 https://docs.oasis-open.org/mqtt/mqtt/v3.1.1/os/mqtt-v3.1.1-os.html and .../v5.0/os/mqtt-v5.0-os.html, chapter 3.
 """
@@ -70,7 +70,7 @@ class MqttLoad(Load):
 
 
 def topic_of(stream: str) -> str:
-    """Under which each client has one level of its own."""
+    """Return the topic below which each client has one level."""
     return f"faults/{stream}"
 
 

@@ -1,7 +1,7 @@
-"""What is done to a gateway under load, each as a function that returns what came of it.
+"""Faults of a gateway under load, each as a function that returns its outcome.
 
-Each has the same shape: begin a stream, let senders run, break something as often as asked, see that records flow again,
-stop the senders, and hold what they were told against the topic. What a scenario measures has a limit beside it.
+Each function begins a stream, lets senders run, and injects a fault as often as requested. It waits until records flow
+again, stops the senders, and compares their answers with the topic. Each measurement of a scenario has a limit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FIRST_ACK_S_MAX = 5.0
 FLOWS_AGAIN_S_MAX = 5.0
 """From Kafka's return to an acknowledgement."""
 _BETWEEN_FAULTS_RECORDS = 200
-"""So many are acknowledged before the next fault: it hits a gateway at work."""
+"""Number of acknowledged records before the next fault, so that it hits a working gateway."""
 _TAIL_RECORDS = 300
 _SPOILABLE = [api for api in Api if api not in (Api.API_VERSIONS, Api.DESCRIBE_CONFIGS, Api.INCREMENTAL_ALTER_CONFIGS)]
 _SPOILS: list[tuple[str, Callable[[Api, float, int], Rule]]] = [
@@ -83,7 +83,7 @@ class Measure:
 
 @dataclass
 class Outcome:
-    """What a scenario came to."""
+    """Outcome of a scenario."""
 
     name: str
     rounds: int
@@ -118,7 +118,7 @@ class Course:
             lab.gateway.start()
         lab.gateway.wait_until_listening()
         if lab.kind.name == "mqtt-listener":
-            # Until it has looked at the streams again, the topic of a new one is nobody's.
+            # Until it has read the streams again, the topic of a new stream is unknown.
             log = lab.gateway.log_file
             wait_until(lambda: self.trial.stream in log.read_text(errors="replace"), bool, f"taken up (see {log})")
         self._starts = lab.gateway.starts
@@ -141,7 +141,7 @@ class Course:
         if any("without Retry-After" in why for why in self.trial.history.reasons):
             outcome.verdict.contradictions.append("a 503 came without Retry-After")
         if any(why == "PUBACK 0x90" for why in self.trial.history.reasons):
-            outcome.verdict.contradictions.append("a topic of a registered stream was refused as nobody's")
+            outcome.verdict.contradictions.append("a topic of a registered stream was refused as unknown")
         self.say(str(outcome))
         return outcome
 
@@ -314,9 +314,9 @@ def spoil_produce(lab: Lab, make_rule: Callable[[], Rule], times: int, say: Prog
 
 
 def hide_ends(lab: Lab, times: int, say: Progress = print) -> Outcome:
-    """A transaction is committed, the answer comes too late, and then nobody tells where the topic ends: whether the records
-    are in the log can't be known yet."""
-    course = Course(f"{lab.kind.name}: committed late, and the topic's ends not told", lab, say)
+    """Commit a transaction with an answer that is too late, and hide the topic's end: it can't be known yet whether the
+    records are in the log."""
+    course = Course(f"{lab.kind.name}: committed late, and the topic's ends unknown", lab, say)
     course.trial.start_load()
     for number in range(1, times + 1):
         course.trial.wait_for_acknowledged(_BETWEEN_FAULTS_RECORDS)
@@ -331,8 +331,8 @@ def hide_ends(lab: Lab, times: int, say: Progress = print) -> Outcome:
 
 
 def spoil_anything(lab: Lab, rounds: int, say: Progress = print, *, seed: int | None = None) -> Outcome:
-    """Of each kind of exchange with Kafka, drawn by the seed, some requests or answers are held, lost or cut, several kinds at
-    a time."""
+    """Hold, lose, or cut some requests or answers of each kind of exchange with Kafka, drawn by the seed, several kinds
+    at a time."""
     seed = time.time_ns() % 2**32 if seed is None else seed
     course, chance = (
         Course(f"{lab.kind.name}: anything on the wire spoilt (seed {seed})", lab, say),
@@ -412,7 +412,7 @@ def _without_read_back(
 
 
 def overload(lab: Lab, say: Progress = print, *, seconds: float = 20.0, bytes_per_s: float = 200_000.0) -> Outcome:
-    """Kafka takes no more than so many bytes a second, and ten times as much is offered, for at least `seconds`."""
+    """Limit Kafka to `bytes_per_s` bytes per second, and offer ten times as much, for at least `seconds`."""
     course = Course(f"{lab.kind.name}: overload", lab, say)
     offered = course.measure("offered, times what Kafka takes", "")
     answer = course.measure("slowest answer", "s")
@@ -437,7 +437,7 @@ def overload(lab: Lab, say: Progress = print, *, seconds: float = 20.0, bytes_pe
 
 
 def _times_offered(course: Course) -> float:
-    """How often as many records were sent as were acknowledged."""
+    """Return the ratio of sent to acknowledged records."""
     return course.trial.history.records["invoke"] / max(1, course.trial.acknowledged)
 
 
@@ -495,7 +495,7 @@ def _leads(lab: Lab, topic: str) -> bool:
 
 
 def kill_leader(lab: Lab, kills: int, say: Progress = print, *, seed: int = 1) -> Outcome:
-    """Of three brokers, the one that leads a partition dies; it comes back when the others have taken over."""
+    """Kill the leader of a partition, one of three brokers. It returns when the others have taken over."""
     course, chance = Course(f"{lab.kind.name}: leader of three killed", lab, say), random.Random(seed)
     again = course.measure("first ack after the kill", "s")
     course.trial.start_load()

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from tests.support.faults.checker import Logged
 
 STALLED_S = 60.0
-"""So long without a record or the end of a partition, and the reading has failed."""
+"""Seconds without a record or the end of a partition after which reading has failed."""
 
 
 def dump_topic(bootstrap: str, topic: str) -> Iterator[Logged]:

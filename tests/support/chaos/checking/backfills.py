@@ -1,4 +1,4 @@
-"""What backfills computed anew, and which generation of each window the aliases show: by docs/backfill.md."""
+"""Results that backfills recomputed, and the generation of each window that the aliases show, by docs/backfill.md."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def expected_backfills(
 
 
 def of_all(backfills: list[Backfill]) -> Iterator[Expected]:
-    """What has to be in the indices of all backfills."""
+    """Yield the expected documents in the indices of all backfills."""
     for one in backfills:
         yield from one.documents.values()
 

@@ -1,8 +1,8 @@
-"""The windows of both stages over the records that were used, and what stands between them.
+"""The windows of both stages over the used records, and the steps between them.
 
-Sums of doubles are compared to the last bit, because the platform promises how it adds: a window's values of each partition by
-offset, one after the other, and then the sums of the partitions in their order; a later window's values by the ends of the
-windows before it and then by key, null last.
+Sums of doubles are compared to the last bit, because the platform promises the order of additions. In a window, first
+the values of each partition are added by offset, and then the sums of the partitions in their order. In a later window,
+the values are ordered by the ends of the earlier windows and then by key, null last.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ class Hundredths:
     """The mean as doubles give it."""
 
     def allows(self, held: Any) -> bool:
-        """Whether it may be rounded to this. A mean so near to a tie that an addition of doubles, or their shortest digits, may
-        stand on the other side of it may be rounded to either side. One that is a tie, and that doubles give exactly, goes up."""
+        """Return True if the value may be rounded to this.
+
+        If a mean is so close to a tie that an addition of doubles, or their shortest digits, may be on the other side,
+        both directions are allowed. An exact tie of exact doubles is rounded up.
+        """
         if not isinstance(held, float):
             return False
         scaled = abs(self.exact) * 100
@@ -64,7 +67,7 @@ class Result:
     failed_in: str | None = None
     """The step behind the window that has no value for it."""
     start_ms: int | None = None
-    """Of a window that begins where a record says; None: its stage's windows have one size."""
+    """Start of a window that begins at a record's time. None if the stage's windows have a fixed size."""
     beside: tuple[str | int, ...] = ()
     """What tells it apart from others of its window and key, and is in its id."""
 
@@ -127,7 +130,10 @@ def _short(
 
 
 def _crowd(result: Result) -> float | None:
-    """What the derive behind the first window adds; None where the result goes no further. Notes the step that failed."""
+    """Return the value that the derive after the first window adds.
+
+    None if the result stops there. Records the step that failed.
+    """
     values = result.values
     if values["busy"] == 0:
         result.failed_in = DERIVE
@@ -191,7 +197,7 @@ def mean(values: Iterable[Fraction]) -> Fraction:
 
 
 class Closers:
-    """Which slice closes a window: the first that closes at or after the window's end."""
+    """The slice that closes a window: the first that closes at or after the window's end."""
 
     def __init__(self, closes_ms: dict[int, int | None]) -> None:
         self._reached: list[tuple[int, int]] = []

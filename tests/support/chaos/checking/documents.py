@@ -1,4 +1,4 @@
-"""What a result's document has to be, wherever it stands: its id, its index, and every field."""
+"""Expected document of a result in any index: its id, its index, and every field."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Expected:
     version: int
     """That slice's, or the backfill's."""
     epochs: tuple[int, int]
-    """The first and the last run that may have written it: a slice that was planned and not committed may have been written
-    already, all of it or a part. Of a backfill: attempt."""
+    """First and last run that may have written it: a planned, uncommitted slice may already be written, completely or
+    in part. For a backfill: attempts."""
     generation: int = 1
-    """Of the backfill that computes it; 1 is what the job itself writes."""
+    """Generation of the backfill that computes it; 1 for the job itself."""
     emission_last: int = 0
     """The last slice under whose number a backfill may write it; the first is the one that closes its window."""
 
     @cached_property
     def id(self) -> str:
-        """As the docs of a document's id tell it: a hash over the lengths and texts of what names a result."""
+        """The id as documented: a hash of the lengths and strings that identify a result."""
         key = (*self.result.by.values(), *self.result.beside)
         parts = [("s", self.job), ("s", self.stage), ("i", self.start_ms), ("i", self.result.end_ms), ("i", len(key))]
         parts += [("n", "") if one is None else ("i" if isinstance(one, int) else "s", one) for one in key]
@@ -61,7 +61,7 @@ class Expected:
         return f"{self.index}/{self.id}"
 
     def differences(self, index: str, source: Row) -> Iterator[str]:
-        """What of a document in this index is not as it has to be, each a sentence."""
+        """Yield a message for each difference between a document in this index and the expected one."""
         if index != self.index:
             yield f"is in the index {index}"
         source = dict(source)

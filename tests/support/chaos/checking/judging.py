@@ -1,4 +1,4 @@
-"""What becomes of each record of the log: by its slice, and by the checker's own reading of the bytes."""
+"""Outcome of each record of the log: by its slice, and by the checker's own decoding of the bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Judged:
 
     @property
     def is_used(self) -> bool:
-        """Whether its event time counts."""
+        """True if its event time counts."""
         return self.event_ms is not None and self.reason in (None, "expression", "lookup")
 
 
@@ -92,7 +92,10 @@ def _refuse(constant: str) -> None:
 
 
 def _fits(parsed: Row) -> bool:
-    """Whether it has every required field, each of its type. A cost may come as text, so that no digit is lost."""
+    """Return True if the record has every required field with the right type.
+
+    A cost may be a string, so that no digit is lost.
+    """
     numbers = [parsed.get(name) for name in NUMBERS]
     if any(isinstance(number, bool) or not isinstance(number, int | float) for number in numbers):
         return False

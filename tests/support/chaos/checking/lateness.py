@@ -1,14 +1,15 @@
-"""Whether a record that the job calls late is late for a reason: what the load intended decides, not the job's own watermark.
+"""Checks whether a record that the job calls late is late for a reason: the intention of the load decides, not the
+job's own watermark.
 
-A record has a cause to be late when
+A record has a reason to be late in these cases:
 
-* the load sent it late on purpose: its id says so;
-* it was in the log before: a sender that got no answer, or forgot, sent it again;
-* a newer record of its own partition overtook it by more than the delay: its sender was held up on the way to the log;
-* the watermark passed it while its partition was idle (`check_silences` bounds that), or, in a partition that the job has read
-  from its first slice on, before anything of use had come there.
+- The load sent it late on purpose: its id shows this.
+- It was in the log before: a sender without an answer, or that forgot, sent it again.
+- A newer record of its own partition overtook it by more than the delay: its sender was delayed on the way to the log.
+- The watermark passed it while its partition was idle (`check_silences` limits that). In a partition that the job has
+  read from its first slice on, also before any usable record had arrived there.
 
-Any other late record is a violation, whatever the ledger says.
+Any other late record is a violation, whatever the ledger contains.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def check_nothing_is_late(judged: list[Judged], verdict: JobVerdict) -> None:
 
 
 class _Idleness:
-    """Which partitions held the watermark back, and which did not, when it passed an event time."""
+    """The partitions that held the watermark back, and those that didn't, when it passed an event time."""
 
     def __init__(self, judged: list[Judged], slices: list[Row], stream: str) -> None:
         self._slices = slices
@@ -74,8 +75,11 @@ class _Idleness:
                 self._first_used.setdefault(one.record.partition, one.record.offset)
 
     def explains(self, partition: int, event_ms: int) -> bool:
-        """Whether the partition was idle, or had never held anything of use, when the watermark passed the event time: in the
-        slice in which that shows, or in the one before, whose close it may be."""
+        """Return True if the partition was idle, or had never contained a usable record, when the watermark passed the
+        event time.
+
+        This is checked in the slice in which it shows, or in the one before, whose close it may be.
+        """
         at = bisect_right(self._passed, event_ms, key=lambda passed: passed[0])
         if at == len(self._passed):
             return False

@@ -20,8 +20,10 @@ def check_dead_letters(
     checkpoints: dict[int, Row],
     verdict: JobVerdict,
 ) -> None:
-    """Each record that is refused, and each result of a closed window that can't be used, has one letter, and nothing else has;
-    what a backfill computes is a result of its own. The letters of a slice that is not committed may be there or not."""
+    """Check that each refused record, and each unusable result of a closed window, has exactly one dead letter.
+
+    A result that a backfill computes is separate. The dead letters of an uncommitted slice may exist or not.
+    """
     records = {f"{stream}/{one.record.partition}/{one.record.offset}": one for one in judged if one.reason}
     results = {one.place: one for one in expected if one.result.failed_in}
     verdict.unusable = sum(one.closer in checkpoints for one in results.values())

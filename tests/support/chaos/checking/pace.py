@@ -1,5 +1,7 @@
-"""How fast event time runs in a chaos job, and what follows from it. The job's document, its load and the checker take the sizes
-of its windows from here."""
+"""Speed of event time in a chaos job, and sizes that depend on it.
+
+The job's document, its load, and the checker use these window sizes.
+"""
 
 from __future__ import annotations
 

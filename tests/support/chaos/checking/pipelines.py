@@ -1,7 +1,7 @@
-"""What the checker knows of the documents of the jobs (`work.py`, `more_jobs.py`): their windows, their rule of event time, and
-how their results follow from the records.
+"""The checker's knowledge of the documents of the jobs (`work.py`, `more_jobs.py`): windows, event-time rule, and the
+computation of results.
 
-Doubles are added as `cascade.py` says.
+Doubles are added as described in `cascade.py`.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class Pipeline:
     """A job's document."""
 
     windows: dict[str, Windows]
-    """Of each stage."""
+    """Windows of each stage."""
     rule: Row
     """How it treats event time, as each slice records it."""
     judge: Judge
     results: Callable[[list[Judged], Version], dict[Key, Result]]
     """From the records, by partition and offset, every result as a version has it, closed or not."""
     reads_results: bool = False
-    """Whether its records are the results of another job."""
+    """True if its records are the results of another job."""
     to_stream: str = SHORT
     """The stage that emits to a stream, if one does."""
     lookup: str | None = None
-    """By which its records are enriched."""
+    """Lookup that enriches its records. None if there is none."""
 
 
 def first(pace: Pace) -> Pipeline:

@@ -14,7 +14,7 @@ from tests.support.chaos.dump import Record, Row
 def check_documents(
     documents: list[Row], expected: dict[str, Expected], checkpoints: dict[int, Row], verdict: JobVerdict
 ) -> None:
-    """Those of one generation."""
+    """Check the documents of one generation."""
     seen: Counter[str] = Counter()
     for document in documents:
         identity = document["_id"]

@@ -1,4 +1,4 @@
-"""What was found in a dump."""
+"""Findings in a dump."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SHOWN_MAX = 5
 
 @dataclass
 class JobVerdict:
-    """What was found. The lists hold violations, each a sentence; all empty is a pass."""
+    """Findings. The lists contain violations, each as a message; the job passes if all are empty."""
 
     records: int = 0
     accepted: int = 0
@@ -19,7 +19,7 @@ class JobVerdict:
     expected: int = 0
     """Results that have to be in the index."""
     unusable: int = 0
-    """Those of them that the second stage can't use: each has a dead letter."""
+    """Number of them that the second stage can't use: each has a dead letter."""
     backfilled: int = 0
     """Results that have to be in the indices of backfills."""
     slices: int = 0
@@ -63,9 +63,9 @@ class JobVerdict:
 
     def __str__(self) -> str:
         counts = (
-            f"{self.records} records in {self.slices} slices ({self.idle} with an idle partition) by {self.epochs} runs: "
+            f"{self.records} records in {self.slices} slices ({self.idle} with an idle partition) by {self.epochs} runs. "
             f"{self.accepted} accepted, {self.late} late, "
-            f"{self.refused} refused; {self.expected} results, {self.unusable} of them with no place in a later window; "
+            f"{self.refused} refused. {self.expected} results, {self.unusable} of them with no place in a later window; "
             f"{self.backfilled} of backfills"
         )
         lines = [

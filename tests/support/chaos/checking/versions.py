@@ -1,4 +1,4 @@
-"""In what the versions of a chaos job differ. The job's document and the checker take it from here."""
+"""Differences between the versions of a chaos job. The job's document and the checker use them."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class Version:
 
     @property
     def times(self) -> int:
-        """By what each count is multiplied before it is added to the total."""
+        """Factor of each count before it is added to the total."""
         return self.number

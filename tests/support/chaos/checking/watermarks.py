@@ -1,7 +1,8 @@
-"""The watermark of each slice and what the slice closes, worked out again: by docs/event-time.md, from the records that
-were used and the silences that are recorded. And the silences themselves, which the log's times bound.
+"""The watermark of each slice and the windows that it closes, recomputed by docs/event-time.md from the used records
+and the recorded silences.
 
-Nothing that the ledger says of event time is taken for true, but silence: nobody else could count it.
+Also checks the silences themselves, which the log's times limit. The silences are the only values of event time that
+are read from the ledger: they can't be recomputed.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ TOLERANCE_MS = 1_000
 def check_watermarks(
     judged: list[Judged], slices: list[Row], checkpoints: dict[int, Row], stream: str, rule: Row, verdict: JobVerdict
 ) -> dict[int, int | None]:
-    """Hold the recorded rule, event times, watermarks and closes against what they have to be. Where every partition counts, a
-    slice with the first used records of one doesn't raise the watermark: nobody knows yet how far that partition has come.
-    Returns slice -> up to where it closes windows, also of a slice that is not committed."""
+    """Compare the recorded rule, event times, watermarks, and closes with the expected ones.
+
+    If every partition counts, a slice with the first used records of a partition doesn't raise the watermark: the
+    progress of that partition isn't known yet. Returns slice -> end up to which it closes windows, also for an
+    uncommitted slice.
+    """
     say = verdict.watermark.append
     used: dict[int, dict[int, int]] = defaultdict(dict)
     accepted: dict[int, set[int]] = defaultdict(set)
@@ -91,9 +95,12 @@ def watermark_of(reached: dict[int, int], silence_ms: dict[int, int], rule: Row)
 
 
 def check_silences(dump: Dump, judged: list[Judged], slices: list[Row], stream: str, verdict: JobVerdict) -> None:
-    """No more may count as silence of a partition than the time between the last accepted record before the slice and the record
-    after its end, less the time when Kafka was away, and more if the clock that counts it ran fast. `judged` tells which
-    records are accepted."""
+    """Check that the silence of a partition isn't longer than the log's times allow.
+
+    The bound is the time between the last accepted record before the slice and the record after its end. The time when
+    Kafka was away is subtracted, and the bound is higher if the clock that counts it ran fast. `judged` contains the
+    accepted records.
+    """
     logged: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for record in dump.records:
         offsets, times_ms = logged[record.partition]
@@ -124,7 +131,7 @@ def check_silences(dump: Dump, judged: list[Judged], slices: list[Row], stream: 
 
 
 def appended_ms(log_time_ms: int, steps: list[tuple[int, int, int, float]]) -> int:
-    """When a record was appended: its log time by a clock that is right."""
+    """Return the time at which a record was appended: its log time by a correct clock."""
     for from_ms, to_ms, ahead_ms, rate in steps:
         appended_ms = from_ms + int((log_time_ms - ahead_ms - from_ms) / rate)
         if from_ms - TOLERANCE_MS <= appended_ms <= to_ms + TOLERANCE_MS:

@@ -27,7 +27,7 @@ def of_all_stages(dump: Dump) -> set[str]:
 
 
 def shown(dump: Dump, document: Row) -> list[str]:
-    """What is shown of its stage."""
+    """Return the indices that are shown for its stage."""
     assert dump.shown is not None
     return dump.shown[document["_source"]["strandline"]["stage"]]
 
@@ -75,7 +75,7 @@ def never_show_a_backfill(dump: Dump, chance: Chance) -> None:
 
 
 def lose_a_result_of_a_backfill(dump: Dump, chance: Chance) -> None:
-    """What the alias can't show then."""
+    """Remove a result, so that the alias can't show it."""
     lost = dump.backfilled.pop(chance.randrange(len(dump.backfilled)))
     if place_of(lost) in shown(dump, lost):
         shown(dump, lost).remove(place_of(lost))

@@ -43,7 +43,7 @@ def leave_out_the_results_of_null_keys(dump: Dump, chance: Chance) -> None:
 
 
 def count_records_without_a_key_with_another(dump: Dump, chance: Chance) -> None:
-    """A record counts under the key of one beside it in place of its own, which is null."""
+    """Count a record under the key of an adjacent record instead of its own, which is null."""
     pairs = [(one, two) for one in dump.documents for two in dump.documents if _are_beside(one, two)]
     one, two = chance.choice(pairs)
     one["_source"]["n"] -= 1
@@ -58,7 +58,7 @@ def _are_beside(one: Row, two: Row) -> bool:
 
 
 def split_a_null_key_by_partition(dump: Dump, chance: Chance) -> None:
-    """What two partitions hold of the null key gives two results, and the second is taken for a repeat."""
+    """Make two results from the null keys of two partitions, of which the second counts as a duplicate."""
     several = [one for one in dump.documents if stage_of(one) == SHORT and one["_source"]["client"] is None]
     source = chance.choice([one["_source"] for one in several if one["_source"]["n"] > 1])
     source["n"] //= 2
@@ -83,7 +83,7 @@ def round_a_mean_one_step_down(dump: Dump, chance: Chance) -> None:
 
 
 def round_a_tie_down(dump: Dump, chance: Chance) -> None:
-    """As rounding half to even does it with 0.125."""
+    """Round 0.125 half to even."""
     source = chance.choice([one["_source"] for one in dump.documents if _is_tie(one["_source"]["load"])])
     source["mean"] = math.floor(source["load"] * 100) / 100
 
@@ -117,7 +117,7 @@ def letters_of_results(dump: Dump) -> list[Record]:
 
 
 def let_a_failed_result_go_on(dump: Dump, chance: Chance) -> None:
-    """It has its dead letter, and a place in the later window all the same."""
+    """Use a failed result, which has its dead letter, in the later window anyway."""
     size_ms = PACES[dump.speed].long_ms
     long = {_place(one, size_ms): one["_source"] for one in dump.documents if stage_of(one) == LONG}
     failed = {letter.headers["document"] for letter in letters_of_results(dump)}
@@ -129,7 +129,7 @@ def let_a_failed_result_go_on(dump: Dump, chance: Chance) -> None:
 
 
 def let_a_failed_result_raise_a_peak(dump: Dump, chance: Chance) -> None:
-    """Of a later window; nothing else shows it."""
+    """Raise the peak of a later window by a failed result; nothing else shows it."""
     source = chance.choice([one["_source"] for one in dump.documents if stage_of(one) == LONG])
     source["peak"] += 0.5
 
@@ -185,7 +185,7 @@ def write_a_letter_for_a_good_result(dump: Dump, chance: Chance) -> None:
 
 
 def leave_a_failed_result_out_of_the_index(dump: Dump, chance: Chance) -> None:
-    """It is a result all the same."""
+    """Leave a failed result out of the index, although it is a result."""
     identity = chance.choice(letters_of_results(dump)).headers["document"]
     dump.documents = [one for one in dump.documents if one["_id"] != identity]
 

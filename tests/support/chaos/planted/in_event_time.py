@@ -55,7 +55,7 @@ def leave_out_the_delay(dump: Dump, chance: Chance) -> None:
 
 
 def wait_for_a_partition_that_is_idle(dump: Dump, chance: Chance) -> None:
-    """Of slices that a silent partition no longer holds back."""
+    """Lower the watermark of a slice that a silent partition no longer holds back."""
     idle = [row for row in dump.tables["slices"] if any(ms >= 10_000 for ms in row["silence_ms"][STREAM].values())]
     chance.choice(idle)["watermark_ms"] -= 1
 
@@ -124,7 +124,7 @@ def count_a_silence_that_lets_event_time_run_on(dump: Dump, chance: Chance) -> N
 
 
 def count_an_outage_of_kafka_as_silence(dump: Dump, chance: Chance) -> None:
-    """What was counted would be right, had the brokers been there."""
+    """Count silence that would be correct if the brokers had been available."""
     began_ms, ended_ms = dump.records[0].log_time_ms, max(one.log_time_ms for one in dump.records)
     dump.kafka_away = [(began_ms, ended_ms)]
 
@@ -181,7 +181,7 @@ def use_a_record_that_is_late(dump: Dump, chance: Chance) -> None:
 
 
 def make_the_first_records_of_a_new_partition_late(dump: Dump, chance: Chance) -> None:
-    """They were sent in time, and nobody had seen the partition: nothing of it can have been idle."""
+    """Make records late that were sent in time to a new partition, none of which can have been idle."""
     slices = dump.tables["slices"]
     first = next(one for one in used_records(dump) if one.partition == 3 and b"-late" not in one.value)
     row = _slice_of(dump, 3, first.offset)
@@ -190,7 +190,7 @@ def make_the_first_records_of_a_new_partition_late(dump: Dump, chance: Chance) -
 
 
 def judge_lateness_by_another_watermark(dump: Dump, chance: Chance) -> None:
-    """As it would be with one that every run works out for itself: higher than the one that was in force."""
+    """Evaluate lateness by a watermark that a run computes itself: higher than the effective one."""
     letter = chance.choice([one for one in dump.dead_letters if one.headers["reason"] == "late"])
     row = _slice_of(dump, int(letter.headers["partition"]), int(letter.headers["offset"]))
     row["watermark_ms"] = json.loads(letter.value)["ts"]
@@ -223,7 +223,7 @@ def _before_a_record(dump: Dump, slices: list[Row]) -> Row:
 
 
 def _next_partition(dump: Dump, row: Row) -> str:
-    """Of the slice after it, the first partition that it holds something of, and that had something before."""
+    """Return the first partition with records in the slice after it, and with earlier records."""
     after = dump.tables["slices"][row["number"]]
     starts, ends = after["offsets_first"][STREAM], after["offsets"][STREAM]
     return next((one for one, start in starts.items() if 0 < start < ends[one] and one in row["offsets"][STREAM]), "")

@@ -125,7 +125,7 @@ def sum_a_decimal_as_a_float(dump: Dump, chance: Chance) -> None:
 
 
 def change_a_floats_last_bit(dump: Dump, chance: Chance) -> None:
-    """Of a maximum: no order of adding explains it."""
+    """Change the last bit of a maximum: no order of additions explains it."""
     source = chance.choice(dump.documents)["_source"]
     source["peak"] *= 1 + 2**-52
 
@@ -218,7 +218,7 @@ def lose_the_dead_letter_of_a_large_record(dump: Dump, chance: Chance) -> None:
 
 
 def leave_out_the_bytes_of_a_large_record(dump: Dump, chance: Chance) -> None:
-    """As a dead letter does that can't hold them."""
+    """Clear the bytes, like a dead letter that can't contain them."""
     of_a_large_record(dump, chance).value = b""
 
 

@@ -14,7 +14,7 @@ def first_of_a_version(dump: Dump) -> int:
 
 
 def plan_by_the_version_before(dump: Dump, chance: Chance) -> None:
-    """The first slice of a new version: nothing but its row says so."""
+    """Change the version of the first slice of a new version: only its row shows this."""
     dump.tables["slices"][first_of_a_version(dump)]["version"] = 1
 
 

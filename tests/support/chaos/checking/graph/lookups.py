@@ -26,16 +26,17 @@ def version_of(row: Row) -> int:
 
 
 def check_lookups(dump: Dump, judged: list[Judged], slices: list[Row], verdict: JobVerdict) -> None:
-    """Versions rise from slice to slice, are among those that were applied, and are no older than what had been applied when a
-    record of the slice came: that follows from the log's times and from when the harness had its answer."""
+    """Check that versions rise from slice to slice, were applied, and are no older than the version that was applied
+    when a record of the slice arrived.
+
+    That moment is known from the log's times and from the time of the answer to the harness.
+    """
     say = verdict.ledger.append
     before, newest = 1, max((version for version, _ in dump.lookups_applied), default=1)
     for row in slices:
         version = version_of(row)
         if not before <= version <= newest:
-            say(
-                f"slice {row['number']} goes by version {version} of the lookup, after {before}; the newest is {newest}"
-            )
+            say(f"slice {row['number']} uses version {version} of the lookup, after {before}; the newest is {newest}")
         before = max(before, version)
     versions = {row["number"]: version_of(row) for row in slices}
     for one in judged:
@@ -44,5 +45,5 @@ def check_lookups(dump: Dump, judged: list[Judged], slices: list[Row], verdict: 
         if versions[one.slice] < due:
             say(
                 f"record {one.record.partition}/{one.record.offset} came when version {due} of the lookup had been applied, and "
-                f"its slice {one.slice} goes by version {versions[one.slice]}"
+                f"its slice {one.slice} uses version {versions[one.slice]}"
             )

@@ -1,7 +1,7 @@
-"""What the checker knows of the graph job (`graph_job.py`): which records come to each branch, sessions, windows that count,
-pairs of a join, and windows by what a lookup says.
+"""The checker's knowledge of the graph job (`graph_job.py`): records of each branch, sessions, count windows, pairs of
+a join, and windows by values of a lookup.
 
-Doubles are added as `cascade.py` says; in windows that count, in the order in which these count.
+Doubles are added as described in `cascade.py`; in count windows, in the order in which these count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SESSIONS, COUNTED, PAIRS, PLANS = STAGES = ("sessions", "counted", "pairs", "pla
 LEFT_BUSY, RIGHT_BUSY = 3, 2
 """How busy a record is on the left and on the right of the join."""
 COUNT = 5
-"""So many records are in a window that counts."""
+"""Number of records in a count window."""
 ANYWHERE = Windows(1, 1)
 """Windows that end where a record says."""
 Group = tuple[str | None, ...]
@@ -97,9 +97,11 @@ def _results(judged: list[Judged], pace: Pace, version: Version, stream: str) ->
 
 
 def sessions(members: Iterable[Judged], pace: Pace) -> Iterator[tuple[int, int, list[Judged]]]:
-    """Start, end and records, by partition and offset, of each session of one key. By docs/windows.md: a gap ends one, and a
-    chain that goes on is cut the greatest length behind its first record's pane, and then at each multiple of that length. The
-    greatest length is a whole number of gaps, so a pane is as long as a gap."""
+    """Yield start, end, and records, by partition and offset, of each session of one key, by docs/windows.md.
+
+    A gap ends a session. A chain that continues is cut at the maximum length after its first record's pane, and then at
+    each multiple of that length. The maximum length is an integer number of gaps, so a pane is as long as a gap.
+    """
     gap_ms, max_ms = pace.short_ms, pace.long_ms
     inside: list[Judged] = []
     last_ms = cut_ms = 0
@@ -123,7 +125,10 @@ def sessions(members: Iterable[Judged], pace: Pace) -> Iterator[tuple[int, int, 
 
 
 def counted(members: Iterable[Judged], pace: Pace) -> Iterator[tuple[int, int, list[Judged]]]:
-    """Number, end and records of each window of one key that counts, in the order in which it counts, anew in each period."""
+    """Yield number, end, and records of each count window of one key, in the order in which it counts.
+
+    Counting restarts in each period.
+    """
     periods: dict[int, list[Judged]] = defaultdict(list)
     for one in sorted(members, key=lambda one: (_ms(one), one.record.partition, one.record.offset)):
         periods[_ms(one) // pace.long_ms].append(one)
@@ -135,8 +140,11 @@ def counted(members: Iterable[Judged], pace: Pace) -> Iterator[tuple[int, int, l
 
 
 def pairs(members: list[Judged], pace: Pace) -> Iterator[tuple[Judged, Judged | None, int]]:
-    """Left row, right row and end of what the join gives: a left one meets each right one of its client from a fifth of a short
-    window before it to a whole one after it. One without a partner ends when none can come any more."""
+    """Yield left row, right row, and end of each result of the join.
+
+    A left row meets each right row of its client from a fifth of a short window before it to a whole one after it. A
+    row without a partner ends when no partner can arrive any more.
+    """
     rights: dict[str, list[Judged]] = defaultdict(list)
     for one in sorted(members, key=_ms):
         if _row(one)["busy"] == RIGHT_BUSY and (client := _row(one).get("client")) is not None:
@@ -154,7 +162,7 @@ def pairs(members: list[Judged], pace: Pace) -> Iterator[tuple[Judged, Judged | 
 
 
 def _values(inside: list[Judged], load: float, version: Version) -> Row:
-    """What the windows have in common. `load`: the sum of all."""
+    """Return the common values of the windows. `load`: the sum of all."""
     rows = [_row(one) for one in inside]
     bills = [row["busy"] * row["tariff"] for row in rows if row["tariff"] is not None]
     return {
