@@ -236,7 +236,9 @@ def _without_code(lines: list[str]) -> Iterator[str]:
 
 
 _SQL = re.compile(r"\s*(CREATE|DELETE|INSERT|SELECT|UPDATE|WITH) ")
-_DOCUMENT = re.compile(r"^(import \w|def \w+\(|(pipeline|stream|lookup|notice): )", re.MULTILINE)
+_DOCUMENT = re.compile(
+    r"^(import \w|def \w+\(|(pipeline|stream|lookup|notice): |create (job|lookup|stream|view) |select )", re.MULTILINE
+)
 
 
 def _is_code(value: str | bytes) -> bool:

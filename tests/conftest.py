@@ -28,7 +28,7 @@ pytest_plugins = [
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 # A server under test runs in threads of this process. By default its log lines would go to stdout, between what a command
-# under test prints there. This way they go to pytest's own record of logs, which it shows beside a failure.
+# under test prints there. This way they go to pytest's own record of logs, which it shows with a failure.
 structlog.configure(
     processors=[
         structlog.processors.add_log_level,

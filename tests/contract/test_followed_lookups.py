@@ -1,4 +1,4 @@
-"""What the ledger keeps of lookups whose sources are followed, on SQLite and on PostgreSQL."""
+"""The ledger's data about lookups whose sources are followed, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def commit(ledger: Ledger, epoch: int, number: int, version: int) -> None:
 
 @pytest.mark.guarantee("G525")
 def test_versions_of_a_source_that_no_replay_needs_go_with_their_rows(ledger: Ledger) -> None:
-    """Those that a slice went by stay, however many come."""
+    """Versions that a slice used stay, for any number of newer ones."""
     follow(ledger)
     ledger.submit_job("j", "", {"pipeline": "j"}, lookups={"devices": 1})
     epoch = ledger.begin_run("j", 1).epoch
@@ -153,7 +153,7 @@ def test_versions_of_a_source_that_no_replay_needs_go_with_their_rows(ledger: Le
 
 @pytest.fixture
 def minutes(ledger_url: str) -> Iterator[tuple[Ledger, list[int]]]:
-    """A ledger by whose clock it is so many minutes, and these."""
+    """Yield a ledger, and the list with the minutes that its clock shows."""
     Ledger.migrate(ledger_url)
     database, now = Database(ledger_url), [0]
     yield Ledger(database, lambda: now[0] * MINUTE_MS), now

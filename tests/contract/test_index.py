@@ -1,4 +1,4 @@
-"""What the writer expects of an index: one suite over Elasticsearch and over RefusingIndex, so that the double is true."""
+"""The writer's expectations of an index: one suite over Elasticsearch and over RefusingIndex, so that the double is true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ledger promises about leases, on SQLite and on PostgreSQL."""
+"""The guarantees of the ledger for leases, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_service_that_starts_again_has_its_leases_under_a_new_epoch(ledger: Le
 
 @pytest.mark.guarantee("G670")
 def test_a_clock_that_was_set_back_keeps_nobody_out(ledger: Ledger, ledger_url: str) -> None:
-    """As after the database's clock stood a day ahead when the lease was granted."""
+    """The database's clock was a day ahead when the lease was granted."""
     lease = claim(ledger, "a")
     run_sql(ledger_url, f"UPDATE leases SET until_ms = {lease.until_ms + 86_400_000}")
     assert [job.name for job in ledger.free_jobs("b")] == ["power"]
@@ -155,7 +155,7 @@ def test_a_clock_that_was_set_back_keeps_nobody_out(ledger: Ledger, ledger_url: 
 
 
 def test_a_clock_that_was_set_back_a_little_takes_no_job_from_a_living_leader(ledger: Ledger, ledger_url: str) -> None:
-    """As when a time server corrects the database's clock, by less than a lease."""
+    """A time server corrects the database's clock by less than a lease."""
     lease = claim(ledger, "a")
     run_sql(ledger_url, f"UPDATE leases SET until_ms = {lease.until_ms + LONG_MS // 2}")
     assert ledger.free_jobs("b") == []
@@ -296,7 +296,8 @@ def _claim_all(url: str, me: str, meeting: Path, report: Path) -> None:
         )
         group = jobs[first : first + JOBS_A_MEETING]
         if me == "other" and first // JOBS_A_MEETING % 2:
-            group.reverse()  # in every second group they begin at opposite ends: each gets some, whoever is quicker
+            # in every second group they start at opposite ends, so each gets some, independent of their speed
+            group.reverse()
         for job in group:
             claimed = ledger.claim_lease(job, me, LONG_MS)
             if claimed is not None:
@@ -314,7 +315,7 @@ def _claim_all(url: str, me: str, meeting: Path, report: Path) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("jobs", [50, pytest.param(500, marks=pytest.mark.long)])
 def test_two_claimers_race_for_each_lease(ledger_url: str, jobs: int, tmp_path: Path) -> None:
-    """Each lease is one claimer's, when nobody had it before and again when all have run out."""
+    """Each lease is granted to one claimer, at first and again when all have expired."""
     ledger = Ledger.open(ledger_url)
     numbers = "version, epoch, created_ms, updated_ms, restarts, generation, letters_first, version_first"
     columns = f"name, desired, state, message, restores, {numbers}"

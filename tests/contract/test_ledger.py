@@ -1,4 +1,4 @@
-"""What the ledger promises, on SQLite and on PostgreSQL."""
+"""The guarantees of the ledger, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -533,7 +533,7 @@ class TestSlices:
             running.plan_slice(a_slice(1, status=SliceStatus.COMMITTED))
 
     def test_the_very_same_slice_again_changes_nothing(self, running: Ledger) -> None:
-        """As after a lost answer. Another cut under the same number is refused."""
+        """This occurs after a lost answer. Another cut under the same number is refused."""
         running.plan_slice(a_slice(1))
         running.plan_slice(a_slice(1))
         with pytest.raises(Conflict):
@@ -581,7 +581,7 @@ class TestCheckpoints:
         assert running.last_checkpoint("power") == a_checkpoint(1)
 
     def test_the_very_same_checkpoint_again_changes_nothing(self, running: Ledger) -> None:
-        """As after a lost answer. Another outcome for the same slice is refused."""
+        """This occurs after a lost answer. Another outcome for the same slice is refused."""
         commit_slices(running, 1, 2)
         running.commit_checkpoint(a_checkpoint(2))
         with pytest.raises(Conflict):
@@ -798,7 +798,7 @@ class TestOldSlices:
         for epoch in range(3, 7):
             running.begin_run("power", 1)
             running.record_event("run_failed", "Kafka does not answer", "power", epoch)
-        running.record_event("stop_ordered", "somebody ordered: stop job power", "power")
+        running.record_event("stop_ordered", "a user ordered: stop job power", "power")
         running.submit_job("other", "", {"pipeline": "other"})
         running.record_event("run_failed", "Kafka does not answer", "other", 3)
         assert running.remove_runs("power", [1, 2, 3, 4, 6, 99]) == 2
@@ -957,7 +957,7 @@ def test_versions_of_a_stream_stay_and_slices_say_by_which_they_go(running: Ledg
     ],
 )
 def test_the_schema_itself_refuses(running: Ledger, ledger_url: str, broken: str) -> None:
-    """Two planned slices, an unknown state, a lost slice, an unknown run, two open runs: whoever writes them."""
+    """Two planned slices, an unknown state, a lost slice, an unknown run and two open runs are refused from any writer."""
     commit_slices(running, 1, 1)
     running.plan_slice(a_slice(2))
     with pytest.raises(Conflict):
@@ -1092,7 +1092,7 @@ class TestWhatAnAuditAsks:
 
 
 class TestRegisteredSchemas:
-    """What a schema registry gave for a number."""
+    """The schema that a registry gave for a number."""
 
     def test_the_first_answer_is_kept_for_ever(self, ledger: Ledger) -> None:
         assert ledger.kept_schema("avro", 7) is None

@@ -1,4 +1,4 @@
-"""What the ledger keeps of lookups, on SQLite and on PostgreSQL."""
+"""The ledger's data about lookups, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def put(ledger: Ledger, content: str) -> int:
 
 
 def kept(ledger: Ledger, *contents: str) -> set[str]:
-    """Those of the rows that the ledger has."""
+    """Return which of the rows the ledger contains."""
     found = set()
     for one in contents:
         try:
@@ -66,7 +66,7 @@ def commit(ledger: Ledger, epoch: int, number: int, version: int, said: dict[str
     promise="stored-data-is-bounded",
 )
 def test_rows_stay_as_long_as_a_slice_that_may_be_replayed_went_by_them(ledger: Ledger) -> None:
-    """And what a job went by before it used the lookup, as long as such slices are there."""
+    """The version that a job used before it used the lookup also stays, as long as such slices exist."""
     ledger.submit_job("j", "", {"pipeline": "j"})
     commit(ledger, ledger.begin_run("j", 1).epoch, 1, 1, {})
     put(ledger, "v1")

@@ -1,4 +1,4 @@
-"""What both readers of the log promise: exact ranges of committed records, whatever a log is made of."""
+"""The guarantees of both readers of the log: exact ranges of committed records, for any log."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_holes_of_compaction(kafka, topic):
 @pytest.mark.parametrize("broker_codec", ["producer", "broker"])
 @pytest.mark.parametrize("codec", CODECS)
 def test_every_codec(kafka, topic, read, codec, broker_codec):
-    """As librdkafka compresses, and as Kafka itself does."""
+    """Records are compressed by librdkafka, and by Kafka itself."""
     by_broker = broker_codec == "broker"
     name = topic(compression_type=("uncompressed" if codec == "none" else codec) if by_broker else "producer")
     producer = producer_of(kafka, compression_type="none" if by_broker else codec, linger_ms=50)

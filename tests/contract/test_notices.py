@@ -1,4 +1,4 @@
-"""What the ledger promises of notices, on SQLite and on PostgreSQL, and in the simulation's twin."""
+"""The guarantees of the ledger for notices, on SQLite, on PostgreSQL, and in the simulation's twin."""
 
 from __future__ import annotations
 

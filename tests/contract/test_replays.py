@@ -1,4 +1,4 @@
-"""What the ledger promises about dead letters that are put back, on SQLite and on PostgreSQL."""
+"""The guarantees of the ledger for replayed dead letters, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 

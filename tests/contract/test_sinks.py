@@ -153,7 +153,7 @@ def test_a_sink_keeps_the_contract(sink: SinkUnderTest, shape_of: Any) -> None:
 
 @pytest.mark.guarantee("G482")
 def test_arrays_and_structs_are_written_once(sink: SinkUnderTest) -> None:
-    """The same again changes nothing, and another value is an error. A table holds them as texts."""
+    """Writing the same values again changes nothing, and another value is an error. A table stores them as text."""
     fields = (
         ("tops", "array<decimal(10,2)>"),
         ("usual", "array<struct<value: string, count: long>>"),
@@ -263,8 +263,10 @@ def test_what_one_row_does_to_a_table_spoils_no_other(tmp_path: Path, monkeypatc
 def test_a_row_that_exceeds_a_limit_of_the_database_spoils_no_other(
     postgresql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A text that is too long for an index, and a row that a trigger refuses: the driver's classes say that the database is away,
-    or that the statement is wrong."""
+    """The database refuses a text that is too long for an index, and a row that a trigger rejects.
+
+    For both, the classes of the driver's errors say that the database is unavailable, or that the statement is wrong.
+    """
     with new_database(postgresql_url) as url:
         monkeypatch.setenv("STRANDLINE_SQL_SINK_URL", url)
         table = Table(url)

@@ -1,4 +1,4 @@
-"""What the ledger promises of tokens, on SQLite and on PostgreSQL."""
+"""The guarantees of the ledger for tokens, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_token_is_kept_revoked_once_and_counted(ledger: Ledger) -> None:
 
 def test_one_that_has_expired_makes_room_for_its_name(ledger: Ledger) -> None:
     make(ledger, "1", expires_ms=1)
-    assert [row.id for row in ledger.live_tokens()] == ["1"], "the doors look at the clock themselves"
+    assert [row.id for row in ledger.live_tokens()] == ["1"], "the services check the clock themselves"
     make(ledger, "2")
     assert [row.id for row in ledger.live_tokens()] == ["2"] and ledger.token_counts() == (2, 1)
 

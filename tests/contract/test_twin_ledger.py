@@ -40,7 +40,7 @@ class TestManyJobs(test_ledger.TestManyJobs):
 
 
 def test_the_twin_has_only_methods_of_the_planner_of_a_run_and_of_orders() -> None:
-    """Its parameters are those of the real methods."""
+    """The parameters of its methods are those of the real methods."""
     roles = (PlannerLedger, RunLedger, OrderLedger)
     for name, twin in vars(TwinLedger).items():
         if inspect.isfunction(twin) and not name.startswith("_"):

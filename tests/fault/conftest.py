@@ -14,8 +14,10 @@ from tests.support.faults.kafka_cluster import KafkaCluster
 from tests.support.faults.lab import Lab
 
 EACH_KIND = [pytest.param(kind, id=kind.name, marks=[] if kind is HTTP else pytest.mark.long) for kind in (*KINDS, TOY)]
-"""What lies behind the gateways is the same for all: `make test` breaks the HTTP gateway, `make test-all` each, also that
-of a package."""
+"""Gateways that `make test` breaks: only the HTTP gateway, because the parts behind all gateways are the same.
+
+`make test-all` breaks each, including that of a package.
+"""
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +52,7 @@ def http_lab(cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def lab(http_lab: Lab) -> Iterator[Lab]:
-    """An HTTP gateway: for what lies behind the gateways, which is the same for all."""
+    """Yield a lab with an HTTP gateway, for the parts behind the gateways, which are the same for all."""
     yield http_lab
     http_lab.cluster.heal()
 

@@ -1,9 +1,11 @@
-"""How long results stay away when something is killed: `make bench-failover [KILLS=5]`.
+"""Measure how long results are delayed after a kill: `make bench-failover [KILLS=5]`.
 
-For each ledger and each target it kills `KILLS` times and prints, in seconds from the kill: until the next run begins, and
-until the first results of a new run are committed. Two control services run, with the default lease; without and with a
-warm standby, whose memory (proportional set size) it prints too. The job's windows are 1 s long and the feed is thin: what
-is measured is the failover, not the replay.
+For each ledger and each target it kills `KILLS` times. It prints, in seconds from the kill, when the next run starts
+and when the first results of a new run are committed.
+
+Two control services run with the default lease. There is a measurement without a warm standby and one with it, and its
+memory (proportional set size) is printed too. The job's windows are 1 s long and the feed is small, so the failover is
+measured, not the replay.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class Times:
 
 
 def measure(stage: Failover, target: str, standbys: int) -> tuple[float, float, float]:
-    """Kill once; return the seconds until somebody leads, a new run has begun, and results are committed."""
+    """Kill once; return the seconds until there is a leader, a new run has started, and results are committed."""
     leader = wait_until(stage.leader, lambda one: one is not None, "led", 60)
     assert leader is not None
     for service in stage.services if standbys else ():

@@ -42,7 +42,7 @@ class Rung:
     has_small_disk: bool = False
     durability: str = "log"
     cuts_senders: bool = False
-    """Whether it needs senders that have a connection to cut."""
+    """True if the rung needs senders with a connection to cut."""
 
 
 def rungs(kills: int) -> list[Rung]:
@@ -201,7 +201,10 @@ def main() -> int:
 def _climbs(
     kinds: Sequence[GatewayKind], ladder: Sequence[Rung], by_turns: bool
 ) -> list[tuple[GatewayKind, list[Rung]]]:
-    """Which rungs each gateway climbs. `by_turns`: each rung is climbed by one of those that can, the next one each time."""
+    """Return which rungs each gateway climbs.
+
+    `by_turns`: each rung is climbed by one of the gateways that can, and the next rung by the next one.
+    """
     climbed: dict[str, list[Rung]] = {kind.name: [] for kind in kinds}
     for number, rung in enumerate(ladder):
         able = [kind.name for kind in kinds if kind.load.can_leave or not rung.cuts_senders]
@@ -211,7 +214,7 @@ def _climbs(
 
 
 def _climb_at_once(climbs: Sequence[tuple[GatewayKind, list[Rung]]], options: argparse.Namespace) -> int:
-    """Each gateway's ladder in a process of its own, so many at a time; each prints a table of its own."""
+    """Climb each gateway's ladder in its own process, some at a time. Each prints its own table."""
     waiting = list(climbs)
     climbing: list[subprocess.Popen[bytes]] = []
     is_all_kept = True

@@ -1,7 +1,7 @@
 """Fault after fault under a running job: `make chaos KILLS=100`, or `python -m tests.fault.job_ladder --help`.
 
-Real processes, a seeded nemesis, a history of what senders were told, and at the end an independent recomputation of
-everything the job left behind. Prints its progress and a table; with any violation the exit code is 1.
+Real processes, a seeded nemesis, a history of the answers to senders, and at the end an independent recomputation of
+all that the job wrote. It prints its progress and a table. With any violation the exit code is 1.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from tests.support.faults.checker import Verdict
 from tests.support.waiting import wait_until
 
 REST_AFTER = 3
-"""Of so many rounds the second is followed by a rest of the senders, so that partitions become idle."""
+"""Number of rounds of which the second is followed by a rest of the senders, so that partitions become idle."""
 REST_TIMEOUT_S = 120.0
 _SLICES = "SELECT number, silence_ms FROM slices WHERE job = '{job}' AND number > {after} ORDER BY number"
 _GIVEN_UP = (AssertionError, StrandlineError, KafkaException, OSError)
-"""What a run ends with when something doesn't come back: what was found until then is still told."""
+"""Errors that end a run when a service doesn't recover. What was found until then is still reported."""
 
 
 @dataclass
 class Outcome:
-    """What a run showed."""
+    """Findings of a run."""
 
     rounds: list[Round] = field(default_factory=list)
     jobs: dict[str, JobVerdict] = field(default_factory=dict)
-    """By name, each job that was judged."""
+    """Each checked job by name."""
     ingested: Verdict | None = None
     reached: set[str] = field(default_factory=set)
     """The failpoints to which the job came before the first of them was armed."""
@@ -107,13 +107,20 @@ def run(
     graph: bool = False,
     must_reach: Sequence[str] = (),
 ) -> Outcome:
-    """One run: start, break at random, kill at the failpoints, drain, judge. A dump and the history stay in `directory`.
+    """Do one run: start, break at random, kill at the failpoints, drain, check.
 
-    `kills`: None for every kind of fault once. `speed`: seconds of event time in a second; drawn by the seed where it is None.
-    `rate`: records/s.
-    `rounds`, `only`, `together_max`: as the nemesis takes them. `faults_max_s`: no fault is begun later than so long after the
-    first results. `services`: how many control services there are; `jobs`: how many jobs; `graph`: the graph job instead of them.
-    `must_reach`: the states without which the run is a violation.
+    A dump and the history stay in `directory`.
+
+    Args:
+    - kills: None for every kind of fault once.
+    - speed: seconds of event time per second. None: drawn by the seed.
+    - rate: records/s.
+    - rounds, only, together_max: as the nemesis takes them.
+    - faults_max_s: no fault starts later than this after the first results.
+    - services: number of control services.
+    - jobs: number of jobs.
+    - graph: the graph job instead of them.
+    - must_reach: states without which the run is a violation.
     """
     outcome = Outcome()
     speed = draw_speed(seed) if speed is None else speed
@@ -171,7 +178,7 @@ def run(
 
 
 def _rest(stack: JobStack, chance: random.Random, say: Progress) -> None:
-    """Have the senders rest, all or all but one, until a slice is recorded in which a partition is idle."""
+    """Let all senders rest, or all except one, until a slice is recorded in which a partition is idle."""
     assert stack.load is not None
     awake = draw_awake(chance)
     last = max((row["number"] for row in stack.ask_ledger(_SLICES.format(job=stack.job, after=0))), default=0)
@@ -188,7 +195,7 @@ def _rest(stack: JobStack, chance: random.Random, say: Progress) -> None:
         )
     finally:
         stack.load.end_rest()
-    say(f"the senders{'' if awake is None else f', all but {awake},'} rested for {time.monotonic() - began_s:.1f} s")
+    say(f"the senders{'' if awake is None else f', except {awake},'} rested for {time.monotonic() - began_s:.1f} s")
 
 
 def main() -> int:
@@ -196,12 +203,14 @@ def main() -> int:
         description="Break a running job and all around it again and again, and check every result."
     )
     how_long = parser.add_mutually_exclusive_group()
-    how_long.add_argument("--kills", type=int, default=100, help="so many faults; pauses and lost answers don't count")
-    how_long.add_argument("--rounds", type=int, metavar="N", help="so many rounds instead")
+    how_long.add_argument(
+        "--kills", type=int, default=100, help="number of faults; pauses and lost answers don't count"
+    )
+    how_long.add_argument("--rounds", type=int, metavar="N", help="number of rounds, instead")
     how_long.add_argument("--each-kind-once", action="store_true", help="every kind of fault once instead")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="draws the same faults again")
     parser.add_argument(
-        "--failpoints", type=int, default=0, metavar="TIMES", help="then kill at every failpoint, so often"
+        "--failpoints", type=int, default=0, metavar="TIMES", help="then kill at every failpoint, this number of times"
     )
     parser.add_argument(
         "--failpoint", action="append", choices=FAILPOINTS + BACKFILL_FAILPOINTS, metavar="NAME", help="only this one"
@@ -279,7 +288,11 @@ def main() -> int:
 
 
 def _print(outcome: Outcome, seed: int) -> None:
-    """A round counts for each fault in it, so a kind's times hold what came with it too; `--single` tells them apart."""
+    """Print the tables.
+
+    A round counts for each of its faults, so the times of one kind also contain simultaneous faults. `--single`
+    separates them.
+    """
     table = Table("what was done", "times", "median s", "worst s", "over the limit")
     kinds: dict[str, list[Round]] = defaultdict(list)
     for one in outcome.rounds:

@@ -1,4 +1,4 @@
-"""What the ladder's harness starts again stays up."""
+"""Servers that the ladder's harness restarts stay up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.postgresql import find_programs
     find_programs() is None, reason="POSTGRESQL IS NOT INSTALLED: its kill in the ladder was NOT tested"
 )
 def test_a_postgresql_that_was_killed_stays_up_when_it_was_started_again(tmp_path: Path) -> None:
-    """It is told to end with the thread that started it, and so that thread has to stay."""
+    """PostgreSQL ends with the thread that started it, so that thread must stay."""
     stack = JobStack(tmp_path, 1, ledger="postgresql", kinds=["postgresql"])
     with closing(stack.history), closing(stack):
         stack.stack.kafka_proxy.start()

@@ -73,7 +73,7 @@ def test_a_killed_leader_is_replaced_within_ten_seconds(stage: Failover) -> None
 @pytest.mark.long
 @ON_POSTGRESQL
 def test_a_leader_that_was_paused_with_its_runner_changes_nothing_when_it_wakes(stage: Failover) -> None:
-    """As on another machine: the new leader can't reach the processes of the old one."""
+    """The leader seems to be on another machine: the new one can't reach the processes of the old one."""
     leader, other = two_services(stage)
     epoch = stage.ledger.job(stage.job).epoch
     old_lease = stage.ledger.leases()[stage.job].epoch
@@ -104,7 +104,7 @@ def test_a_leader_that_was_paused_with_its_runner_changes_nothing_when_it_wakes(
 @pytest.mark.parametrize("ledger_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("target", ["python", "java"])
 def test_a_runner_that_is_paused_is_replaced(stage: Failover, target: str) -> None:
-    """It is there and does nothing: only its silence shows that. A paused JVM is noticed by its own runner."""
+    """The runner exists and does nothing: only its silence shows this. A paused JVM is noticed by its own runner."""
     leader = stage.start_service()
     stage.begin()
     pid = leader.pids()[f"runner-{stage.job}"]

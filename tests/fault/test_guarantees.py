@@ -1,4 +1,4 @@
-"""What `exactly_once`, `at_least_once` and `none` mean: three jobs over one log, killed at the same step of the same slice."""
+"""The meaning of `exactly_once`, `at_least_once` and `none`: three jobs over one log are killed at the same step."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whatever dies between a sender and the log, nothing that was acknowledged is lost and nothing is written twice.
+"""No acknowledged record is lost or written twice if a process between a sender and the log is killed.
 
-Small versions of what `make chaos-ingest` does at length, once or twice each: real processes, and a checker that knows only what
-was sent, what was acknowledged and what is in the topic.
+Small versions of the tests of `make chaos-ingest`, once or twice each: real processes and a checker. The checker
+knows only what was sent, what was acknowledged and the records of the topic.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def test_a_spooling_gateway_killed_under_load(spool_lab: Lab):
     promise="records-are-stored-once-and-unchanged",
 )
 def test_a_spooling_gateway_killed_while_kafka_is_away(spool_lab: Lab):
-    """What it acknowledged from the spool is in the log at last, once and in order."""
+    """The records that it acknowledged from the spool are finally in the log, once and in order."""
     assert scenarios.kill_gateway_without_kafka(spool_lab, 1).failures == []
 
 

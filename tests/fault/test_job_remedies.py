@@ -1,5 +1,6 @@
-"""What ends a running job by design, in the stack of the ladder and under its load: the job says what to do, and who does that
-comes to right results.
+"""Events that end a running job by design, in the stack of the ladder and under its load.
+
+The job's message says what to do, and doing this leads to correct results.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def test_retention_that_cuts_below_the_rewind_ends_the_job_and_another_name_begi
 
     stack.job = f"{stack.job}-anew"
     text = stack.text().replace("retention: 7d", "retention: 14d").encode()
-    ask(stack, "to begin anew", lambda control: control.apply(text, "anew.yaml"))
+    ask(stack, "to start again", lambda control: control.apply(text, "anew.yaml"))
     wait_until(
         lambda: stack.ask_ledger(f"SELECT results FROM checkpoints WHERE job = '{stack.job}'"),
         lambda rows: sum(row["results"].get(LONG, 0) for row in rows) > 10,
@@ -102,7 +103,7 @@ def state_of(stack: JobStack) -> tuple[str, str]:
 
 
 def wait_until_failed(stack: JobStack) -> str:
-    """Why it has failed."""
+    """Return why it has failed."""
     return wait_until(lambda: state_of(stack), lambda found: found[0] == "failed", "failed", TIMEOUT_S)[1]
 
 

@@ -24,7 +24,8 @@ FENCED_EACH = 10
 SLICES_A_TURN = 4
 TIMEOUT_S = 60
 WORK_S = 0.005
-"""What a slice's own work takes, outside any transaction: SQLite lets nobody else in while one writes on and on."""
+"""Duration of a slice's own work, outside any transaction. SQLite excludes other writers while one writes continuously.
+"""
 
 
 def _advance(ledger: Ledger, epoch: int, effects: list[tuple[str, int, int]]) -> int:
@@ -89,7 +90,7 @@ def test_two_processes_race_for_one_job(ledger_url: str, tmp_path: Path) -> None
         contender.join(TIMEOUT_S + 30)
     assert [contender.exitcode for contender in contenders] == [0, 0]
 
-    # Whoever was fenced last may have planned a slice, which the winner had no reason to finish.
+    # The run that was fenced last can have planned a slice that the winner had no reason to finish.
     last: list[tuple[str, int, int]] = []
     _advance(ledger, ledger.begin_run("power", os.getpid()).epoch, last)
 
@@ -112,7 +113,7 @@ def test_two_processes_race_for_one_job(ledger_url: str, tmp_path: Path) -> None
 
 
 def _hold(url: str, place: str, reached: Path, released: Path, report: Path) -> None:
-    """Run for ever, until fenced. In the third slice, at `place`, it says so and waits there, outside any transaction."""
+    """Run until fenced. In the third slice, at `place`, report it and wait there, outside any transaction."""
     ledger = Ledger.open(url)
     epoch = ledger.begin_run("power", os.getpid()).epoch
 

@@ -73,7 +73,7 @@ def test_connections_that_break_and_answers_that_are_lost(cluster: KafkaCluster)
     promise="kills-and-restarts-change-no-result",
 )
 def test_answers_without_records_and_with_holes_cost_no_record(cluster: KafkaCluster):
-    """As of a broker with slow tiered storage, or one that lost a part of its log for a while."""
+    """The broker has slow tiered storage, or lost a part of its log for some time."""
     fill(cluster, "spoilt", **{"batch.size": 20_000})  # several batches in an answer
     chance = random.Random(7)
     with closing(RangeReader(cluster.bootstrap_proxied, timeout_s=20)) as reader:

@@ -1,4 +1,4 @@
-"""Questions to Kafka whose answers are lost: nobody takes silence for an answer."""
+"""Questions to Kafka whose answers are lost: silence is never taken for an answer."""
 
 from __future__ import annotations
 
@@ -79,8 +79,10 @@ def test_no_answer_is_an_error(
 def test_a_batch_in_doubt_is_written_once_though_the_topics_ends_are_not_told(
     cluster: KafkaCluster, topic: str, tmp_path: Path
 ) -> None:
-    """Its transaction was committed, and the answer comes too late. Whether it is in the log must be known before it is sent
-    again."""
+    """The transaction was committed, and the answer is too late.
+
+    Before the batch is sent again, it must be known whether it is in the log.
+    """
     values = [b'{"id": %d}' % number for number in range(40)]
     spool = Spool(tmp_path, bytes_max=1_000_000)
 

@@ -1,8 +1,7 @@
-"""Sensors at the MQTT server whose connections are cut before PUBACK, and a server that is killed: nothing that was
-acknowledged is lost, and what is in the log was sent that often.
+"""Sensors whose connections to the MQTT server are cut before PUBACK, and a server that is killed.
 
-The sensors know only what they sent and what was acknowledged, and send again what was not; the log is read by a plain
-consumer.
+No acknowledged message is lost, and the log contains each as often as it was sent. The sensors know only what they sent
+and what was acknowledged, and resend the rest. A plain consumer reads the log.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class Sensor:
 
 
 def check_history(sensors: list[Sensor], logged: list[bytes]) -> list[str]:
-    """What is wrong; nothing that was sent once may be there twice, and everything acknowledged must be there."""
+    """Return what is wrong: a message that was sent once must not be there twice, and all acknowledged ones must exist."""
     times = collections.Counter(logged)
     sent = sum((sensor.sent for sensor in sensors), collections.Counter())
     acknowledged = set().union(*(sensor.acknowledged for sensor in sensors))

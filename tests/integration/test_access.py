@@ -20,7 +20,7 @@ DEADLINE_S = 60.0
 
 
 def token_verb(ledger_url: str, *arguments: str) -> str:
-    """What `strandline token ... --ledger` prints."""
+    """Return what `strandline token ... --ledger` prints."""
     done = subprocess.run(
         [STRANDLINE, "token", *arguments, "--ledger"],
         env=os.environ | {"STRANDLINE_LEDGER_URL": ledger_url},
@@ -79,7 +79,7 @@ def test_a_token_opens_the_doors_that_it_names_until_it_is_revoked(kafka: str, t
             assert again.receive()[3:4] in (b"\x86", b"\x9f")
         assert sorted(listener.values(stream))[-1] == b'{"n":2}' and b'{"n":3}' not in listener.values(stream)
 
-        # Nobody finds a token in a log, in the ledger, or among the processes.
+        # A token is in no log, not in the ledger, and in no process's arguments.
         listed = token_verb(gateway.ledger_url, "list", "--json")
         assert '"dashboard"' in listed
         secrets = [secret_of(token) for token in (sensor, viewer)]

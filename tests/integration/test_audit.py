@@ -68,7 +68,10 @@ steps:
 
 
 def records(count: int, first: int = 0) -> list[bytes]:
-    """Readings in order of time but for 3 s of disorder; of every hundred five are late, one is without load, two broken."""
+    """Return readings in order of time, with 3 s of disorder.
+
+    Of 100, five are late, one is without load, two are broken.
+    """
     chance = random.Random(first)
     lines = []
     for number in range(first, first + count):
@@ -151,9 +154,12 @@ def execute(audit_lab: AuditLab, statement: str) -> None:
 
 @pytest.mark.guarantee("G60")
 def test_each_planted_difference_is_found_and_named(audit_lab: AuditLab, job: str) -> None:
-    """Deleted, added, changed by one count, by the last digits of a float, copied and moved to another month, and a dead
-    letter added; in the stream of results, one that is there twice, one added by hand, and no result at all: all of them, and
-    nothing else."""
+    """The audit finds each planted difference, and nothing else.
+
+    In the index: documents that were deleted, added, changed by one count or in the last digits of a double, and
+    copied and moved to another month. Also an additional dead letter. In the stream of results: a repeated result, an
+    additional one, and no result.
+    """
     documents = audit_lab.documents(f"{job}-tens")
     by_end = sorted((one["@timestamp"], identity) for identity, one in documents.items())
     before = [identity for end, identity in by_end if end < "2026-10-31T23:58"]
@@ -226,7 +232,10 @@ def test_each_planted_difference_is_found_and_named(audit_lab: AuditLab, job: st
 
 @pytest.mark.guarantee("G62")
 def test_a_log_without_its_beginning_is_incomplete_and_never_a_false_alarm(audit_lab: AuditLab) -> None:
-    """What retention took can't be audited; the audit says so, says from where on it can, and there it is clean."""
+    """The part of the log that retention deleted can't be audited.
+
+    The audit says so, says which windows it can audit, and finds no difference there.
+    """
     name, stream = "forgetful", "forgetful-readings"
     audit_lab.apply(stream_text(name) + "---" + pipeline_text(name))
     audit_lab.send(stream, records(12_000))

@@ -1,7 +1,7 @@
-"""Windows of the past computed anew beside a running job, against real servers.
+"""Recomputes windows of the past while a job runs, against real servers.
 
-A cascade of two stages over records of which one in twenty is late, the version changed twice. What the aliases must
-show is computed here from what was sent, the slices in the ledger and the versions, without the platform's code.
+A cascade of two stages over records of which one in twenty is late. The version changed twice. What the aliases must
+show is computed here from the sent records, the slices in the ledger and the versions, without the platform's code.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def text(version: int, job: str = NAME) -> str:
 
 
 def records(count: int) -> list[tuple[int, str, int]]:
-    """(event time, device, power), in order but for 3 s of disorder; one in twenty is late."""
+    """Return (event time, device, power), in order with 3 s of disorder. One in twenty is late."""
     chance = random.Random(7)
     found = []
     for number in range(count):
@@ -83,7 +83,7 @@ def lines(first: int, last: int) -> list[bytes]:
 
 
 def accepted(lab: AuditLab) -> Iterator[tuple[int, str, int]]:
-    """What is not late against the watermark of its own slice. Record k was written to partition k % 2, in order."""
+    """Yield what is not late by the watermark of its own slice. Record k was written to partition k % 2, in order."""
     for row in lab.slices(NAME):
         for partition, end in row.offsets[STREAM].items():
             for offset in range(row.offsets_first[STREAM].get(partition, 0), end):
@@ -156,7 +156,10 @@ def require_shown(lab: AuditLab, ranges: dict[str, list[tuple[int, int, int]]]) 
 
 
 def require_dashboard_counts_each_window_once(lab: AuditLab) -> None:
-    """What the job's dashboard in Kibana searches for finds what the aliases show; by a pattern it would count more."""
+    """Require that the search of the job's dashboard in Kibana finds what the aliases show.
+
+    With a pattern it would count more.
+    """
     shown_now = shown(lab)
     pipeline = present_pipeline(lab.ledger, lab.ledger.job(NAME))
     found = list(panels(kibana_objects(pipeline)))
@@ -170,7 +173,7 @@ def require_dashboard_counts_each_window_once(lab: AuditLab) -> None:
 
 
 def require_records_of_results(lab: AuditLab) -> None:
-    """The records in the ranges that are told for a result make this result; and they are not the whole log."""
+    """Require that the records in the ranges of a result give this result, and that they aren't the whole log."""
     at = {
         (partition, offset): SENT[2 * offset + partition]
         for row in lab.slices(NAME)
@@ -267,7 +270,7 @@ def test_a_backfill_replaces_the_windows_of_its_range_and_no_other(audit_lab: Au
 
 @pytest.mark.long
 def test_another_backfill_over_a_part_of_it_replaces_that_part_alone(audit_lab: AuditLab) -> None:
-    """It takes some windows that only the live job wrote, too; killed after the swap."""
+    """The backfill also replaces some windows that only the live job wrote. It is killed after the swap."""
     lab, row = audit_lab, audit_lab.ledger.backfill(NAME, 2)
     ranges = {stage: [(2, *window)] for stage, window in row.windows.items()}
     lab.apply(text(3))

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_quick_run_checks_its_results_and_writes_them(tmp_path: Path) -> None:
-    """Every pass compares what came out with an independent count, and fails the run where it differs."""
+    """Every run compares its results with an independent count, and fails if they differ."""
     output = tmp_path / "RESULTS.md"
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "--quick", "--output", str(output)],

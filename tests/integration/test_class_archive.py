@@ -49,7 +49,7 @@ def archive(servers: Stack, class_archive: None, cache: Path) -> Path:
 
 
 def started(directory: Path) -> str:
-    """What a process said that started Spark: whether its JVM has mapped an archive, and what it counted."""
+    """Return what a process that started Spark printed: whether its JVM has mapped an archive, and what it counted."""
     command = [sys.executable, "-c", _START, str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=stretched(300))
     assert done.returncode == 0, done.stderr
@@ -85,7 +85,7 @@ def test_one_that_is_not_as_it_was_written_is_removed(archive: Path, how: str) -
         content[len(content) // 2] ^= 1
     archive.write_bytes(content)
     assert use_archive(cache) == ""
-    assert not archive.exists(), "so the next standby makes it anew"
+    assert not archive.exists(), "so the next standby makes a new one"
 
 
 def test_an_empty_one_says_that_this_java_makes_none(archive: Path) -> None:

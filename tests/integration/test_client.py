@@ -1,4 +1,4 @@
-"""`strandline.Client` against a real platform: the programs of docs/python.md, as they stand there, in their order."""
+"""`strandline.Client` against a real platform: the programs of docs/python.md, unchanged and in their order."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class ClusterJob:
         self.lab = lab
         self.name = name
         self.codes: list[int] = []
-        """Of the drivers that have ended."""
+        """Exit codes of the drivers that have ended."""
         self._log = directory / f"{name}.log"
         self._driver: subprocess.Popen[bytes] | None = None
         self._sent = 0
@@ -77,7 +77,7 @@ class ClusterJob:
         self._driver = self._start("strandline.processing.run.process")
 
     def backfill(self, from_ms: int) -> BackfillState:
-        """Compute the windows that end after this time anew, on the cluster."""
+        """Recompute the windows that end after this time on the cluster."""
         row = self.lab.request_backfill(self.name, from_ms)
         process = self._start("strandline.processing.backfill.process", "--generation", str(row.generation))
         process.wait()
@@ -148,7 +148,7 @@ class ClusterJob:
         return last.slice if last else 0
 
     def wait_for_slices(self, more: int, timeout_s: float = 120) -> None:
-        """Wait until so many more slices are committed than there are now."""
+        """Wait until `more` more slices are committed than now."""
         wanted = self.committed() + more
 
         def is_there() -> bool:
@@ -257,7 +257,10 @@ def test_executor_worker_and_master_killed_under_load(cluster: SparkCluster, new
 
 @pytest.mark.long
 def test_a_master_that_has_forgotten_the_job_costs_a_run(cluster: SparkCluster, new_job: NewJob) -> None:
-    """Such a master has the executors of an unknown job killed; the driver isn't told, and asks for no others."""
+    """Such a master has the executors of an unknown job killed.
+
+    The driver isn't informed, and requests no others.
+    """
     job = new_job("cluster-forgotten")
     job.lab.ledger.set_desired(job.name, Desired.RUNNING)
     job.start()

@@ -1,5 +1,7 @@
-"""docker-compose.yml run as written, without a container engine: every service that can be had, in namespaces and control
-groups of its own, from our Dockerfile's image and stand-ins for the others. docs/compose.md says what this is and is not.
+"""docker-compose.yml is run without a container engine.
+
+Every service that is available here runs in its own namespaces and control groups. The images are our Dockerfile's,
+and replacements for the others. docs/compose.md says what this is and is not.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from tests.support.containers.senders import DOCUMENT, STREAM, Senders
 from tests.support.waiting import stretched, wait_until
 
 NOT_RUN = {"kibana", "grafana"}
-"""No stand-in for these can be had from Debian or from the embedded stack."""
+"""Services for which neither Debian nor the embedded stack has a replacement."""
 ONE_SHOTS = ["secrets", "setup"]
 GATEWAYS = {
     "gateway-http": 8081,
@@ -107,7 +109,7 @@ class Farm:
 
 
 def post(deployment: Deployment, url: str, content: str, kind: str = "application/x-ndjson") -> httpx.Response:
-    """As a program on the machine of the containers does, through the published ports."""
+    """Send as a program on the machine of the containers does, through the published ports."""
     with deployment.machine.network():
         return httpx.post(url, content=content, headers={"Content-Type": kind}, timeout=120, trust_env=False)
 
@@ -153,7 +155,7 @@ def closed(deployment: Deployment) -> set[str]:
 
 
 def logged(deployment: Deployment) -> list[str]:
-    """What of our stream is in the log."""
+    """Return the records of our stream that are in the log."""
     program = (ROOT / "tests/support/containers/read_topic.py").read_text(encoding="utf-8")
     values = deployment.containers["control"].execute("python", "-", "kafka:19092", STREAM, given=program)
     return list(json.loads(values))
@@ -294,7 +296,7 @@ def test_what_the_gateways_spool_while_kafka_is_stopped_outlives_their_container
 
 @pytest.mark.parametrize("name", LASTING)
 def test_each_may_be_restarted_and_made_anew(deployment: Deployment, senders: Senders, farm: Farm, name: str) -> None:
-    """It ends by itself within its time, becomes healthy again, and takes up where it was."""
+    """Each service ends by itself within its time, becomes healthy again, and continues."""
     assert deployment.restart(name) != KILLED
     senders.send(1)
     farm.report(5)
@@ -306,7 +308,10 @@ def test_each_may_be_restarted_and_made_anew(deployment: Deployment, senders: Se
 
 @pytest.mark.guarantee("G191")
 def test_all_that_was_acknowledged_is_in_the_log_once(deployment: Deployment, senders: Senders) -> None:
-    """What came through the broker may be there twice: it hands a message over again where it heard no acknowledgement."""
+    """A record that came through the broker can be there twice.
+
+    The broker sends a message again if it received no acknowledgement.
+    """
     expected = {record for records in senders.acknowledged.values() for record in records} | set(senders.sent_by_udp)
     found = wait_until(
         lambda: Counter(logged(deployment)),

@@ -184,8 +184,10 @@ def test_dead_letters_come_from_their_stream(client: ControlClient, kafka: str) 
 
 @pytest.mark.long
 def test_real_runner_outlives_nothing_that_it_should_not(control: Control, kafka: str) -> None:
-    """A job runs; the control service is killed; the next one ends the runner left over and starts another; SIGTERM ends
-    all, and the job goes on with the next service. The family has the JVM in it."""
+    """A job runs and the control service is killed. The next one ends the old runner and starts another.
+
+    SIGTERM ends all, and the job continues with the next service. The process family includes the JVM.
+    """
     with ControlClient(control.url) as client:
         first_control = control.start_and_wait()
         client.apply(DOCUMENTS.format(stream="kept", job="kept-job").encode(), "kept.yaml")

@@ -170,7 +170,7 @@ def require_equal(held: dict[str, dict[str, Any]], messages: list[Message]) -> N
 def test_killed_between_any_two_requests_each_dead_letter_is_there_once(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed when documents were created and nobody has recorded it yet: in the first piece, and in a later one."""
+    """Killed after documents were created and before this is recorded: in the first piece, and in a later one."""
     monkeypatch.setattr(dead_letter_copies, "LETTERS_AT_ONCE", 300)
     lab.write(LETTERS)
     for at in (1, 4):

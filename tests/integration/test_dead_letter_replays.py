@@ -103,7 +103,7 @@ class ReplayLab:
         return total
 
     def put_back(self) -> list[tuple[bytes | None, int, dict[str, bytes]]]:
-        """What was put back: value, partition, headers."""
+        """Return what was replayed: value, partition, headers."""
         found = read_messages(self.kafka, self.name, 2, isolation="read_committed")
         records = [(one.value(), one.partition(), dict(one.headers() or ())) for one in found]
         return [one for one in records if HEADER_REPLAY_OF in one[2]]
@@ -127,7 +127,7 @@ def test_all_that_match_are_put_back_once_with_their_bytes_and_say_where_they_co
     lab.reject([good, broken, b'{"power": 1, "rated": 0}'])
     lab.reject([b"late"], "late", first=3)
     dry = lab.replay(dry_run=True)
-    # The device stands in the MQTT topic, which the header of the original record holds.
+    # The device is in the MQTT topic, which a header of the original record contains.
     assert dry.outcomes == {"accepted": 1, "decode": 1, "expression": 1}
     assert (dry.matched, dry.put_back, dry.left_out) == (4, 3, {"late": 1})
     assert lab.put_back() == []
@@ -303,8 +303,11 @@ def kill_control(platform: Platform) -> None:
 @pytest.mark.guarantee("G224")
 @pytest.mark.long
 def test_a_thousand_letters_are_repaired_and_put_back_with_kills_in_the_middle(platform: Platform) -> None:
-    """The service and the command are killed at random moments; each letter is put back at most once, in the end exactly once,
-    and the dry run's histogram is what comes of it."""
+    """The service and the command are killed at random moments.
+
+    Each letter is replayed at most once, and exactly once in the end. The histogram of the dry run agrees with the
+    outcome.
+    """
     chance = random.Random(15)
     lines = [b'{"device":"d%d","power":%d,"rated":0}' % (n % 5, n) for n in range(ZERO)]
     lines += [b'{"device":"d%d","power":%d,"rated":}' % (n % 5, n) for n in range(BROKEN)]
@@ -332,7 +335,7 @@ def test_a_thousand_letters_are_repaired_and_put_back_with_kills_in_the_middle(p
     for place in places:
         answer(command(platform, "repair", JOB, place, "--payload", "-", given=mended))
 
-    # The new version has computed the open day anew, with the records that the version before could not use.
+    # The new version has recomputed the open day with the records that the version before could not use.
     expected = {"decode": BROKEN - REPAIRED, "schema": LACKING}
     dry = answer(command(platform, "replay", JOB, "--dry-run"))
     assert (dry["outcomes"], dry["left_out"]) == (expected, {"counted": ZERO})

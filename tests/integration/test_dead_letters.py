@@ -33,7 +33,7 @@ def dead_letter_id(job: str, slot: str) -> str:
 
 
 def write(kafka: str, job: str, slot: str, *numbers: int, epoch: int = 1, present: int = 1) -> int:
-    """As a task of run `epoch` while `present` is the present one."""
+    """Write as a task of run `epoch` while `present` is the current run."""
 
     def require_current(asked: int) -> None:
         if asked != present:
@@ -48,7 +48,7 @@ def writer_of(kafka: str, job: str, slot: str, epoch: int, require_current: Call
 
 
 def write_values(kafka: str, job: str, *values: bytes) -> None:
-    """Dead letters of records with these values, which stand at offsets 0, 1, ...; no message is the same."""
+    """Write dead letters of records with these values at offsets 0, 1, ...; no two messages are equal."""
     letters = (
         DeadLetter.of_record("readings", 0, offset, value, "decode", f"not JSON: {offset}", "decode")
         for offset, value in enumerate(values)
@@ -72,8 +72,10 @@ def numbers_in(kafka: str, topic: str) -> list[int]:
 
 
 def killed_after(kafka: str, job: str, slot: str, number: int, *, has_committed: bool) -> Producer:
-    """What an attempt wrote that then was killed, before or after the end of its transaction. Keep it: it must not end
-    its transaction now by being forgotten."""
+    """Return the producer of an attempt that was killed before or after the end of its transaction.
+
+    Keep it: if it is garbage-collected, its transaction ends now.
+    """
     producer = fence_producer(kafka, dead_letter_id(job, slot), f"{job}.dead-letter")
     producer.begin_transaction()
     producer.produce(f"{job}.dead-letter", b"no record", key=letter(number).identity.encode())
@@ -101,7 +103,7 @@ def test_what_stands_behind_another_slots_open_transaction_is_not_written_again(
     with ThreadPoolExecutor(1) as pool:
         again = pool.submit(write, kafka, "behind", "record-1", 2, 3)
         with pytest.raises(TimeoutError):
-            again.result(3)  # it waits, since it can't know yet what it has written
+            again.result(3)  # it waits, because its own writes are not known yet
         assert write(kafka, "behind", "record-0", 1) == 1
         assert again.result(stretched(60)) == 2
     assert numbers_in(kafka, topic) == [1, 2, 3]
@@ -110,7 +112,7 @@ def test_what_stands_behind_another_slots_open_transaction_is_not_written_again(
 
 @pytest.mark.long
 def test_a_transaction_that_nobody_takes_over_ends_before_readers_give_up(kafka: str) -> None:
-    """As when the killed attempt had more tasks than any later one."""
+    """This occurs if the killed attempt had more tasks than any later one."""
     topic = "abandoned.dead-letter"
     make_topic(kafka, topic)
     killed = killed_after(kafka, "abandoned", "record-7", 1, has_committed=False)
@@ -136,7 +138,7 @@ def test_an_older_run_with_more_tasks_gets_nothing_in_once_a_new_one_has_shut_it
 
 @pytest.mark.guarantee("G76")
 def test_the_largest_record_that_a_gateway_takes_is_in_its_dead_letter_whole(kafka: str) -> None:
-    """Bytes that can't be compressed; also when several stand in one transaction."""
+    """The bytes can't be compressed. Also tested with several of them in one transaction."""
     job = "largest"
     Topics(kafka, replication=1, record_bytes_max=RECORD_BYTES_MAX).ensure_dead_letter_topic(job)
     values = [
@@ -156,8 +158,11 @@ def test_the_largest_record_that_a_gateway_takes_is_in_its_dead_letter_whole(kaf
     promise="each-rejected-record-is-one-dead-letter",
 )
 def test_what_the_stream_can_not_hold_is_a_dead_letter_without_its_bytes(kafka: str) -> None:
-    """A record of 3 MB that somebody wrote to Kafka directly; and, where the dead-letter stream takes less than the setting
-    says, each record that is too large for it, and no other. Done again, nothing is added."""
+    """The dead-letter stream contains such records without their bytes, and repeating the write adds nothing.
+
+    Tested with a record of 3 MB that was written to Kafka directly. If the dead-letter stream accepts less than the
+    setting says, also with each record that is too large for it, and no other.
+    """
     Topics(kafka, replication=1, record_bytes_max=RECORD_BYTES_MAX).ensure_dead_letter_topic("direct")
     Topics(kafka, replication=1, record_bytes_max=400_000).ensure_dead_letter_topic("narrow")
     large, small = random.Random(1).randbytes(3_000_000), random.Random(2).randbytes(700_000)

@@ -1,4 +1,4 @@
-"""Every step of our Dockerfile, executed on stand-ins for its base images; and what the image then holds."""
+"""Every step of our Dockerfile, executed on replacements of its base images, and the contents of the resulting image."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def store(builder: Machine) -> ImageStore:
 
 
 def test_every_step_runs(store: ImageStore) -> None:
-    """Those that wrote files at an earlier time, on the same files and after the same steps, are not run again."""
+    """Steps that wrote files at an earlier time are not repeated for the same files after the same steps."""
     image = store.build(DOCKERFILE, ROOT)
     assert (image.user, image.directory, image.volumes) == ("10001", "/var/lib/strandline", ("/var/lib/strandline",))
     again = len(store.steps_run)

@@ -1,4 +1,4 @@
-"""The doctor, and a stack that uses servers of somebody else, from the command line to real servers."""
+"""The doctor, and a stack that uses servers outside it, from the command line to real servers."""
 
 from __future__ import annotations
 

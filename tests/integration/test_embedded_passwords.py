@@ -59,7 +59,7 @@ class Closed:
         self.clients = contextlib.ExitStack()
 
     def run(self, *arguments: str, is_fine: bool = True, **settings: str) -> subprocess.CompletedProcess[str]:
-        """Run a verb on it; what it says is looked through in the end."""
+        """Run a verb on it. The test searches all its output in the end."""
         moved = ["--port-offset", str(self.offset)] if arguments[0] == "up" else []
         command = [STRANDLINE, *arguments, "--data-dir", str(self.data_dir), *moved]
         environment = {**os.environ, "STRANDLINE_STANDBYS": "0", **settings}
@@ -115,10 +115,18 @@ def closed() -> Iterator[Closed]:
 @pytest.mark.long
 @pytest.mark.timeout(560)
 def test_an_open_stack_is_closed_with_its_data_and_opened_again(closed: Closed, tmp_path: Path) -> None:
-    """1. Open, as its servers are without a word: who reaches the servers writes there.
-    2. `up --passwords`: nobody gets in without, on any port of Kafka and Elasticsearch; what was there is there.
-    3. A job reads, computes and is audited; a server that is killed comes back and asks again; the doctor finds all well.
-    4. The passwords are found nowhere but in their files.
+    """An open stack gets passwords with its data, and becomes open again.
+
+    1. Open, as the servers are by default: any client that reaches the servers can write there.
+
+    2. `up --passwords`: no client without a password is accepted, on any port of Kafka and Elasticsearch. The data is
+       unchanged.
+
+    3. A job reads, computes and is audited. A server that is killed restarts and asks for the password again. The
+       doctor finds all well.
+
+    4. The passwords are only in their files.
+
     5. `up` remembers; without passwords its servers are open again.
     """
     with closed.open_servers():
@@ -165,7 +173,7 @@ def test_an_open_stack_is_closed_with_its_data_and_opened_again(closed: Closed, 
 
 
 def require_closed(closed: Closed) -> None:
-    """Nobody without the password is answered on the ports of Kafka and Elasticsearch."""
+    """Require that no client without the password is accepted on the ports of Kafka and Elasticsearch."""
     for login in ({}, closed.kafka_login() | {"sasl.password": "wrong"}):
         with pytest.raises(KafkaException):
             closed.kafka(**login).list_topics(timeout=5)
@@ -204,7 +212,7 @@ def answers_a_node(port: int) -> bool:
 
 
 def require_a_person_gets_in(closed: Closed) -> None:
-    """As docs/security.md says."""
+    """Log in as docs/security.md describes."""
     directory = closed.data_dir / "passwords"
     curl = shutil.which("curl")
     if curl is not None:

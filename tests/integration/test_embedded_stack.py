@@ -53,7 +53,7 @@ class OutsideStack:
         return (self.data_dir / "passwords" / server).read_text().strip()
 
     def kafka(self, **more: str) -> dict[str, str]:
-        """How a client of Kafka connects and logs in."""
+        """Return the settings with which a client of Kafka connects and logs in."""
         login = {"sasl.username": "strandline", "sasl.password": self.password("kafka")}
         login |= {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
         return {"bootstrap.servers": self.addresses.kafka_bootstrap, **login, **more}
@@ -189,7 +189,7 @@ def test_what_dies_is_started_again_by_the_watcher_or_by_up(outside: OutsideStac
 
 
 def require_stopped(stack: OutsideStack) -> None:
-    """It runs on without the command that started it, stops by its directory alone, and leaves no process."""
+    """Require that it runs without the command that started it, stops by its directory alone, and leaves no process."""
     running = stack.pids.alive()
     assert set(running) == PROCESSES
     stopped = stack.down()

@@ -33,7 +33,7 @@ steps:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_topic_with_its_producers_times_is_proposed_read_and_audited(platform):
-    """Times are out of order, the first is years ahead, and half of the records carry a member that nobody declared."""
+    """Times are out of order, the first is years ahead, and half of the records have an undeclared member."""
     topic, chance = "old-plant", random.Random(3)
     kafka = platform.stack.addresses.kafka_bootstrap
     config = {

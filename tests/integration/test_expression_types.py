@@ -1,4 +1,4 @@
-"""What the check says of an expression is what Spark makes of it: the types, and the values of the text as rewritten."""
+"""The check of an expression agrees with Spark: the types, and the values of the rewritten text."""
 
 from __future__ import annotations
 

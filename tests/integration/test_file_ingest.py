@@ -27,7 +27,7 @@ ROWS = 25
 
 
 class Ended(Exception):
-    """Stands for a kill: nothing after it is done."""
+    """Double of a kill: nothing happens after it."""
 
 
 def ends_at(step: str, monkeypatch: pytest.MonkeyPatch) -> None:

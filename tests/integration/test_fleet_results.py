@@ -27,7 +27,7 @@ TICKS_A_REQUEST = 25
 
 
 def documents() -> str:
-    """The example under other names, without the doors that this test doesn't use."""
+    """Return the example with other names, without the gateways that this test doesn't use."""
     text = "".join(one for one in EXAMPLE.read_text().splitlines(True) if not one.startswith(("mqtt:", "udp:")))
     for old, new in (
         ("stream: turbines\n", "stream: fleet\n"),
@@ -41,7 +41,7 @@ def documents() -> str:
 
 
 def loads(reports: Iterable[Report]) -> dict[str, dict[int, float]]:
-    """Turbine -> minute -> its mean load, by nothing but the reports and what the pipeline's text says."""
+    """Return turbine -> minute -> its mean load, computed only from the reports and the pipeline's text."""
     found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for one in reports:
         if one.spoiled is None and (reading := json.loads(one.line))["state"] != "service":

@@ -1,7 +1,9 @@
-"""Lookups follow a stream and a table of PostgreSQL while who reads them is killed: versions are what the sources said, in their
-order, and each record is enriched by the version of its slice.
+"""Lookups follow a stream and a table of PostgreSQL while their readers are killed.
 
-What a version holds is read from the ledger as any client may; what sources said is known here from what was sent.
+Versions are what the sources said, in their order, and each record is enriched by the version of its slice.
+
+The contents of a version are read from the ledger as any client can. What the sources said is known here from what was
+sent.
 """
 
 from __future__ import annotations
@@ -167,7 +169,7 @@ def test_lookups_follow_a_stream_and_a_database_through_a_kill_of_who_reads_them
 
 
 def follow_until_killed(ledger_url: str, kafka: str, url: str, has_begun: Event) -> None:
-    """What a control service does for lookups, in a process of its own."""
+    """Do what a control service does for lookups, in a separate process."""
     ledger = Ledger.open(ledger_url)
     sources = SourceReader(ledger, KafkaAdmin(kafka, timeout_s=30), lambda: {"crm": url})
     LookupFollower(ledger, sources, "reader").start()
@@ -294,13 +296,13 @@ def in_order(ledger: Ledger, name: str, states: list[dict[str, Any]]) -> bool:
 
 
 def wrong(platform: Any, ledger: Ledger) -> list[str]:
-    """What is not as the slices' versions say, as sentences."""
+    """Return each deviation from the versions of the slices, as a sentence."""
     stream = f"{JOB}-in"
     slices = ledger.slices(JOB, 1, ledger.slice_count(JOB))
     kept: dict[tuple[str, int], dict[str, Any]] = {}
     versions = [tuple(one.lookup_versions[f"{JOB}-{name}"] for name in ("devices", "sites")) for one in slices]
-    findings = [] if versions == sorted(versions) else ["a slice goes by an older version than the one before it"]
-    findings += ["all slices go by one version"] * (len(set(versions)) < KILLS)
+    findings = [] if versions == sorted(versions) else ["a slice uses an older version than the one before it"]
+    findings += ["all slices use one version"] * (len(set(versions)) < KILLS)
     windows: dict[tuple[int, str | None], list[int]] = defaultdict(list)
     for message in read_messages(platform.stack.addresses.kafka_bootstrap, stream, isolation="read_committed"):
         partition, offset = message.partition(), message.offset()

@@ -34,7 +34,7 @@ class Reading(NamedTuple):
     key: int
     at_s: int
     value: float
-    """Of two decimal places."""
+    """Value with two decimal places."""
 
 
 Windows = dict[tuple[Any, str], dict[str, Any]]
@@ -83,7 +83,7 @@ class Case(NamedTuple):
     """Reasons of these dead letters, sorted."""
     path: str = "records"
     headers: Mapping[str, str] = MappingProxyType({})
-    """Of each request."""
+    """Headers of each request."""
 
 
 def paths() -> Case:

@@ -1,5 +1,8 @@
-"""A job whose records go through a Python function of an installed package: its results, a dead letter for the record that the
-function fails for, a clean audit; and a sentence where the function is not allowed any more. Real Kafka, Elasticsearch, Spark."""
+"""A job whose records pass through a Python function of an installed package.
+
+Checks its results, a dead letter for the record for which the function fails, a clean audit, and the message when the
+function is no longer allowed. Real Kafka, Elasticsearch, Spark.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def lonely(protocol: str, directory: Path, **settings: object) -> Iterator[Gatew
 
 
 def register(gateway: GatewayProcess, **document: object) -> str:
-    """Without a topic: nobody could make one."""
+    """Register a stream without its topic, because no topic can be made."""
     name = f"stream-{uuid.uuid4().hex[:12]}"
     spec = StreamSpec.from_document({"stream": name, "schema": {"n": "long"}, **document})
     gateway.ledger.put_stream(name, spec.as_document())

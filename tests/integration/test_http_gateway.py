@@ -468,7 +468,7 @@ def test_a_sender_that_leaves_before_its_body_is_whole_leaves_nothing(gateway):
 
 @pytest.mark.parametrize("is_reset", [False, True], ids=["close", "reset"])
 def test_a_sender_that_does_not_wait_for_the_answer_changes_nothing(gateway, is_reset):
-    """Whether its request is taken is a race; once it is, the work goes on, is counted, and is done once."""
+    """A race decides if the request is accepted. An accepted request is processed once, and counted."""
     stream, count = gateway.register(), 100
     for n in range(count):
         with socket.create_connection(("127.0.0.1", gateway.port), DEADLINE_S) as connection:
@@ -584,7 +584,7 @@ def test_a_taken_port_is_one_clear_sentence(gateway):
 
 @pytest.fixture
 def many_files():
-    """As many open files as the system allows this process; yields how many connections a test may hold."""
+    """Allow this process as many open files as the system permits. Yields how many connections a test can hold."""
     before, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
     yield files_max - 500
@@ -631,7 +631,7 @@ LARGEST_BODY_BYTES = 16 * 1024 * 1024
 
 
 def send_slowly(port: int, stream: str, is_over: threading.Event, holding: threading.Semaphore) -> None:
-    """Send all of a large body but its last byte, and wait; begin anew when the gateway has had enough of it."""
+    """Send all of a large body except its last byte, and wait. Start again when the gateway closes the connection."""
     large = raw_request(stream, b"[" + b"1" * (LARGEST_BODY_BYTES - 2) + b"]")
     while not is_over.is_set():
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), DEADLINE_S) as sender:
@@ -648,7 +648,7 @@ def send_slowly(port: int, stream: str, is_over: threading.Event, holding: threa
 @pytest.mark.guarantee("G161")
 @pytest.mark.long
 def test_four_slow_bodies_of_16_mb_keep_nobody_waiting(kafka, tmp_path):
-    """What is well-behaved beside them is answered with 200 each time, and soon, and is in the log."""
+    """Well-behaved requests at the same time are answered with 200 each time, soon, and are in the log."""
     gateway, posts = Gateway(kafka, tmp_path, http_body_bytes_max=LARGEST_BODY_BYTES), 300
     is_over, holding = threading.Event(), threading.Semaphore(0)
     try:

@@ -1,6 +1,8 @@
-"""A job that reads two streams with fields, formats of time and delays of their own, unites them and computes something of one
-alone; through a kill and a backfill. Real Kafka, Elasticsearch, Spark and ledger. What must be there is worked out here, and by
-the audit."""
+"""A job reads two streams with different fields, formats of time and delays, unites them, and aggregates a single one.
+
+It runs through a kill and a backfill. Real Kafka, Elasticsearch, Spark and ledger. The expected results are computed
+here, and by the audit.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,10 @@ def time_ms(text: str) -> int:
 
 
 def expected(size_s: int, rows: list[tuple[int, str | None, float]]) -> dict[tuple[Any, ...], tuple[int, float]]:
-    """(window's start, key) -> (records, sum of what they have). `rows`: (event time in ms, key, value)."""
+    """Return (window's start, key) -> (records, sum of their values).
+
+    `rows`: (event time in ms, key, value).
+    """
     found: dict[tuple[Any, ...], tuple[int, float]] = defaultdict(lambda: (0, 0.0))
     for event_ms, key, value in rows:
         window = event_ms // (size_s * 1_000) * size_s * 1_000, key

@@ -1,5 +1,7 @@
-"""A job that is reset, with kills in the middle, deleted, and whose name is used anew, against real servers: what the aliases
-show is of the present life alone, each window once, and an audit of everything is clean."""
+"""A job is reset, with kills during the reset, deleted, and its name is reused, against real servers.
+
+The aliases show results of the current life alone, each window once, and an audit of everything is clean.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ def expected(first: int, last: int, times: int) -> dict[tuple[int, str], int]:
 
 
 def shown(lab: AuditLab) -> tuple[dict[tuple[int, str], int], set[str]]:
-    """What the alias shows, and from which indices. No window twice."""
+    """Return what the alias shows, and from which indices. No window is there twice."""
     lab.index.post("/lives-tens/_refresh").raise_for_status()
     hits = lab.index.post(
         "/lives-tens/_search", json={"size": 10_000, "fields": [{"field": "@timestamp", "format": "epoch_millis"}]}
@@ -144,7 +146,7 @@ def test_each_life_of_a_job_is_shown_alone_and_audited_clean(audit_lab: AuditLab
     assert shown(lab) == (expected(0, 2_000, 2), {"lives-tens.g2-2026.11", "lives-tens.g3-2026.11"})
     require_clean(lab)
 
-    # To the latest: nothing of what was there before is shown, or counted, any more.
+    # To the latest: nothing from before is shown, or counted, any more.
     assert lab.lives.reset(NAME, "latest").generation == 4
     lab.index.post("/lives-tens/_refresh")
     assert lab.index.get("/_alias/lives-tens").status_code == 404

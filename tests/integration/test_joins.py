@@ -42,8 +42,11 @@ steps:
 
 
 def orders(first: int, last: int) -> list[dict[str, Any]]:
-    """One a second. Every third has no shipment, every third one after 5 s, every third one after 3 s and one that is too late;
-    now and then a shipment of no order."""
+    """Return one order per second.
+
+    Every third has no shipment, every third one after 5 s, every third one after 3 s and one that is too late. Some
+    shipments have no order.
+    """
     found = []
     for number in range(first, last):
         at_ms = BASE_MS + number * 1_000

@@ -1,4 +1,4 @@
-"""What services show of a real Kafka: offsets, retention, and dead letters up to the first open transaction."""
+"""The status of a real Kafka in the services: offsets, retention, and dead letters up to the first open transaction."""
 
 from __future__ import annotations
 

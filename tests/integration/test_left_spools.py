@@ -1,4 +1,4 @@
-"""A gateway that is made anew under another host name: what the one before it acknowledged gets into the log."""
+"""A gateway is recreated under another host name: what the one before acknowledged is written to the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECORDS = 300
 
 
 def send(port: int, first: int) -> None:
-    """Send so many lines, and require that the gateway acknowledges them."""
+    """Send some lines, and require that the gateway acknowledges them."""
     with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as sender:
         sender.sendall(b"".join(b'{"n":%d}\n' % n for n in range(first, first + RECORDS)))
         sender.shutdown(socket.SHUT_WR)

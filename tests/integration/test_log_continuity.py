@@ -1,4 +1,4 @@
-"""Real logs that are not what they were: cut off while a broker was down, made anew or widened under a running job."""
+"""Real logs that have changed: cut off while a broker was down, recreated or extended under a running job."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def make_topic(bootstrap: str, topic: str, partitions: int) -> None:
 @pytest.mark.guarantee("G35")
 @pytest.mark.long
 def test_a_log_that_lost_its_end_while_the_broker_was_down(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """As after a power cut: the broker is killed, and what the disk had not taken is not in the file any more."""
+    """A power cut: the broker is killed, and what the disk had not stored is no longer in the file."""
     with closing(KafkaCluster(tmp_path)) as cluster:
         cluster.start()
         (broker,) = cluster.brokers
@@ -145,7 +145,7 @@ def outcome(lab: AuditLab, job: str) -> tuple[JobState, Any]:
 
 @pytest.mark.guarantee("G36")
 def test_a_partition_that_is_added_to_a_running_job_is_read_from_its_first_record(audit_lab: AuditLab) -> None:
-    """It has records before the job sees it, and of the same time as those of the others."""
+    """The partition has records from before the job sees it, of the same time as those of the others."""
     lab, bootstrap, topic = audit_lab, audit_lab.settings.kafka_bootstrap, "grows-readings"
     lab.apply(DOCUMENTS.format(name="grows"))
     with running(lab, "grows") as codes:
@@ -167,7 +167,7 @@ def test_a_partition_that_is_added_to_a_running_job_is_read_from_its_first_recor
 
 
 def test_a_topic_that_is_made_anew_under_a_running_job_ends_it_for_good(audit_lab: AuditLab) -> None:
-    """It holds more than the old one did, so no end has fallen when the job looks."""
+    """The new topic contains more than the old one, so no end has fallen when the job looks."""
     lab, bootstrap, topic = audit_lab, audit_lab.settings.kafka_bootstrap, "anew-readings"
     lab.apply(DOCUMENTS.format(name="anew"))
     with running(lab, "anew") as codes:

@@ -1,4 +1,4 @@
-"""What a real log tells of itself: where a log time falls, added partitions, checksums, and a topic that is not there."""
+"""The reports of a real log: the offset of a log time, added partitions, checksums, and a missing topic."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_partition_that_is_added_is_seen_without_a_new_run(kafka):
 
 
 def test_checksums_tell_whether_an_offset_still_holds_the_same_record(kafka):
-    """Of small batches, one that is larger than what is asked for at once, markers of transactions, and nothing."""
+    """Tested with small batches, one larger than a request, markers of transactions, and no records."""
     make_topic(kafka, "sums", 3)
     producer = Producer(
         {"bootstrap.servers": kafka, "linger.ms": 50, "batch.size": 900_000, "transactional.id": "sums"}

@@ -1,4 +1,4 @@
-"""What counts as silence over a real Kafka: the planner with its index of the log, by a monotonic clock that the test moves."""
+"""Silence over a real Kafka: the planner with its index of the log, and a monotonic clock that the test moves."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Lab:
         )
 
     def looks(self, seconds: int) -> list[SliceRow]:
-        """What is planned, looking once a second."""
+        """Return what is planned with one look per second."""
         planned = []
         for _ in range(seconds):
             self.now_ms += 1_000

@@ -182,8 +182,8 @@ def test_a_topic_that_is_not_there_is_named_and_harms_no_other(kafka, topic):
     async def story():
         async with open_writer(kafka, confirm_timeout_s=stretched(10)) as writer:
             await append_until_confirmed(writer, topic, b"before")
-            with pytest.raises(LogUnavailable, match="no topic nobody-made-me; apply the stream's document again"):
-                await append(writer, "nobody-made-me", b"x")
+            with pytest.raises(LogUnavailable, match="no topic never-made; apply the stream's document again"):
+                await append(writer, "never-made", b"x")
             await append(writer, topic, b"after")
 
     asyncio.run(story())

@@ -1,7 +1,9 @@
-"""A lookup changes while its job runs and its runner is killed: each record is enriched by the version of its slice, for ever.
+"""A lookup changes while its job runs and its runner is killed.
 
-Which slice holds a record, and by which version it goes, is read from the ledger; what a version says is known here from what was
-applied. Nothing is shared with the platform's own reading of lookups.
+Each record is enriched by the version of its slice, now and in every replay.
+
+The slice of a record, and its version, are read from the ledger. The contents of a version are known here from what was
+applied. Nothing is shared with the platform's own code for lookups.
 """
 
 from __future__ import annotations
@@ -87,14 +89,14 @@ def test_a_lookup_changes_and_its_job_is_killed_and_no_record_is_enriched_by_ano
 
 
 def wrong(platform: Any, ledger: Ledger, ends_when_applied: dict[int, dict[int, int]]) -> list[str]:
-    """What is not as the slices' versions say, as sentences."""
+    """Return each deviation from the versions of the slices, as a sentence."""
     stream = f"{JOB}-in"
     slices = ledger.slices(JOB, 1, ledger.slice_count(JOB))
     version_of = {one.number: one.lookup_versions[f"{JOB}-sites"] for one in slices}
     versions = list(version_of.values())
-    findings = [] if versions == sorted(versions) else ["a slice goes by an older version than the one before it"]
+    findings = [] if versions == sorted(versions) else ["a slice uses an older version than the one before it"]
     findings += [
-        f"slice {one.number} goes by version {version_of[one.number]} and holds records from after version {version}"
+        f"slice {one.number} uses version {version_of[one.number]} and holds records from after version {version}"
         for version, ends in ends_when_applied.items()
         for one in slices
         if version_of[one.number] < version and any(one.offsets[stream][p] > end for p, end in ends.items())

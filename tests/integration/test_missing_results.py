@@ -95,7 +95,7 @@ def failed_start(lab: AuditLab) -> str:
 
 
 def restore(lab: AuditLab) -> None:
-    """What `strandline job backfill NAME --missing` does; then the job is stopped."""
+    """Do what `strandline job backfill NAME --missing` does. Then the job is stopped."""
     lab.ledger.order_restore(NAME)
     with lab.running(NAME, STREAM):
         wait_until(lambda: lab.ledger.job(NAME).restores, lambda restores: not restores, "restored: all results", 120)

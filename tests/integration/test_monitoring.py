@@ -47,7 +47,7 @@ pytestmark = pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not in
 
 
 def queries() -> dict[str, str]:
-    """Every query of the alerts and the dashboard, by what it is for; rates over a time that the test can wait for."""
+    """Return every query of the alerts and the dashboard, by purpose. Rates use a time for which the test can wait."""
     rules = [
         rule for group in yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"] for rule in group["rules"]
     ]

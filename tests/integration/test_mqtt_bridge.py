@@ -139,7 +139,10 @@ def test_what_is_too_large_is_refused_once_and_does_not_come_again(kafka, tmp_pa
     promise="no-client-can-exhaust-a-service",
 )
 def test_what_no_packet_may_hold_the_broker_discards_and_the_others_come(kafka, tmp_path, mosquitto):
-    """An MQTT 5 broker is told the largest packet. What is larger it discards itself: nothing of it comes, nor comes again."""
+    """An MQTT 5 broker receives the limit of packets.
+
+    It discards larger packets itself: they aren't sent, nor sent again.
+    """
     top = farm()
     with running(kafka, tmp_path, mosquitto.port) as gateway, publisher(mosquitto) as sensor:
         stream = gateway.register(mqtt={"topics": [f"{top}/+"]})

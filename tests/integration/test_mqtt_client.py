@@ -25,7 +25,7 @@ SIZES = (0, 1, 121, 16_000, 70_000, 1_000_000)
 
 @dataclasses.dataclass
 class Secured:
-    """A Mosquitto that asks for a password, with a server for TLS beside the plain one."""
+    """A Mosquitto that requires a password, with a TLS port and a plain one."""
 
     broker: Mosquitto
     tls_port: int
@@ -89,7 +89,7 @@ def publish(secured: Secured, payloads: list[bytes]) -> None:
 async def receive(
     given: MqttClientOptions, count: int, filters: list[str], once_subscribed: Callable[[], None]
 ) -> list[Message]:
-    """Subscribe, let something be published, and acknowledge what comes until so many have."""
+    """Subscribe, call `once_subscribed`, and acknowledge messages until there are `count`."""
     messages: list[Message] = []
     enough = asyncio.Event()
 
@@ -120,7 +120,7 @@ def test_messages_of_any_size_come_over_tls_and_once(secured, version):
     messages = asyncio.run(receive(given, len(SIZES), ["a/+"], lambda: publish(secured, payloads)))
     assert [message.publish.payload for message in messages] == payloads
     assert not any(message.is_redelivered for message in messages)
-    # What was acknowledged is forgotten by the broker; what comes while the gateway is away is kept.
+    # The broker forgets what was acknowledged, and keeps what arrives while the gateway is away.
     publish(secured, [b"later"])
     (message,) = asyncio.run(receive(given, 1, [], lambda: None))
     assert message.publish.payload == b"later"

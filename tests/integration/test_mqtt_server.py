@@ -299,7 +299,10 @@ def test_a_level_of_the_topic_is_the_key_and_each_sensors_order_is_kept(listener
 
 
 def test_a_job_reads_fields_from_the_topic(listener):
-    """What the data source hands to Spark, read from the log as the server wrote it; the log has the sender's bytes."""
+    """The data source passes the fields to Spark, read from the log as the server wrote it.
+
+    The log contains the sender's bytes.
+    """
     name = uuid.uuid4().hex[:8]
     fields = {"site": "string", "turbine": "long", "ts": "timestamp"}
     stream, _ = listener.register(
@@ -602,7 +605,7 @@ def test_without_kafka_memory_stays_flat_whatever_is_sent(lonely_listener):
 
 @pytest.fixture
 def many_files():
-    """As many open files as the system allows, for a while; returns how many connections they leave room for."""
+    """Allow as many open files as the system permits, for some time. Yields for how many connections this is enough."""
     before, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
     yield files_max - 200
@@ -611,7 +614,10 @@ def many_files():
 
 @pytest.mark.parametrize("slow_max", [1_000, pytest.param(10_000, marks=pytest.mark.long)])
 def test_thousands_that_never_connect_hinder_nobody(kafka, tmp_path, many_files, slow_max):
-    """They hold every connection there may be, or send a byte now and then; sensors get in, and the memory stays bounded."""
+    """Slow clients hold every connection that is allowed, or send a byte now and then.
+
+    Sensors still connect, and the memory stays bounded.
+    """
     count = min(slow_max, many_files)
     listener = Listener(kafka, tmp_path, mqtt_listener_connections_max=count // 2)
     try:
@@ -717,7 +723,7 @@ def test_an_address_has_its_share_of_connections(kafka, tmp_path):
                 assert sensor.recv(4) == b"\x40\x02\x00\x07"
             assert listener.metric("strandline_mqtt_connections") == 6 - 1
         assert listener.values(stream) == [b"x"]
-        # Those that say nothing keep nobody out, even of their own address.
+        # Silent connections exclude no client, even from their own address.
         with contextlib.ExitStack() as stack:
             for _ in range(8):
                 stack.enter_context(Raw(listener, 0))

@@ -29,7 +29,8 @@ BATCH_S = 6 * 3600
 
 
 def data_dir() -> Path:
-    """Where the Numenta Anomaly Benchmark's series lie: $STRANDLINE_TEST_DATA, or shared/data beside the checkout."""
+    """Return the directory of the Numenta Anomaly Benchmark's series: $STRANDLINE_TEST_DATA, or shared/data near the
+    checkout."""
     beside = Path(__file__).parents[3] / "shared" / "data"
     return Path(os.environ.get("STRANDLINE_TEST_DATA", beside)) / "nab"
 
@@ -82,14 +83,14 @@ def expected_results(times: Times) -> tuple[dict, dict]:
 
 
 def compare(documents: dict, expected: dict, size: timedelta, stage: str) -> list[str]:
-    """What is missing, extra or different, as sentences; empty when the index is right."""
+    """Return what is missing, extra or different, as sentences. Empty if the index is right."""
     findings = []
     found = {}
     for identity, document in documents.items():
         end = datetime.fromisoformat(document["@timestamp"])
         key = (document["device"], end)
         if key in found:
-            findings.append(f"{key} stands twice, as {identity}")
+            findings.append(f"{key} exists twice, as {identity}")
         found[key] = document
         if (
             datetime.fromisoformat(document["window"]["start"]) != end - size
@@ -246,8 +247,11 @@ BROKEN = [
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_shuffled_with_broken_lines_and_three_restarts_the_index_is_the_same(platform):
-    """Shuffled within the allowed delay, 1 % broken lines among them, and the job stopped and started three times in the
-    middle: the same documents, and each broken line in the dead-letter stream, byte for byte."""
+    """The index has the same documents after a shuffle, with broken lines and three restarts.
+
+    The lines are shuffled within the allowed delay, 1 % of them are broken, and the job is stopped and started three
+    times. Each broken line is in the dead-letter stream, byte for byte.
+    """
     shuffle = random.Random(7)
     platform.apply(pipeline_text("nabs"))
     keyed = []

@@ -1,4 +1,4 @@
-"""What a run finds of results that its ledger can't know: in real topics and in a real index."""
+"""A run finds results that its ledger can't know, in real topics and in a real index."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_last_records_are_found_behind_other_records_and_aborted_ones(kafka:
     write("other", 700, commits=True)
     write("power", 900, commits=False)
     assert found(0) == [b"0", b"1", b"2"]
-    assert found(3) == [], "only what stands after the checkpoint"
+    assert found(3) == [], "only results after the checkpoint"
     assert last_records(kafka, LogIndex(kafka), "no-such-topic", {}, is_of_job) == []
 
 

@@ -1,5 +1,7 @@
-"""`spark.read.format("strandline")` over a job with two versions of its stream's document, late and broken records: what it gives
-is what the log, the ledger and the index hold. And the example of docs/notebook.md runs."""
+"""`spark.read.format("strandline")` over a job with two versions of its stream's document, late and broken records.
+
+It gives what the log, the ledger and the index contain. The example of docs/notebook.md runs too.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,7 @@ def test_what_spark_reads_is_what_log_ledger_and_index_hold(lab: AuditLab) -> No
     assert len(raw) == len(log) == 6_000
     assert {(one.partition, one.offset): bytes(one.value) for one in raw} == log
 
-    # By the present document, all that can be decoded, late or not; the broken ones beside it, with their bytes.
+    # With the current document: all decodable records, late or not, and the broken ones with their bytes.
     rows = read(lab, stream=STREAM).collect()
     assert Counter(one.strandline_reason for one in rows) == {None: 5_880, "decode": 120}
     for one in rows:
@@ -99,7 +101,7 @@ def test_what_spark_reads_is_what_log_ledger_and_index_hold(lab: AuditLab) -> No
     after = read(lab, stream=STREAM, from_=str(round(middle_ms)), mode="dropmalformed").count()
     assert before + after == 5_880 and min(before, after) > 0
 
-    # By slices: as the job has read and judged them.
+    # By slices: as the job has read, accepted and rejected them.
     judged = read(lab, job=NAME).collect()
     totals: Counter[str] = Counter()
     for checkpoint in lab.ledger.checkpoints(NAME, limit=1_000):

@@ -1,4 +1,4 @@
-"""Windows while they are open, in the index beside their results: real Kafka, Elasticsearch, Spark and ledger."""
+"""Windows while they are open, in an index near their results: real Kafka, Elasticsearch, Spark and ledger."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lines(minute: int, count: int) -> list[bytes]:
 
 
 def shown(lab: AuditLab, name: str) -> dict[Any, tuple[int, int]]:
-    """Of each open window (minute, device) what is shown."""
+    """Return what is shown of each open window (minute, device)."""
     lab.index.post(f"/{name}.open/_refresh")
     hits = lab.index.post(f"/{name}.open/_search", json={"size": 100}).json().get("hits", {}).get("hits", [])
     sources = [hit["_source"] for hit in hits]

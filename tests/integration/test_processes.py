@@ -161,7 +161,7 @@ def test_down_stops_the_runners_after_their_control_service(pids: PidFile, tmp_p
 
 @pytest.mark.parametrize("is_ours", [True, False], ids=["of this directory", "of another"])
 def test_down_stops_an_elasticsearch_that_was_never_recorded(pids: PidFile, tmp_path: Path, is_ours: bool) -> None:
-    """Its `up` was killed just after the launcher had put it into the background."""
+    """The `up` was killed just after the launcher had put it into the background."""
     StackAddresses.of(tmp_path, 0).write()
     directory = tmp_path / "elasticsearch"
     directory.mkdir()

@@ -1,5 +1,7 @@
-"""A million records without a window, to the index, to files and to PostgreSQL, through ten kills at any moment of a slice: each
-store holds exactly what the log leads to."""
+"""A million records without a window are written to the index, to files and to PostgreSQL, through ten kills.
+
+The kills are at any moment of a slice. Each store contains exactly what the log leads to.
+"""
 
 from __future__ import annotations
 

@@ -62,13 +62,13 @@ BAD = {
 }
 LATE = record(BASE_MS + 30_000, power=7)
 LATE_LARGEST = record(BASE_MS + 30_000, device="d" * (LARGEST - len(record(BASE_MS + 30_000, device=""))))
-"""Its key, too, is as long as a key can be."""
+"""The largest record, with the longest key."""
 LARGER = bytes(5 * LARGEST)
 """No gateway takes it."""
 
 
 def write_directly(platform, stream: str, value: bytes) -> None:
-    """As somebody who raised the topic's limit and has a producer of their own."""
+    """Write directly, with another producer and a higher limit of the topic."""
     bootstrap, limit = platform.stack.addresses.kafka_bootstrap, str(2 * len(value))
     assert len(value) > record_batch_bytes_max(LARGEST)
     KafkaAdmin(bootstrap, timeout_s=30, changes_topics=True).change_config(stream, {"max.message.bytes": limit})

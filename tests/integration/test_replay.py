@@ -1,4 +1,4 @@
-"""A job ends before it emits anything where its log or stream is not what it has read. Real Kafka, Elasticsearch and Spark."""
+"""A job ends before it emits anything if its log or stream has changed. Real Kafka, Elasticsearch and Spark."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ steps:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_job_that_meets_a_hole_fails_and_goes_on_as_the_error_says(audit_lab: AuditLab) -> None:
-    """The topic was compacted before it became a stream. Of the results that the hole would make wrong none is there."""
+    """The topic was compacted before it became a stream. No result that the hole would falsify exists."""
     lab, topic = audit_lab, f"{HOLED}-readings"
     admin = KafkaAdmin(lab.settings.kafka_bootstrap, timeout_s=30, changes_topics=True)
     compaction = {"cleanup.policy": "compact", "segment.ms": "50", "min.cleanable.dirty.ratio": "0.01"}

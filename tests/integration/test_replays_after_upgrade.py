@@ -1,4 +1,4 @@
-"""An upgrade mends an expression, then the dead letters are put back: each record counts once."""
+"""An upgrade corrects an expression, then the dead letters are replayed: each record counts once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ DIVIDED, ADDED = "power / rated", "power / (power + rated + 1)"
 
 
 def lines(count: int, first: int) -> list[bytes]:
-    """In order. Of each ten, one divides by zero, every other one of them by the mended expression, too; and one is broken."""
+    """Return records in order.
+
+    Of ten, one divides by zero, and one is broken. Every second division also fails after the upgrade.
+    """
     made = []
     for number in range(first, first + count):
         rated, power = (0, -1 if number % 20 == 3 else 1) if number % 10 == 3 else (2, 6)
@@ -51,7 +54,7 @@ def test_a_record_that_the_upgrade_has_counted_is_not_put_back(audit_lab: AuditL
     def replay(*, dry_run: bool) -> ReplayReport:
         return letters.replay(NAME, LetterFilter(), -1, None, again=False, dry_run=dry_run)
 
-    # 400 s of records, of which 280 s are past: four windows are closed, and what came in the last 120 s is not late yet.
+    # 400 s of records, of which 280 s are past: four windows are closed, and the last 120 s are not late yet.
     lab.apply(DOCUMENTS.format(load=DIVIDED))
     lab.send(STREAM, lines(4_000, 0))
     with lab.running(NAME, STREAM):
@@ -63,7 +66,7 @@ def test_a_record_that_the_upgrade_has_counted_is_not_put_back(audit_lab: AuditL
     with lab.running(NAME, STREAM):
         pass
     done = replay(dry_run=False)
-    # 80 of the 160 in open windows can be used now. What was replayed beside them may be left out, too: it would be late.
+    # 80 of the 160 in open windows can be used now. Other replayed letters can be left out too: they would be late.
     assert before.left_out == done.left_out and set(done.left_out) == {"counted"}
     assert done.left_out["counted"] >= 80
     # Closed windows are closed; of the new version's own letters nothing has been read again.

@@ -1,6 +1,8 @@
-"""A job that joins windows of two streams, and each record with the latest setting and the latest window before it: each joined
-row once, through a kill and a backfill. Real Kafka, Elasticsearch, Spark and ledger. What must be there is worked out here, and
-by the audit."""
+"""A job joins windows of two streams, and each record with the latest setting and the latest window before it.
+
+Each joined row exists once, through a kill and a backfill. Real Kafka, Elasticsearch, Spark and ledger. The expected
+results are computed here, and by the audit.
+"""
 
 from __future__ import annotations
 

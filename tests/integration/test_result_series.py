@@ -23,7 +23,7 @@ Point = tuple[int, str, float]
 
 @pytest.fixture(scope="module")
 def index(elasticsearch: str) -> Iterator[tuple[str, str, list[Point]]]:
-    """The store, an index with results of twelve devices, and what they are: (window start, device, load)."""
+    """Yield the store, an index with results of twelve devices, and these results: (window start, device, load)."""
     name, chance = f"series-{uuid.uuid4().hex[:8]}", random.Random(5)
     shape = DocumentShape(name, "job", "stage", 1, (("device", "string"),), (("load", "double"),))
     points = [

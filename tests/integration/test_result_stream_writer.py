@@ -34,7 +34,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 
 class Stage:
-    """A stage that emits to one stream; `epoch` is the job's present run."""
+    """A stage that emits to one stream. `epoch` is the job's current run."""
 
     def __init__(self, kafka: str, name: str) -> None:
         make_topic(kafka, name, PARTITIONS)
@@ -61,7 +61,7 @@ class Stage:
         return writer.write_batches([stage_batch(FIELDS, rows, starts_ms=starts_ms)], epoch, emission)
 
     def write_random(self, characters: int) -> WriteReport:
-        """One result that can't be compressed: its key is so long, and stands in the result as well."""
+        """Write one result that can't be compressed. Its key has this length, and is in the result too."""
         device = "".join(random.Random(1).choices(LETTERS, k=characters))
         writer = ResultStreamWriter(self.stream, self.place(0), self.require_present)
         return writer.write_batches([stage_batch(FIELDS, [(device, 1)])], 1, 1)
@@ -81,7 +81,10 @@ class Stage:
         return sorted((result_header(m, "strandline-emission"), (m.key() or b"").decode()) for m in self.messages())
 
     def killed_after(self, devices: str, slot: int, *, has_committed: bool) -> Producer:
-        """What an attempt wrote that then was killed. Keep it: it must not end its transaction by being forgotten."""
+        """Return the producer of an attempt that was killed.
+
+        Keep it: if it is garbage-collected, its transaction ends.
+        """
         writer = ResultStreamWriter(self.stream, self.place(slot), self.require_present)
         producer = fence_producer(self.kafka, *self.slot(slot))
         batch = stage_batch(
@@ -153,7 +156,7 @@ def test_twice_is_once(kafka: str) -> None:
     promise="each-result-exists-once-with-the-right-value",
 )
 def test_another_value_under_the_same_id_is_an_alarm_and_writes_nothing(kafka: str) -> None:
-    """Also where results of other slots stand between those that are compared."""
+    """Also if results of other slots are between those that are compared."""
     stage = Stage(kafka, "results-diverging")
     stage.write("abc")
     stage.write("def", slot=1)
@@ -209,7 +212,7 @@ def test_an_attempt_that_was_killed_after_its_commit_is_found(kafka: str) -> Non
 
 @pytest.mark.guarantee("G72")
 def test_what_stands_behind_another_slots_open_transaction_is_found(kafka: str) -> None:
-    """It waits until that slot is taken over too: before, nobody can know what is there."""
+    """The reader waits until that slot is taken over too: before, its outcome is unknown."""
     stage = Stage(kafka, "results-open")
     killed = [
         stage.killed_after("abc", 0, has_committed=False),

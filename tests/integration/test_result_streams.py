@@ -1,5 +1,7 @@
-"""A cascade over two jobs: what the first emits to a stream is there once, and the second makes the right results of it,
-whoever is killed and between whichever steps."""
+"""A cascade over two jobs: the first emits each result to a stream once, and the second computes from it correctly.
+
+This is so for any kills, between any steps.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,10 @@ class Cascade:
         ).apply(documents.encode(), "cascade.yaml")
 
     def send(self, count: int) -> None:
-        """In order but for 2 s; of each hundred, five are late. In many log times, so that slices can be cut between."""
+        """Send records in order with 2 s of disorder. Of 100, five are late.
+
+        They have many log times, so that slices can be cut between them.
+        """
         chance = random.Random(self.sent)
         for number in range(self.sent, self.sent + count):
             late_ms = 150_000 if number > 300 and chance.random() < 0.05 else 0

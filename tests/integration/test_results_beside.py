@@ -1,6 +1,8 @@
-"""A job that reads what another one emits beside a stream of measurements: each measurement with the right results, through a
-kill and a backfill, however far the other job is. Real Kafka, Elasticsearch, Spark and ledger. What must be there is worked out
-here, and by the audit."""
+"""A job reads what another one emits, together with a stream of measurements.
+
+Each measurement gets the right results, through a kill and a backfill, for any progress of the other job. Real Kafka,
+Elasticsearch, Spark and ledger. The expected results are computed here, and by the audit.
+"""
 
 from __future__ import annotations
 

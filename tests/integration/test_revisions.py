@@ -52,9 +52,12 @@ def encoded(records: list[dict[str, Any]]) -> list[bytes]:
 
 
 def wanted(lab: AuditLab, records: list[dict[str, Any]], revised_after_ms: int) -> tuple[dict[Window, Any], int]:
-    """(n, kwh, revision) of each window, and how many records are left out, by a loop over the log; each record judged by the
-    watermark that its slice has recorded. `revised_after_ms`: windows that end up to there take no late record of the second
-    version's slices."""
+    """Return (n, kwh, revision) of each window, and the number of records that are left out.
+
+    Computed by a loop over the log, which compares each record with the watermark of its slice.
+
+    `revised_after_ms`: windows that end until then take no late record of the second version's slices.
+    """
     found: defaultdict[Window, list[int]] = defaultdict(lambda: [0, 0, 0])
     left_out = 0
     rows = lab.slices(NAME)
@@ -75,7 +78,10 @@ def wanted(lab: AuditLab, records: list[dict[str, Any]], revised_after_ms: int) 
 
 
 def closed(lab: AuditLab, records: list[dict[str, Any]]) -> tuple[dict[Window, Any], int, int]:
-    """Of the first version: what `wanted` says of the windows that are closed; up to where they are; how many are left out."""
+    """Return for the first version:
+
+    `wanted` for the closed windows, the end of the last one, and the number left out.
+    """
     checkpoint = lab.ledger.last_checkpoint(NAME)
     assert checkpoint is not None and checkpoint.closes_ms is not None
     expected, left_out = wanted(lab, records, 0)
@@ -115,7 +121,7 @@ def test_late_records_revise_results_once_through_a_kill_a_backfill_and_an_upgra
     lab.run_killed_at(NAME, "commit.before_checkpoint")
     interrupted = held(lab)
     assert any(interrupted[window][2] > emitted[window][2] for window in emitted), (
-        "killed when results were revised, and nobody knows it"
+        "killed when results were revised, before this is recorded"
     )
     with lab.running(NAME, STREAM):
         pass

@@ -1,7 +1,7 @@
-"""Results are a function of log and slices: neither how many partitions Spark shuffles over nor restarts change a digit.
+"""Results are a function of log and slices: no digit depends on the number of Spark's partitions, or on restarts.
 
-One log; a job cuts it into slices, and further jobs are given the same slices: whenever one of them commits a slice, a
-trigger in the ledger's database plans the next one as it was cut the first time.
+One log. A job cuts it into slices, and further jobs get the same slices. Whenever one of them commits a slice, a trigger in
+the ledger's database plans the next one as it was cut the first time.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ steps:
 
 
 def records() -> list[bytes]:
-    """In order of time but for 3 s of disorder; of every hundred five are late and two broken."""
+    """Return readings in order of time, with 3 s of disorder. Of 100, five are late and two broken."""
     chance = random.Random(4)
     lines = []
     for number in range(RECORDS):
@@ -109,7 +109,7 @@ def run_to_the_end(
     restarts: int = 0,
     slice_tasks: str = "spread",
 ) -> None:
-    """Drain the job. `restarts`: so often its runner is stopped on the way, wherever it is just then."""
+    """Drain the job. `restarts`: how often its runner is stopped before the end, at any point."""
     settings = lab.settings.model_copy(update={"slice_rows_max": slice_records, "slice_tasks": slice_tasks})
     lab.spark.conf.set("spark.sql.shuffle.partitions", str(shuffle_partitions))
     lab.ledger.set_desired(job, Desired.DRAINED)
@@ -159,7 +159,7 @@ def give_slices_of(lab: AuditLab, cut_first: str, job: str) -> None:
 
 
 def digest(lab: AuditLab, job: str) -> str:
-    """Of all documents of the job, without what names the job, the version and the run."""
+    """Return a digest of all documents of the job, without what names the job, the version and the run."""
     documents = []
     for stage in ("tens", "halves", "minute"):
         for document in lab.documents(f"{job}-{stage}").values():

@@ -1,5 +1,7 @@
-"""Records that name schemas of a registry, through the whole platform: a registry that is away is waited for, and what it gave
-once is enough for ever."""
+"""Records that name schemas of a registry, through the whole platform.
+
+The platform waits for an unavailable registry, and an answer of the registry is used permanently.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ FIRST = {
         {"name": "celsius", "type": "double"},
     ],
 }
-# The same fields in another order, in another unit and beside another one: read as the first, it would be something else.
+# The same fields in another order, with another unit and another field. Read with the first schema, it gives other
+# values.
 SECOND = {
     "type": "record",
     "name": "Boiler",

@@ -1,7 +1,9 @@
-"""A stream's document changes again and again while its job runs: each record is decoded by the version of its slice, for ever.
+"""A stream's document changes again and again while its job runs.
 
-Which records a version takes is known here from the records that were sent; which slice holds a record, and by which version it
-goes, from the ledger. Nothing is shared with the platform's decoder.
+Each record is decoded by the version of its slice, now and in every replay.
+
+Which records a version accepts is known here from the records that were sent. The slice of a record, and its version,
+are read from the ledger. Nothing is shared with the platform's decoder.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ BASE_MS = 1_700_000_000_000 // 60_000 * 60_000
 
 
 def schema(version: int) -> dict[str, Any]:
-    """Of this version, counted from 1."""
+    """Return the schema of this version, counted from 1."""
     fields = dict(FIELDS)
     for change in CHANGES[: version - 1]:
         fields |= change
@@ -70,7 +72,7 @@ def record(number: int) -> dict[str, Any]:
 
 
 def is_taken(value: dict[str, Any], version: int) -> bool:
-    """Whether this version of the schema takes the record."""
+    """Return whether this version of the schema accepts the record."""
     fields = {name: {"type": one} if isinstance(one, str) else one for name, one in schema(version).items()}
     level, of_level, probe = value["level"], fields["level"]["type"], fields["probe"]
     if of_level == "integer" and level >= 2**31:
@@ -110,7 +112,7 @@ class Story:
             os.kill(run.pid, signal.SIGKILL)
 
     def wait_until_at_work(self, version: int) -> None:
-        """Until slices that go by this version have closed a window."""
+        """Wait until slices that use this version have closed a window."""
 
         def is_at_work(state: dict[str, Any]) -> bool:
             found = [one for one in self.slices() if one.stream_versions == {self.stream: version}]
@@ -159,13 +161,13 @@ def test_the_document_changes_under_load_and_no_record_is_decoded_by_another_ver
 
 
 def wrong(story: Story) -> list[str]:
-    """What is not as the slices' versions say, as sentences."""
+    """Return each deviation from the versions of the slices, as a sentence."""
     slices = story.slices()
     versions = [one.stream_versions[story.stream] for one in slices]
-    findings = [] if versions == sorted(versions) else ["a slice goes by an older version than the one before it"]
+    findings = [] if versions == sorted(versions) else ["a slice uses an older version than the one before it"]
     for version, ends in story.ends_when_applied.items():
         findings += [
-            f"slice {one.number} goes by version {one.stream_versions} and holds records from after version {version}"
+            f"slice {one.number} uses version {one.stream_versions} and holds records from after version {version}"
             for one in slices
             if one.stream_versions[story.stream] < version
             and any(one.offsets[story.stream][partition] > end for partition, end in ends.items())

@@ -126,8 +126,11 @@ def test_kafka_takes_a_certificate_or_a_token_instead_of_a_password(secured, mon
 @pytest.mark.guarantee("G421")
 @pytest.mark.long
 def test_elasticsearch_takes_an_api_key_and_asks_for_a_certificate(tmp_path, monkeypatch):
-    """A node that wants a certificate of every client: with one, and an API key that has the rights of docs/security.md, a
-    template, an index and documents are made; without either, one sentence says what is missing."""
+    """A node requires a certificate of every client.
+
+    With one, and an API key that has the rights of docs/security.md, a template, an index and documents are made.
+    Without either, one sentence says what is missing.
+    """
     if shutil.which("javac") is None:
         pytest.skip("without a Java compiler the embedded Elasticsearch can make no API keys; install a JDK")
     made = make_dev_certificates(tmp_path / "certs")
@@ -291,7 +294,7 @@ def running(
 
 
 def publish(secured: Secured, records: list[dict[str, Any]]) -> None:
-    """Publish to the broker with QoS 1, each again until somebody has subscribed to it."""
+    """Publish to the broker with QoS 1, each record again until a client has subscribed to it."""
     reasons: dict[int, str] = {}
     host, port = secured.environment["STRANDLINE_MQTT_URL"].removeprefix("mqtts://").split(":")
     client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
@@ -317,8 +320,11 @@ def publish(secured: Secured, records: list[dict[str, Any]]) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_job_runs_on_servers_that_all_ask_for_tls_and_a_login(secured, tmp_path, monkeypatch):
-    """Two windows; records in by HTTPS and by MQTT over TLS; the results right in the index and in a stream; an audit without a
-    difference; and none of the secrets in a log, a status, a metric or the arguments of a process."""
+    """Two windows over records that are sent by HTTPS and by MQTT over TLS.
+
+    The results are right in the index and in a stream, and an audit finds no difference. No secret is in a log, a
+    status, a metric or the arguments of a process.
+    """
     settings = use(secured, monkeypatch)
     made = secured.certificates
     control_port, http_port, pages_port = free_ports(3)

@@ -124,7 +124,7 @@ def messages_of(bootstrap: str, topics: list[str]) -> Iterator[tuple[str, bytes]
 
 
 def mqtt_login(port: int, user: str, password: str) -> str:
-    """What the MQTT server says to a login."""
+    """Return the answer of the MQTT server to a login."""
     said: list[str] = []
     client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5, client_id="planted")
     client.username_pw_set(user, password)
@@ -222,7 +222,7 @@ class Deployment:
 
 
 def plant(secured: Secured) -> dict[str, str]:
-    """A secret for each setting that may hold one, and some besides; the secured servers know four of them."""
+    """Return a secret for each setting that can hold one, and some more. The secured servers know four of them."""
     names = {name for kind in all_settings() for name in secret_names(kind)}
     others = ("registry_password", "poll_file", "wrong_token", "wrong_password", "basic", "influx_password")
     planted = {name: new_secret(name) for name in sorted([*names, *others])}
@@ -239,11 +239,17 @@ def plant(secured: Secured) -> dict[str, str]:
 def test_a_secret_planted_in_every_setting_is_found_nowhere(
     secured: Secured, schema_registry: RegistryServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1. Plant: every setting that may hold a secret has one of its own; tokens, keys and passwords besides.
-    2. The doctor finds the secured servers well, all but the source of lookups, whose password is wrong; a stack comes up.
-    3. Everything is used, rightly and wrongly; a job runs.
+    """A secret that is planted in any setting is found nowhere.
+
+    1. Plant: every setting that can hold a secret has a different one. Also tokens, keys and passwords.
+
+    2. The doctor finds the secured servers well, except the source of lookups, whose password is wrong. A stack starts.
+
+    3. Everything is used, rightly and wrongly. A job runs.
+
     4. Wrong and malformed secrets are refused, each in a sentence that names its setting.
-    5. Look at all that was said and written: logs, states, metrics, answers, arguments, the ledger, records in Kafka.
+
+    5. Search all that was printed and written: logs, states, metrics, answers, arguments, the ledger, records in Kafka.
     """
     device = Device()
     stack = Deployment(secured, tmp_path, schema_registry.url, device)
@@ -287,7 +293,7 @@ def test_a_secret_planted_in_every_setting_is_found_nowhere(
 
 
 def use_everything(stack: Deployment) -> None:
-    """Each door, with the right secret and with a wrong one; then all that the stack shows of itself."""
+    """Use each gateway, with the right secret and with a wrong one; then all that the stack shows of itself."""
     planted, ports = stack.planted, stack.ports
     admin = (stack.data / "admin.token").read_text().strip()
     planted["local-admin"] = secret_of(admin)

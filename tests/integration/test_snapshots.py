@@ -95,7 +95,7 @@ class Work:
             pass
 
     def start(self) -> dict[str, Any]:
-        """How the newest run began."""
+        """Return the event of how the newest run started."""
         event = self.lab.ledger.last_event(JOB, "run_begins")
         assert event is not None
         return event.facts
@@ -106,7 +106,7 @@ class Work:
         ]
 
     def conflicts(self) -> int:
-        """How often a document was written that was there."""
+        """Return how often a document was written that already existed."""
         stats = self.lab.index.get(f"/{JOB}-*/_stats/indexing").json()["_all"]["primaries"]["indexing"]
         return int(stats["index_failed"])
 
@@ -211,7 +211,10 @@ def test_a_torn_state_file_leads_to_a_rewind_in_the_same_process(work: Work, how
 
 @pytest.mark.guarantee("G91")
 def test_a_log_that_names_another_slice_leads_to_a_rewind(work: Work) -> None:
-    """It still can be read, and fits the ledger; going on from it would put a slice into the state twice."""
+    """The log is still readable, and agrees with the ledger.
+
+    Continuing from it would add a slice to the state twice.
+    """
     last = max((newest(work) / "offsets").glob("[0-9]*"), key=lambda one: int(one.name))
     text = last.read_text()
     number = json.loads(text.splitlines()[-1])["slice"]

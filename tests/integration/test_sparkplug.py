@@ -26,7 +26,7 @@ def test_aliases_mean_what_the_birth_before_them_says_wherever_reading_begins(au
     nodes = [EdgeNode(f"n{number}", chance) for number in range(6)]
     floor = Floor(chance, (int(time.time()) - 900) * 1_000 // 60_000 * 60_000, nodes)
 
-    # Before its birth, nobody knows what a node says.
+    # The values of a node are unknown before its birth.
     send(lab, iter([(nodes[0], topic("NDATA", "n0"), payload(metric("x", 1.0, "Double"), seq=3))]))
     floor.letters["schema"] += 1
     send(lab, ((node, *one) for node in nodes for one in floor.births(node)))

@@ -34,7 +34,7 @@ PARTITIONS = 4
 
 
 class Sender:
-    """A process of tests/support/spool_sender.py, and what it has said."""
+    """A process of tests/support/spool_sender.py, and its output."""
 
     def __init__(self, kafka, topic, data_dir, first=0, pause_s=0.002):
         self.log = (data_dir / "sender.log").open("a")

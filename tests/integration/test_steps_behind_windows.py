@@ -37,14 +37,17 @@ steps:
     emit: [{{elasticsearch: {NAME}-all}}]
 """
 SIZES = {"d1": 1, "d2": 2, "d3": 3, "d4": 4, "large": 2}
-"""Device -> its records in each ten seconds. The `derive` fails for two, the `where` for three, a sum for the large one; of the
-north site ten are left in ten seconds, so the second `where` fails for each of its minutes, too."""
+"""Device -> its records in ten seconds.
+
+The `derive` fails for two records, the `where` for three, a sum for the large device. The north site has ten records
+left in ten seconds, so the second `where` fails for each of its minutes too.
+"""
 TENS = 60
 KILLED_AT = ("slice.written", "commit.before_checkpoint", "checkpoint.committed")
 
 
 def readings(first: int, last: int) -> list[bytes]:
-    """Of so many ten seconds; four and one times four records of the north, and what else there is of the south."""
+    """Return the records of some ten-second windows: four and four records of the north, and the rest of the south."""
     found = []
     for ten in range(first, last):
         devices = [(device, "south", count) for device, count in SIZES.items()]
@@ -59,7 +62,7 @@ def readings(first: int, last: int) -> list[bytes]:
 
 
 def letters(lab: AuditLab) -> Counter[tuple[str, str]]:
-    """(step, what stands before the document's id) of each dead letter. Each is there once."""
+    """Return (step, start of the document's id) of each dead letter. Each is there once."""
     bootstrap = lab.settings.kafka_bootstrap
     messages = read_messages(bootstrap, f"{NAME}.dead-letter", 1, isolation="read_committed")
     keys = [message.key() for message in messages]

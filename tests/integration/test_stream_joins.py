@@ -57,8 +57,11 @@ def orders(first: int, last: int) -> list[dict[str, Any]]:
 
 
 def parcels(first: int, last: int) -> list[dict[str, Any]]:
-    """Of every third order none, of every third one after 5 s, of every third one after 3 s and one that is too late; now and
-    then one of no order."""
+    """Return the parcels of the orders.
+
+    Every third order has none, every third one has one after 5 s, every third one has one after 3 s and one that is too
+    late. Some parcels have no order.
+    """
     found: list[dict[str, Any]] = []
     for n in range(first, last):
         times_ms = [BASE_MS + n * 1_000 + later_ms for later_ms in ([], [5_000], [3_000, 11_000])[n % 3]]
@@ -69,7 +72,7 @@ def parcels(first: int, last: int) -> list[dict[str, Any]]:
 
 
 def lines_of(rows: list[dict[str, Any]]) -> list[bytes]:
-    """As they are sent: the time of a parcel as text."""
+    """Return the rows as they are sent: the time of a parcel as text."""
     sent = []
     for one in rows:
         row = dict(one)

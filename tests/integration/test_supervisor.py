@@ -186,7 +186,7 @@ def test_job_fails_after_deaths_without_progress_until_a_person_starts_it(stage:
 
 @pytest.mark.guarantee("G77")
 def test_a_runner_that_is_killed_again_and_again_fails_the_job_with_that_cause(stage: Stage) -> None:
-    """As by the kernel for lack of memory. Meanwhile the status says how often it was."""
+    """The kernel kills it because of missing memory. Meanwhile the status shows how often."""
     stage.behave("starve")
     stage.supervise(pause_first_s=0.4)
     how_often = f"({DEATHS - 1} ends in a row without progress); the next starts in"
@@ -236,13 +236,13 @@ def test_what_is_away_outside_is_not_held_against_the_job(stage: Stage) -> None:
     promise="failures-are-reported-with-their-remedy",
 )
 def test_what_is_called_away_and_answers_fails_the_job_in_the_end(stage: Stage) -> None:
-    """As a record that Kafka refuses for its size, were it taken for an outage."""
+    """For example a record that Kafka refuses for its size, if this were treated as an outage."""
     stage.behave("away")
     stage.supervise(outside_answers=lambda: True, pause_first_s=0.001)
     failed = wait_until(lambda: stage.ledger.job(JOB), lambda job: job.state is JobState.FAILED, "failed", 180)
     assert failed.epoch == AWAYS
     assert f"ended {AWAYS} times without progress, although Kafka, Elasticsearch" in failed.message
-    assert "Kafka does not answer" in failed.message, "the cause, as the runner told it"
+    assert "Kafka does not answer" in failed.message, "the cause, as the runner reported it"
     assert f"strandline job start {JOB}" in failed.message
 
 
@@ -340,7 +340,7 @@ def test_close_ends_all_and_the_next_control_service_goes_on(stage: Stage) -> No
 
 
 def test_runners_left_over_are_ended_before_new_ones_start(stage: Stage) -> None:
-    """As after `kill -9` of the control service: its runner goes on, and a runner's child has even lost its parent."""
+    """After `kill -9` of the control service, its runner goes on, and a runner's child has even lost its parent."""
     stage.supervise()
     stage.wait_for(JobState.RUNNING)
     first = wait_until(stage.family, lambda pids: len(pids) == 2, "runner and child")
@@ -351,7 +351,7 @@ def test_runners_left_over_are_ended_before_new_ones_start(stage: Stage) -> None
 
 
 def test_a_silent_runner_is_replaced(stage: Stage) -> None:
-    """As one that is stopped: its process is there, and that says nothing."""
+    """The runner was stopped: its process exists, which proves nothing."""
     stage.behave("silent")
     stage.supervise(lease_s=2.0)
     stage.wait_for(JobState.RUNNING, lambda job: job.epoch == 1)
@@ -419,7 +419,7 @@ def test_a_job_that_was_taken_over_loses_its_runner_at_the_next_renewal(stage: S
     promise="one-leader-and-one-run-write",
 )
 def test_a_leader_that_was_replaced_moves_nothing_although_it_does_not_know_yet(stage: Stage) -> None:
-    """Its lease is long and its next renewal far: the ledger refuses its first move, and it lets go."""
+    """The lease is long and the next renewal far away: the ledger refuses the leader's first move, and it stops leading."""
     stage.behave("ignore")
     stage.supervise(lease_s=200.0)
     stage.wait_for(JobState.RUNNING)
@@ -433,7 +433,7 @@ def test_a_leader_that_was_replaced_moves_nothing_although_it_does_not_know_yet(
 
 
 def test_a_leader_that_was_replaced_ends_no_run_of_the_next_leader(stage: Stage) -> None:
-    """Whose runner, on another machine, has the same pid as the one that died here."""
+    """The other leader's runner, on another machine, has the same pid as the one that died here."""
     stage.behave("ignore")
     stage.supervise(lease_s=200.0)
     stage.wait_for(JobState.RUNNING)
@@ -477,7 +477,7 @@ def test_a_dead_standby_is_replaced_and_delays_nothing(stage: Stage, monkeypatch
 def test_a_standby_that_cannot_be_recorded_as_a_runner_is_ended_and_the_job_starts_without(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a full disk. The standby has its job by then."""
+    """The disk is full. The standby already has its job."""
     monkeypatch.setattr("strandline.services.supervision.standbys.CALM_S", 0.2)
     monkeypatch.setattr("strandline.services.supervision.supervisor.SETTLE_MAX_S", 0.0)
     stage.want(Desired.STOPPED)

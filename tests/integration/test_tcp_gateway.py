@@ -1,4 +1,4 @@
-"""The TCP gateway as a process, over a real Kafka: what it says is `ok` is in the log, byte for byte."""
+"""The TCP gateway as a process, over a real Kafka: each record that it answers with `ok` is in the log, byte for byte."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def private_gateway(kafka, tmp_path):
 
 
 class Sender:
-    """One connection, and what came back on it."""
+    """One connection, and its answers."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), DEADLINE_S)

@@ -1,5 +1,7 @@
-"""docs/tutorial.md and docs/tutorial-devices.md, typed as they stand there: every command, in order, each against a stack of its
-own. What can be tried without a stack is in tests/unit/test_tutorials.py."""
+"""The commands of docs/tutorial.md and docs/tutorial-devices.md, in order, each page with a separate stack.
+
+What can be tested without a stack is in tests/unit/test_tutorials.py.
+"""
 
 from __future__ import annotations
 

@@ -37,7 +37,10 @@ def send(port: int, *datagrams: bytes) -> None:
 
 
 def wait_until_counted(gateway: GatewayProcess, stream: str, records: int) -> dict[str, int]:
-    """The counters when so many records have arrived, none is in flight and none on disk: they always add up then."""
+    """Return the counters when `records` records have arrived, and none is in flight or on disk.
+
+    They always add up then.
+    """
     wait_until(
         lambda: (
             (c := gateway.counts(stream))["received"] + c["dropped"] >= records
@@ -139,7 +142,7 @@ def test_what_the_kernel_drops_is_counted_to_the_exact_number(kafka, tmp_path):
 
 @pytest.mark.guarantee("G420")
 def test_a_recorded_datagram_is_refused_after_the_gateway_was_killed(kafka, tmp_path):
-    """The documented example sends signed lines; then all is sent again, and forgeries beside it, before and after a kill."""
+    """The documented example sends signed lines. Then all is sent again with forgeries, before and after a kill."""
     gateway = GatewayProcess("udp", kafka, tmp_path, tokens_look_s=0.2, udp_signed_only=True, udp_host="0.0.0.0")
     try:
         open_to_all = gateway.register(is_open=False, udp={"port": free_port()})

@@ -84,7 +84,7 @@ def millis(timestamp: str) -> int:
 
 
 def check_stage(documents: dict, is_right, keys_of) -> list[str]:
-    """What is wrong with a stage's documents, as sentences."""
+    """Return what is wrong with a stage's documents, as sentences."""
     findings: list[str] = []
     versions: dict[int, int] = {}
     starts: dict[int, int] = {}

@@ -47,7 +47,7 @@ def _tables(database: Database) -> set[str]:
 
 
 def _definitions(database: Database) -> list[str]:
-    """What the database itself says that it holds, constraints included."""
+    """Return the definitions that the database itself reports, including constraints."""
     with database.reading("look at the schema") as connection:
         if database.is_sqlite:
             queries = ["SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"]
@@ -60,8 +60,8 @@ def _definitions(database: Database) -> list[str]:
                 f"SELECT concat_ws(' ', {columns}) FROM information_schema.columns WHERE table_schema = 'public'",
             ]
         found = [str(row[0]) for query in queries for row in connection.execute(sa.text(query))]
-    # Of a definition's clauses each database keeps its own order, and SQLite quotes what was renamed; what is compared is what
-    # they say.
+    # Each database has its own order of a definition's clauses, and SQLite quotes renamed names. So the sorted words of the
+    # clauses are compared, without quotes.
     clauses = (" ".join(sorted(text.translate(str.maketrans("\n\t,", "   ", '"')).split())) for text in found)
     return sorted(text for text in clauses if "alembic_version" not in text)
 

@@ -1,7 +1,10 @@
-"""Every aggregate, alone and together, with and without a filter: it is what a plain loop over the records computes, to the last
-bit whatever slices, buckets and chunks the log was cut into; in tumbling and sliding windows, and in a second one that regroups.
+"""Every aggregate, alone and with others, with and without a filter, gives what a plain loop over the records gives.
 
-The bounds are also tried when they are small, so that windows pass them."""
+The results are equal to the last bit, for any slices, buckets and chunks. They are checked for tumbling and sliding
+windows, and for a second window that regroups.
+
+The bounds are also tried with small values, so that windows exceed them.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ FILTERS: dict[str, Callable[[Record], bool]] = {
     "site is null or count < 0": lambda row: row.site is None or (row.count is not None and row.count < 0),
 }
 Rows = Sequence[Record]
-"""Of one window, in order: by partition, then as they came."""
+"""The records of one window, in order: by partition, then in the order of arrival."""
 
 
 def near_times(row: Record) -> Record:
@@ -416,7 +419,10 @@ def test_what_is_no_number_is_the_greatest() -> None:
 def test_lists_follow_from_the_values_of_a_group_and_not_from_its_pieces(
     function: Distinct | Cardinality | Percentile,
 ) -> None:
-    """Of three groups, values in random pieces, folded and merged in a random order: few and many, equal and distinct."""
+    """Three groups with values in random pieces, which are folded and merged in a random order.
+
+    Few and many, equal and distinct.
+    """
     random = np.random.default_rng(7)
     for _ in range(60):
         count, spread = random.integers(0, 30), random.choice([2, 5, 1_000])

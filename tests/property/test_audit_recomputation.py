@@ -1,8 +1,9 @@
-"""Two engines agree: what the audit computes with DuckDB from a log is what the operators computed slice by slice.
+"""Two engines agree: the audit computes with DuckDB from a log what the operators computed slice by slice.
 
-Random small logs and pipelines: tumbling and sliding windows, cascades, filters, derived values that fail, also behind a window
-before its emission, emissions of records, decimals, null keys, late and broken records. Doubles within a tolerance, since the
-audit adds them in no order; all else exactly.
+Random small logs and pipelines. They contain tumbling and sliding windows, cascades, filters, derived values that fail
+(also between a window and its emission), emissions of records, decimals, null keys, late records and broken records.
+
+Doubles are equal within a tolerance, because the audit adds them in no order. All else is equal.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ class Log:
     slices: list[tuple[dict[int, list[bytes]], int | None, int]]
 
     def pieces(self) -> Iterator[tuple[Piece, list[bytes], list[int]]]:
-        """What each slice holds of each partition, and the offsets."""
+        """Yield for each slice its records of each partition, and the offsets."""
         reached: dict[int, int] = defaultdict(int)
         for records, watermark_ms, _ in self.slices:
             for partition, lines in sorted(records.items()):
@@ -187,7 +188,7 @@ class Log:
 
 
 def some_log(random: Random, begins_ms: int = 0, longer: int = 1) -> Log:
-    """From this time on, and so many times as long."""
+    """Return a log that starts at `begins_ms` and lasts `longer` times as long."""
     width_ms = random.choice([15_000, 60_000, 150_000]) * longer
     slices: list[tuple[dict[int, list[bytes]], int | None, int]] = []
     watermark_ms = None
@@ -281,11 +282,11 @@ Results = dict[str, dict[tuple[Any, ...], dict[str, Any]]]
 Rejected = dict[str, str]
 """Key of a dead letter -> reason."""
 RecordDocuments = dict[str, bytes]
-"""Id of a record's document -> what it says."""
+"""Id of a record's document -> its content."""
 
 
 def by_operators(pipeline: CheckedPipeline, log: Log) -> tuple[Results, Rejected, RecordDocuments]:
-    """What the operators compute slice by slice, the dead letters of it, and the documents of records."""
+    """Return what the operators compute slice by slice, the resulting dead letters, and the documents of records."""
     records_emitted: RecordDocuments = {}
     cascade = Cascade(pipeline.stages, 1)
     decoder = decoder_of(decoding_of(pipeline, "").inputs[0])
@@ -338,7 +339,7 @@ def by_audit(
     patch: pytest.MonkeyPatch,
     computed: Sequence[Counter[str]] = (),
 ) -> tuple[Results, Rejected, RecordDocuments]:
-    """The same by the audit's tables and queries. `computed`: what `compute` has counted, where that is known."""
+    """Return the same from the tables and queries of the audit. `computed`: what `compute` has counted, if known."""
 
     latest: LatestEvents = {}
 
@@ -535,7 +536,7 @@ class Computed:
 
 
 def operated(pipeline: CheckedPipeline, log: Log) -> Computed:
-    """What a source task and one bucket compute, slice by slice."""
+    """Return what a source task and one bucket compute, slice by slice."""
     config = TaskConfig(
         decoding=decoding_of(pipeline, ""),
         stages=pipeline.stages,
@@ -580,7 +581,7 @@ def operated(pipeline: CheckedPipeline, log: Log) -> Computed:
 
 
 def audited(pipeline: CheckedPipeline, log: Log) -> Computed:
-    """What the audit computes."""
+    """Return what the audit computes."""
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         found: list[Recomputation] = []
         make = Recomputation.compute

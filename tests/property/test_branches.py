@@ -77,7 +77,7 @@ GRAPHS: dict[str, Steps] = {
 
 
 def text_of(rows: list[dict[str, Any]]) -> str:
-    """Every bit of the rows, but not where a step stands in its document."""
+    """Return every bit of the rows, without the position of a step in its document."""
     return re.sub(r"steps\[\d+\]", "steps[]", digest({"": rows}))
 
 

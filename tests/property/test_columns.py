@@ -1,5 +1,7 @@
-"""Records that are read at once, as columns, become what each becomes by its text: the same values to the last bit, the same
-rejects, whatever stands between them."""
+"""Records that are read together, as columns, become what each becomes when it is read alone.
+
+The values are equal to the last bit, and the rejects are equal, for any records between them.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +139,7 @@ def change_event(one: dict[str, Any]) -> bytes:
 
 
 def change_with_schema(one: dict[str, Any]) -> bytes:
-    """As the connector has written it whose converter adds the schema. The row before is there or not."""
+    """Return the row as the converter that adds the schema writes it. The row before can be missing."""
     fields = [{"type": "string", "optional": True, "field": f"column_{at}"} for at in range(7)]
     row = {name: value for name, value in one.items() if name != "spare"}
     source = {"table": "t", "snapshot": one["on"], "sequence": one["name"], "lsn": one["n"], "ts_ns": one["at"] * 10**6}
@@ -272,7 +274,7 @@ class Way:
         return count
 
     def _decoded(self, parts: list[Rows], log_ms: list[int], marks: Any) -> list[Any]:
-        """What becomes of all rows, and where they come from."""
+        """Return the outcome of all rows and their origins."""
         read: dict[str, list[Any]] = {}
         for rows in parts:
             decoded = self._decoder.decode(rows.texts, rows.of_each(log_ms), np.array(rows.of_each(marks)), 300_000)

@@ -128,7 +128,7 @@ def with_counts(checked: CheckedPipeline, random: Random) -> CheckedPipeline:
         for kind in ("tumbling", "session", "cumulative", "offset"):
             window.pop(kind, None)
         window["count"] = {"size": random.choice([1, 2, 9]), "max": random.choice(["7s", "30s", "2m"])}
-    for window in windows:  # so that what stands behind other windows fits them
+    for window in windows:  # so that the steps behind other windows fit them
         if "session" in window:
             window["session"] = {"gap": "121s", "max": "242s"}
     return check(PipelineSpec.from_document(document), STREAM)

@@ -1,4 +1,4 @@
-"""What a record becomes depends on nothing but itself, and the fast way and the exact way agree on it."""
+"""The outcome of a record depends only on the record, and the fast way and the exact way agree on it."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_the_fast_way_and_the_judge_agree(sent: list[Sent]) -> None:
         if isinstance(rejection, Rejection):
             assert outcome == (rejection.reason, rejection.message)
         else:
-            # What the judge cannot know: which field is the event time, and when the record came.
+            # The reference doesn't know which field is the event time, or when the record arrived.
             is_of_time = outcome[0] in ("future_event", "time_unit") or "is before 1970" in outcome[1]
             assert isinstance(outcome, str) or is_of_time
 
@@ -274,7 +274,7 @@ PER_SECOND = (1, 10**3, 10**6, 10**9)
 
 
 def is_in_another_unit(field: RecordField, value: Any) -> bool:
-    """Whether a whole number that is no time of years 1 to 9999 is one of 2010 to 2090 in another unit."""
+    """Return whether an integer that is no time of the years 1 to 9999 is a time of 2010 to 2090 in another unit."""
     if field.type != "timestamp" or not isinstance(value, Number) or not re.fullmatch(r"-?\d{1,30}", value.text):
         return False
     own = {"s": 1, "ms": 1000}[field.time_unit]

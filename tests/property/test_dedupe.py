@@ -191,7 +191,7 @@ class Found:
     results: dict[str, list[str]]
     """Stage -> its results, as text with every bit."""
     records: dict[str, set[tuple[int, int, int | None]]]
-    """Stage of records -> where those stand that it emits."""
+    """Stage of records -> positions of the records that it emits."""
     duplicates: int
 
 
@@ -202,7 +202,10 @@ def run(
     before_ms: int | None = None,
     replayed: int = 0,
 ) -> Found:
-    """What a job with some number of buckets computes, in chunks of some size. The first `replayed` slices emit no records."""
+    """Return what a job with some number of buckets computes, in chunks of some size.
+
+    The first `replayed` slices emit no records.
+    """
     buckets = random.randint(1, 4)
     config = TaskConfig(
         decoding=decoding_of(pipeline, ""),
@@ -285,7 +288,7 @@ def chunks_of(pipeline: CheckedPipeline, one: Slice, random: Random) -> Iterator
 
 
 def repeats_in(records: Sequence[Record], by: Sequence[str]) -> list[Record]:
-    """The definition, in so many words: one that stands before it in its partition is less than ten seconds away."""
+    """Return the records with an earlier one in their partition that is less than ten seconds away: the definition."""
     return [
         later
         for later in records
@@ -316,7 +319,7 @@ def in_slices(slices: Sequence[Slice], kept: Sequence[Record]) -> list[Slice]:
 
 
 def merged(slices: Sequence[Slice], random: Random) -> list[Slice]:
-    """The same log, in other slices: each record judged as it was."""
+    """Return the same log, cut into other slices. Each record is accepted or rejected as before."""
     found: list[Slice] = []
     for one in slices:
         if found and random.random() < 0.5:
@@ -342,7 +345,7 @@ def steps_of(name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]], lis
 
 
 COMES: dict[str, Callable[[Record], bool]] = {"two fields, and a regrouping": lambda record: record.value["count"] != 5}
-"""What comes to the dedupe, where that isn't all."""
+"""The records that reach the dedupe, if not all do."""
 
 
 @pytest.mark.guarantee(
@@ -355,10 +358,10 @@ COMES: dict[str, Callable[[Record], bool]] = {"two fields, and a regrouping": la
 @examples(6)
 @given(st.integers(0, 2**32))
 def test_results_are_those_of_the_log_without_its_repeats(name: str, seed: int) -> None:
-    """The same pipeline without the dedupe, over the log from which a plain reading has taken the repeats, gives the same bits.
+    """The pipeline without the dedupe, over the log from which a plain loop removed the repeats, gives the same bits.
 
-    Sums that are merged from parts of one key are added in the order of other buckets where there is no dedupe, so of these the
-    rest is compared.
+    Sums that are merged from parts of one key are added in the order of other buckets if there is no dedupe. For these,
+    only the rest is compared.
     """
     random = Random(seed)
     steps, plain, by = steps_of(name)
@@ -453,8 +456,11 @@ def assert_the_same_behind_a_rewind(
 @examples(60)
 @given(st.integers(0, 2**32))
 def test_the_operator_judges_as_the_definition_says_and_forgets_what_it_may(seed: int) -> None:
-    """Also where two values have one of their hashes in common, rows come far out of order, segments lie beside the state, and an
-    older state is taken again, as Spark may."""
+    """The operator finds repeats by the definition, and forgets all that it can forget.
+
+    Also if two values have a common hash, and if rows are far out of order. Also if segments exist next to the state,
+    and if an older state is loaded again, as Spark can do.
+    """
     random = Random(seed)
     count = 120
     ids = [random.randrange(8) for _ in range(count)]
@@ -532,7 +538,7 @@ def test_a_slice_writes_what_it_brings_however_much_is_remembered() -> None:
 
 
 def test_facts_know_nothing_of_repeats() -> None:
-    """They are counted where they are found: a replay compares what its source tasks read, not what it remembers."""
+    """Repeats are counted when they are found: a replay compares what its source tasks read, not what it remembers."""
     pipeline, slices = checked(PIPELINES["records alone"]), some_slices(Random(1))
     config = TaskConfig(
         decoding_of(pipeline, ""), (), (tuple(STREAM.types.items()),), (0,), False, False, None, pipeline.record_stages

@@ -1,5 +1,8 @@
-"""A run at the desk against a recomputation that shares no code with it, on generated pipelines and records: the same results,
-late records and dead letters; and the same to the last bit however the records are cut, and across restarts."""
+"""A run at the desk agrees with a recomputation that shares no code with it, on generated pipelines and records.
+
+The results, the late records and the dead letters are equal, and equal to the last bit for any slices and across
+restarts.
+"""
 
 from __future__ import annotations
 
@@ -150,12 +153,12 @@ def at_the_desk(case: Case, slice_records: int | None, restarts: tuple[int, ...]
 
 
 def bits(found: list[Outcome]) -> list[str]:
-    """All that came of it, in an order of its own, but for the number of the slice that closed a window."""
+    """Return all outcomes in a fixed order, without the number of the slice that closed a window."""
     return sorted(re.sub(r'"emission":\d+', "", str(one)) for one in found)
 
 
 def late_ones(case: Case) -> set[int]:
-    """Which lines are late, by what stands in docs/desk.md: each is judged by those before it, and log time is event time."""
+    """Return which lines are late by docs/desk.md: it depends on the lines before, and log time is event time."""
     reached: dict[int, int] = {}
     came: dict[int, int] = {}
     late: set[int] = set()

@@ -59,7 +59,7 @@ def stages(draw: st.DrawFn) -> tuple[DocumentShape, list[tuple[Any, ...]], list[
 
 
 def row_by_row(shape: DocumentShape, rows: list[tuple[Any, ...]], starts_ms: list[int]) -> Iterator[Document | Refused]:
-    """What documents are, without any haste."""
+    """Yield the documents, computed row by row."""
     for row, start_ms in zip(rows, starts_ms, strict=True):
         end_ms, problem = start_ms + 60_000, None
         stem = shape.emit_name if shape.generation == 1 else f"{shape.emit_name}.g{shape.generation}"

@@ -85,7 +85,7 @@ def test_rows_together_are_rows_one_by_one(seed: int) -> None:
 
 
 def test_rows_in_order_are_never_looked_at_one_by_one() -> None:
-    """But for the first of each partition."""
+    """Only the first row of each partition is looked at alone."""
     looked_at: list[int] = []
 
     class Counting(EventClock):

@@ -33,13 +33,13 @@ PARTITIONS = 4
 RECORDS_PER_S = 60_000
 EVENT_STEP_MS = 5
 BATCH_MAX_MS = 330
-"""For so long a producer collects what it sends to a partition at once, at most: 99 s of event time."""
+"""Longest time for which a producer collects records of one partition. It is 99 s of event time."""
 DELAY_MS = 10_000
 
 
 @dataclass
 class FilledTopic(OneByOne):
-    """What the planner asks of `LogIndex`, at the moment `now_ms`. Log times and event times are arrays by partition."""
+    """Double of `LogIndex` at the moment `now_ms`. Log times and event times are arrays by partition."""
 
     log_ms: list[np.ndarray]
     event_ms: list[np.ndarray]

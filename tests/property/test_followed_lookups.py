@@ -1,5 +1,7 @@
-"""A lookup that follows a stream: in whatever pieces the stream is read, its rows are what a plain reading of the records up to
-there gives; and a version, once it is recorded, gives them for ever."""
+"""The rows of a lookup that follows a stream equal those of a plain loop over the records up to the same point.
+
+This is so for any pieces in which the stream is read, and a recorded version always gives the same rows.
+"""
 
 from __future__ import annotations
 
@@ -174,5 +176,5 @@ def test_rows_are_what_a_plain_reading_gives_in_whatever_pieces_the_stream_is_re
         read = SourceReader(ledger, log, dict).read_on(ledger.lookup("devices"), claimed.position)
         assert read.packed is None or read.rows == len(world.expected(read.position["registry"])[0])  # type: ignore[index]
         ledger.record_lookup_rows("devices", claimed.claim, read, 0)
-    assert {version: world.rows_of(version) for version in seen} == seen, "and each version stays what it was"
+    assert {version: world.rows_of(version) for version in seen} == seen, "and no version changes"
     ledger.close()

@@ -125,7 +125,7 @@ GOOD: dict[str, tuple[dict[str, Any], bytes]] = {
 
 
 class Format:
-    """What becomes of records of one format."""
+    """One format, and the expected outcomes of its records."""
 
     def __init__(self, name: str) -> None:
         document, self.good = GOOD[name]
@@ -265,7 +265,10 @@ def test_by_the_clock(name: str) -> None:
 
 
 def test_messages_of_sparkplug_by_the_clock() -> None:
-    """What one says depends on those before it; but what is no payload changes nothing, and whatever was declared can be kept."""
+    """The outcome of a message depends on those before it, but an invalid payload changes nothing.
+
+    All that was declared can be kept.
+    """
     chance = random.Random(os.environ.get("STRANDLINE_FUZZ_SEED", "1"))
     ends_s = time.monotonic() + float(os.environ.get("STRANDLINE_FUZZ_S", "0"))
     reader, births = MessageReader(Sessions()), dict[str, Birth]()

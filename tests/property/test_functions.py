@@ -164,7 +164,7 @@ def months_later(time: int, count: int) -> int | None:
 
 
 def months_between(start: int, end: int) -> int:
-    """As `java.time` counts: of whole days, those with more of the clock left out."""
+    """Count as `java.time` does: entire days, without those that have more of the clock."""
     first, last = start // DAY_US, end // DAY_US
     if last > first and end % DAY_US < start % DAY_US:
         last -= 1

@@ -1,5 +1,8 @@
-"""A pipeline that reads several streams: its results are those of an independent computation, to the last bit, however the log is
-cut into slices, chunks and buckets, and behind a restart; a branch over one stream gives what a job over it alone gives."""
+"""The results of a pipeline that reads several streams equal those of an independent computation, to the last bit.
+
+This is so for any slices, chunks and buckets, and after a restart. A branch over one stream gives the results of a job
+that reads this stream alone.
+"""
 
 from __future__ import annotations
 
@@ -272,7 +275,10 @@ def chunks_of(
 def by_buckets(
     pipeline: CheckedPipeline, records: Sequence[Sent], random: Random, buckets: int
 ) -> dict[str, list[Any]]:
-    """Stage -> results of windows, computed in so many buckets and in slices of any length; nothing is late."""
+    """Return stage -> results of windows, computed in `buckets` buckets and in slices of any length.
+
+    No record is late.
+    """
     task = SourceTask(task_config(pipeline, "", tuple(range(buckets))))
     cascade = Cascade(pipeline.stages, buckets)
     states: list[bytes | None] = [None] * buckets

@@ -81,7 +81,7 @@ class Row:
     at_us: int
     value: float | None
     log: tuple[int, ...]
-    """Where it stands: what counts among rows of one event time."""
+    """Position in the log, which sorts rows of one event time."""
 
 
 def some_log(random: Random) -> list[tuple[int, bytes]]:

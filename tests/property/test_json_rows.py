@@ -31,7 +31,7 @@ MISSING = object()
 
 
 class Pairs(list[tuple[str, Any]]):
-    """An object as it stands: with its names as often as they stand there."""
+    """An object with its names as they are written, including repeated ones."""
 
 
 SCALARS = st.sampled_from(["1", "2.50", "null", '"7"', '" 8 "', '"x"', "true", '"\\u0061"'])
@@ -84,7 +84,7 @@ def repeats(value: Any, names: set[str]) -> bool:
 
 
 def numbers(values: dict[str, Any]) -> dict[str, Any]:
-    """As text for c gives a number, where it is one."""
+    """Replace the text of c by the number that it gives, if any."""
     found = {name: value for name, value in values.items() if value is not MISSING}
     if isinstance(found.get("c"), str) and found["c"].strip() in ("7", "8"):
         found["c"] = int(found["c"])

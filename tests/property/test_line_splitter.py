@@ -16,7 +16,7 @@ BYTES = st.lists(st.sampled_from([b"a", b"bb", b"cccccc", b" ", b"\r", b"\n", b"
 
 
 def simply(data: bytes) -> list[bytes | None]:
-    """What is meant, told at once over the whole."""
+    """Return the expected lines, computed from all data at once."""
     lines: list[bytes | None] = []
     for part in data.split(b"\n"):
         line = part[:-1] if part.endswith(b"\r") else part

@@ -1,5 +1,8 @@
-"""Enriched records against a few lines of plain Python: rows that change between slices, and slices that are replayed in other
-batches. What a record gets follows from the version of its slice, to the last bit, whoever reads it with which others."""
+"""Enriched records agree with a few lines of plain Python.
+
+The rows change between slices, and slices are replayed in other batches. The values of a record follow from the version
+of its slice, to the last bit, for any reader and any other records in the batch.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ def lookup_of(dice: random.Random, key: list[str], rows_max: int) -> dict[str, A
     for _ in range(dice.randrange(rows_max)):
         row = {name: value_of(dice, name) for name in key}
         found[json.dumps(row)] = row | {"rated": dice.random() * 1e3, "note": dice.choice([None, "x", "y"])}
-    # Rows that nobody asks for, so that there are more of them than records at a time.
+    # Rows that no record needs, so that there are more rows than records in one call.
     extra = dice.choice([0, 0, 3_000])
     for number in range(extra):
         row = {"site": f"other{number}", "unit": 1_000 + number, "price": f"{10 + number % 90}.{number % 100:02}"}
@@ -208,7 +211,10 @@ class World:
         return records, rejected, letters, results
 
     def audited(self, directory: Path) -> tuple[Counter[str], set[Any]]:
-        """What an audit counts as rejected, and the dead letters that it asks for: it reads the slices in tasks of its own."""
+        """Return what an audit counts as rejected, and the dead letters that it expects.
+
+        It reads the slices in its own tasks.
+        """
         formats = StreamFormats(self.ledger, self.config.decoding.formats, self.config.decoding.lookups)
         compared = Table(directory / "compared", ROWS_SCHEMA)
         compared.create()

@@ -44,7 +44,7 @@ def message_properties(version, draw):
 
 @st.composite
 def conversations(draw):
-    """What a client sends from CONNECT on: the bytes, and the packets."""
+    """Draw what a client sends from CONNECT on: the bytes, and the packets."""
     version = draw(versions)
     sent, packets = [], []
     bytes_one, packet = draw(connects(version))

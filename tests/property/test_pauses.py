@@ -1,5 +1,7 @@
-"""A job that goes on after a pause, in which silence or a drain has closed its windows: a restart in it reads no more than what
-still counts, and changes nothing. At the desk, where a start is planned by the same arithmetic."""
+"""A restart after a pause, in which silence or a drain has closed the windows, reads only what still counts.
+
+It changes nothing. The test runs at the desk, where a start is planned with the same arithmetic.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Joins of windows' results: the same to the last bit in other slices, buckets and chunks, and behind a rewind; and against an
-oracle in plain Python, which joins the results that the windows emit."""
+"""Joins of windows' results are the same to the last bit in other slices, buckets and chunks, and after a rewind.
+
+They equal those of an oracle in plain Python, which joins the results that the windows emit.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""A pipeline over readings and what another job has made of them: however late its results come, in whatever slices, and behind
-restarts, a union and a join give what plain Python computes, and nothing is late."""
+"""A pipeline over readings and over results that another job computes from them.
+
+A union and a join give what plain Python computes, and no record is late: for any delay of the results, in any slices,
+and after restarts.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ def some_readings(random: Random, count: int) -> list[Reading]:
 
 
 def results_of(readings: Sequence[Reading]) -> list[Reading]:
-    """What the other job emits, by the ends of its windows."""
+    """Return what the other job emits, by the ends of its windows."""
     sums: dict[tuple[int, str], int] = defaultdict(int)
     for at_ms, meter, power in readings:
         sums[at_ms // TEN_MS * TEN_MS + TEN_MS, meter] += power

@@ -1,5 +1,8 @@
-"""Windows whose results late records revise, against a plain computation: whatever the slices, the last document of each window
-holds all records that came in time for it, and no two documents of it say the same; restarts change nothing."""
+"""Windows whose results late records revise agree with a plain computation.
+
+In any slices, the last document of each window contains all records that arrived in time for it, and no two of its
+documents are equal. Restarts change nothing.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,7 @@ class Case(NamedTuple):
     by: list[str]
     records: list[Record]
     more: bool = False
-    """Whether it computes one thing more, as a later version may."""
+    """True if the job computes another value, as a later version can."""
 
     @property
     def pipeline(self) -> CheckedPipeline:
@@ -274,7 +277,7 @@ def body(one: Document) -> dict[str, Any]:
 
 
 class Job:
-    """A job over slices of the case's records, with so many buckets."""
+    """A job over slices of the case's records, with some number of buckets."""
 
     def __init__(self, case: Case, cuts: list[int]) -> None:
         self.cuts, self.pipeline = cuts, case.pipeline
@@ -416,14 +419,14 @@ class Job:
         return next((row.slice for row in self.checkpoints if (row.latest_event_ms or 0) >= event_ms), None)
 
     def computed_anew(self, numbers: Sequence[int]) -> dict[str, dict[str, Any]]:
-        """As a backfill does it: all slices at once, from nothing."""
+        """Compute as a backfill does: all slices at once, without a state."""
         closing = Closing(None, END_MS)
         results = self.step({}, numbers, closing, Cascade(self.pipeline.stages, 1))
         documents = [one for some in results for one in self.shape.documents(some.rows, 1, 1)]
         return {one.id: body(one) for one in documents if isinstance(one, Document)}
 
     def audited(self, last: int, ends: EndRange) -> dict[str, dict[str, Any]]:
-        """What the audit computes of these windows from the slices up to the last one, without sums."""
+        """Return what the audit computes of these windows from the slices up to the last one, without sums."""
         with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
             patch.setattr(recomputation, "decode_pieces", lambda _, pieces: map(self.decoded, pieces))
             span = VersionSpan(1, self.pipeline, 1, 1, last, {self.stage.name: ends})
@@ -470,7 +473,10 @@ END_MS = 10**9
 @examples(40)
 @given(st.integers(0, 10**9))
 def test_kills_change_nothing_and_audit_and_backfill_agree(seed: int) -> None:
-    """Killed before a checkpoint, when the slice's documents are written, and begun anew with other buckets and batches."""
+    """Jobs are killed before a checkpoint, after the slice's documents are written.
+
+    They start again with other buckets and batches.
+    """
     case, random = a_case(seed), Random(seed)
     cuts = some_cuts(case, random)
     job, killed = Job(case, cuts), Job(case, cuts)

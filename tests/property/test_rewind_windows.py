@@ -46,7 +46,7 @@ OF_DAYS = [
     {"sliding": {"size": "3d", "every": "1d"}},
     {"cumulative": {"size": "2d", "step": "30m"}},
 ]
-"""Of days of a time zone, for records of some days."""
+"""Windows of days of a time zone, for records of some days."""
 
 
 def windows_of(name: str, text: str, by: list[str], aggregate: dict[str, str]) -> dict[str, Any]:
@@ -83,8 +83,11 @@ def later(found: Found, than_ms: dict[str, int]) -> Found:
 
 
 def with_a_pause(history: History, at: int, windows: Sequence[WindowShape], beyond_ms: int) -> History:
-    """Behind slice `at` nothing comes until event time is so far beyond the end of the last of these windows that is open; the
-    first record afterwards stands just there. So silence does it, and a drain."""
+    """Add a pause after slice `at`, as silence and a drain make it.
+
+    No record arrives until event time is `beyond_ms` after the end of the last of these windows that is open. The first
+    record afterwards has this time.
+    """
     before, after = history[:at], history[at:]
     latest_ms = max((row.ts_ms for rows, _ in before for row in rows), default=None)
     ends_ms = open_until(windows, latest_ms)
@@ -131,8 +134,10 @@ def require_the_rest(
     number: int,
     end_ms: int = END,
 ) -> None:
-    """The new version, going on after slice `number`, computes of each of its stages just what is not emitted; also where all
-    windows of the one or the other are just closed by then, or nearly."""
+    """Require that the new version, from slice `number` on, computes of each stage exactly what is not emitted.
+
+    Also when all windows of either version are just closed by then, or nearly.
+    """
     _require_the_rest(history, old, new, number, end_ms)
     for windows, beyond_ms in product((old.windows, new.windows), (-1, 0)):
         _require_the_rest(with_a_pause(history, number, windows, beyond_ms), old, new, number, end_ms * 2)
@@ -174,7 +179,7 @@ def test_a_rewind_computes_just_what_is_not_emitted(
         both = {stage: by_time(emitted[stage] + rows) for stage, rows in found.items()}
         assert digest(both) == digest(at_once), "and no other"
     for was, now in zip(old.stages, new.stages, strict=False):
-        # Who reads the results as a stream may go by the ends of windows; or by when they begin, if that is in order.
+        # A reader of the results as a stream can use the ends of windows, or their starts if these are in order.
         begin_in_order = all(one.windows.kind in ("windows", "days") for one in (was, now))
         goes_by_starts = begin_in_order and now.size_ms <= was.size_ms
         for edge in ("@window_end_ms", "@window_start_ms") if goes_by_starts else ("@window_end_ms",):

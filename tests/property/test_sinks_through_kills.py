@@ -66,7 +66,7 @@ class Killed(Exception):
 
 
 class Job:
-    """One job over a log; what it has committed is all that outlives a run."""
+    """One job over a log. Only its commits outlive a run."""
 
     def __init__(self, directory: Path) -> None:
         self.files = directory / "files"

@@ -1,5 +1,8 @@
-"""Messages of Sparkplug that are read at once, as columns, become what each becomes by itself: the same rows, values to the last
-bit and rejects, and they leave the same births behind, whatever stands between them."""
+"""Sparkplug messages that are read together, as columns, become what each becomes when it is read alone.
+
+The rows are the same, the values to the last bit, and the rejects. The same births are known afterwards, for any
+messages in between.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +128,7 @@ WAYS = [Way(schema) for schema in SCHEMAS]
 
 
 def a_value(datatype: str | None, chance: random.Random) -> tuple[str, Any]:
-    """As what it is written, and a value."""
+    """Return the datatype in which the value is written, and a value."""
     if datatype in ("Float", "Double"):
         one = chance.choice([*FLOATS, chance.random()])
         kind = chance.choice([datatype, "Float", "Double"])

@@ -125,7 +125,10 @@ SHAPE = st.one_of(
 
 @st.composite
 def pipelines(draw: st.DrawFn) -> dict[str, Any]:
-    """A pipeline's document, as far as SQL says each: results of a window are emitted beside it, or behind further steps."""
+    """Draw a pipeline's document with the parts that SQL can express.
+
+    Results of a window are emitted directly or after further steps.
+    """
     steps: list[dict[str, Any]] = draw(st.lists(RECORD_STEPS, max_size=4))
     if draw(st.booleans()):
         steps.append({"emit": draw(EMIT)} | ({"name": "rows"} if draw(st.booleans()) else {}))
@@ -193,7 +196,7 @@ WITHOUT_PLACE = ("can be read", "contains no statement")
 
 
 def problems_of(read: Callable[[], object]) -> list[Problem]:
-    """What is wrong, as far as anything is. Any other error is one of ours."""
+    """Return the problems, if any. Any other error is a bug."""
     try:
         read()
     except InvalidDocument as error:

@@ -83,7 +83,7 @@ PIPELINES = {
 
 
 class Lives:
-    """A job that is killed again and again: what it has emitted, and how far it is committed."""
+    """A job that is killed again and again, with its emissions and commits."""
 
     def __init__(self, checked: CheckedPipeline, history: History, data: Any) -> None:
         self.checked, self.history, self._data = checked, history, data

@@ -1,5 +1,7 @@
-"""Joins of two streams against the oracle of joins, which knows all rows of both at once; the same to the last bit in other
-slices, buckets and chunks and after restarts; and by the audit's queries."""
+"""Joins of two streams equal those of the oracle of joins, which knows all rows of both at once.
+
+They are the same to the last bit in other slices, buckets and chunks, after restarts, and in the audit's queries.
+"""
 
 from __future__ import annotations
 
@@ -157,7 +159,7 @@ def rows_of(
 
 
 def without_repeats(rows: Sequence[tuple[Row, dict[str, Any]]]) -> list[tuple[Row, dict[str, Any]]]:
-    """Those before which no other of their partition has their values and is nearly of their time."""
+    """Return the rows that have no earlier row in their partition with the same values and nearly the same time."""
 
     def is_repeat(here: tuple[Row, dict[str, Any]], other: tuple[Row, dict[str, Any]]) -> bool:
         (row, record), (before, other_record) = here, other
@@ -227,7 +229,7 @@ KEYED = {
 
 
 def in_buckets(random: Random) -> CheckedPipeline:
-    """A pipeline with a join of the streams of `test_inputs`, and windows behind it and beside it."""
+    """Return a pipeline with a join of the streams of `test_inputs`, with windows after it and in another branch."""
     join = {
         **a_join(random),
         "left": "some",

@@ -1,5 +1,7 @@
-"""Event time over whole topics: whatever way a topic is cut into slices, nothing is added to what is closed; and what was
-recorded is judged in the same way however slices are merged and wherever a run begins anew."""
+"""Event time over entire topics: for any slices, no record is added to a closed window.
+
+A recorded decision about a record stays the same when slices are merged, and for any start of a run.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Whole pipelines of all kinds of steps against an oracle in plain Python; the same to the last bit in other slices and behind
-restarts; and the same in Python and in SQL.
+"""Whole pipelines of all kinds of steps against an oracle in plain Python.
 
-`python -m tests.property.test_whole_pipelines --pipelines 2000 --records 1000 --seed 1` runs as many as are wanted.
+The results are the same in other slices and after restarts, and the same in Python and in SQL.
+
+`python -m tests.property.test_whole_pipelines --pipelines 2000 --records 1000 --seed 1` runs as many as needed.
 """
 
 from __future__ import annotations
@@ -96,7 +97,10 @@ def checked(drawn: SomePipeline, document: dict[str, Any]) -> CheckedPipeline:
 def at_the_desk(
     pipeline: CheckedPipeline, streams: Sequence[str], log: Log, slice_records: int | None, restarts: int = 0
 ) -> list[Outcome]:
-    """What comes of the log. `restarts`: one behind so many records, and so on."""
+    """Return the outcomes of the log at the desk.
+
+    `restarts`: one restart after this number of records, and so on.
+    """
     desk = Desk(pipeline, slice_records, restarts=bool(restarts))
     followed = {name: FollowedRows(name) for name, one in LOOKUPS.items() if one.is_followed}
     found: list[Outcome] = []
@@ -122,7 +126,7 @@ def _lookup_document(name: str) -> YamlDocument:
 
 
 def table_of(applied: Applied) -> LookupTable:
-    """What a worker reads from the ledger of this version."""
+    """Return the table that a worker reads from the ledger for this version."""
     document = LOOKUPS[applied.lookup].document
     schema = {name: document["schema"][name] for name in applied.fields}
     read = read_lookup(YamlDocument("lookup", applied.lookup, {**document, "schema": schema, "rows": [*applied.rows]}))
@@ -172,12 +176,12 @@ def last_ones(found: Sequence[Outcome]) -> list[Outcome]:
 
 
 def bits(found: Sequence[Outcome]) -> list[str]:
-    """All that came in the end, but for the number of the slice that closed a window."""
+    """Return the last outcomes without the number of the slice that closed a window."""
     return sorted(re.sub(r'"emission":\d+', "", str(one)) for one in last_ones(found))
 
 
 def of_desk(found: Sequence[Outcome], streams: Sequence[str]) -> Answer:
-    """What came, as the oracle says it."""
+    """Return the outcomes of the desk in the form of the oracle."""
     shown = Answer()
     for one in last_ones(found):
         if isinstance(one, DeskResult):
@@ -202,7 +206,7 @@ def of_desk(found: Sequence[Outcome], streams: Sequence[str]) -> Answer:
 
 @dataclass(frozen=True)
 class Run:
-    """A pipeline, what it gives at the desk, and what the oracle says."""
+    """A pipeline, its outcomes at the desk, and those of the oracle."""
 
     random: Random
     drawn: SomePipeline
@@ -231,7 +235,7 @@ def run_of(random: Random, drawn: SomePipeline, pipeline: CheckedPipeline, log: 
 
 
 def differences(seed: int, records: int, *, whole: bool = True) -> Iterator[str]:
-    """What is different from the oracle, and from run to run. `whole`: also what comes of its SQL."""
+    """Yield the differences from the oracle and between runs. `whole`: also check the pipeline in SQL."""
     return differences_of(a_run(seed, records), whole=whole)
 
 
@@ -267,8 +271,10 @@ def differences_of(run: Run, *, whole: bool = True) -> Iterator[str]:
 
 
 def apart(missing: Counter[str], extra: Counter[str]) -> tuple[Counter[str], Counter[str]]:
-    """Both without the pairs that differ in the last digits of doubles alone: where one lies between two numbers of 12 digits, a
-    difference in its last bit is one in all of these."""
+    """Return both without the pairs that differ only in the last digits of doubles.
+
+    If a double is between two numbers of 12 digits, a difference in its last bit changes its 12 digits.
+    """
     left = list(extra.elements())
     far = []
     for one in missing.elements():
@@ -279,7 +285,7 @@ def apart(missing: Counter[str], extra: Counter[str]) -> tuple[Counter[str], Cou
 
 
 def is_near(ours: Any, theirs: Any) -> bool:
-    """Whether two values, as they are shown, are equal but for the last digits of doubles."""
+    """Return whether two values, as they are shown, are equal except for the last digits of doubles."""
     if isinstance(ours, list | tuple) and isinstance(theirs, list | tuple):
         return len(ours) == len(theirs) and all(map(is_near, ours, theirs))
     if isinstance(ours, dict) and isinstance(theirs, dict):
@@ -293,8 +299,11 @@ def is_near(ours: Any, theirs: Any) -> bool:
 
 
 def _without_names(document: dict[str, Any]) -> tuple[dict[str, object], list[str]]:
-    """The canonical document but for what SQL may say otherwise: the order of branches, the names in them, and whether an
-    emission stands beside its window or right behind it."""
+    """Return the canonical document without what SQL can write differently.
+
+    That is the order of branches, the names in them, and whether an emission is in a branch or directly after its
+    window.
+    """
     found = PipelineSpec.from_document(document).as_document()
     steps: list[dict[str, Any]] = []
     stages: dict[str, dict[str, Any]] = {}
@@ -342,7 +351,7 @@ def test_pipelines_of_all_kinds_are_drawn() -> None:
 
 
 def shows(mistake: str, seed: int) -> bool:
-    """Whether the first pipeline that is drawn may show the mistake: cheap beside a run."""
+    """Return whether the first drawn pipeline can show the mistake. This is cheap compared with a run."""
     kinds = {
         "count": ["count"],
         "latest": ["latest join"],
@@ -402,8 +411,11 @@ def test_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def smallest(run: Run) -> Run:
-    """What is left of a run whose desk and oracle differ when all is left out that the difference doesn't need: one emission with
-    the steps before it, and the first records of the log. The run itself where it isn't to be seen in less."""
+    """Return a smaller run that still shows the difference between desk and oracle.
+
+    It has one emission with the steps before it, and the first records of the log. It is the run itself if no smaller
+    one shows the difference.
+    """
     for drawn in sorted(smaller(run.drawn), key=lambda one: len(one.steps)):
         try:
             found = run_of(run.random, drawn, checked(drawn, drawn.document()), run.log)
@@ -435,7 +447,7 @@ def smaller(drawn: SomePipeline) -> Iterator[SomePipeline]:
 
 
 def _alone(drawn: SomePipeline, at: int, places: dict[int, int], is_last: bool) -> Step:
-    """A step of fewer, which says what it takes from, and emits only if it is the last."""
+    """Return a step with the inputs of the smaller pipeline, which emits only if it is the last."""
     step = drawn.steps[at]
     document = {name: said for name, said in step.document.items() if name != "emit" or is_last}
     if "join" not in document:
@@ -452,7 +464,7 @@ def _name_of(document: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Judged:
-    """What one pipeline has shown."""
+    """Findings of one pipeline."""
 
     seed: int
     differences: list[str]

@@ -1,6 +1,8 @@
-"""The window operator and the cascade: results don't depend on slicing, buckets or chunks, to the last bit, they are what a plain
-loop over the records computes, each leaves in the slice that closes its window, and in order. (That they don't depend on
-restarts either: `test_rewind_windows.py`.)"""
+"""The results of the window operator and the cascade don't depend on slices, buckets or chunks, to the last bit.
+
+They equal those of a plain loop over the records. Each is emitted in the slice that closes its window, and in order.
+(`test_rewind_windows.py` tests that they don't depend on restarts either.)
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,7 @@ HOUR = {"n": "sum(n)", "peak": "max(most)", "power": "sum(power)", "cost": "sum(
 def pipeline(
     *windows: dict[str, Any], steps: Sequence[dict[str, Any]] = (), between: Sequence[dict[str, Any]] = ()
 ) -> CheckedPipeline:
-    """`steps` stand before the first window, `between` after each but the last."""
+    """Return a pipeline. `steps` are before the first window, `between` after each window except the last."""
     document = {
         "pipeline": "health",
         "input": {"stream": "machines"},
@@ -165,10 +167,15 @@ def run(
     replayed: int = 0,
     stores: SegmentsOfBuckets | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Every stage's results over slices, each with the watermark after it, and under `STAGE failed` those that the next stage
-    can't use. Rows of a slice are cut into chunks. `before`: the watermark before the first of the slices. Each result must come
-    in the slice that closes its window. `replayed`: so many slices emit nothing, and leave the same state
-    as if they did. `stores`: of segments of the state; a bucket takes each slice twice there, as when Spark repeats a task."""
+    """Return every stage's results, and under `STAGE failed` those that the next stage can't use.
+
+    Each slice has the watermark after it. The rows of a slice are cut into chunks. Each result must be emitted in the
+    slice that closes its window.
+
+    - `before`: watermark before the first slice.
+    - `replayed`: number of slices that emit nothing, and leave the same state as if they did.
+    - `stores`: segments of the state. A bucket takes each slice twice there, as when Spark repeats a task.
+    """
     cascade = Cascade(checked.stages, buckets)
     chain = RecordChain((), checked.stages, checked.inputs[0].stream.types)
     states: dict[int, bytes | None] = dict.fromkeys(range(buckets))
@@ -320,7 +327,7 @@ def test_results_do_not_depend_on_how_many_rows_are_folded_at_once(
 
 
 def test_texts_of_more_than_an_array_has_room_for_are_folded() -> None:
-    """Two chunks, each with a text of 1.2 GB, which nobody reads: so no memory is taken for them."""
+    """Two chunks, each with a string of 1.2 GB that no step reads, so no memory is used for it."""
     checked = pipeline({"name": "a", "tumbling": "10s", "by": ["machine"], "aggregate": {"n": "count(site)"}})
     operator = WindowOperator(checked.stages[0], checked.inputs[0].stream.types)
     size = 1_200_000_000
@@ -362,8 +369,10 @@ WIDE = [
         },
     ),
 ]
-"""Last stages that group by none of the fields of the stages before; the fourth pipeline regroups twice, and the fifth and the
-sixth by what the stage before has computed."""
+"""Last stages that group by no field of the stages before.
+
+The fourth pipeline regroups twice, and the fifth and the sixth group by what the stage before has computed.
+"""
 
 
 @pytest.mark.guarantee(
@@ -377,7 +386,7 @@ sixth by what the stage before has computed."""
 def test_a_last_stage_that_regroups_widely_does_not_depend_on_buckets(
     history: list[tuple[list[Record], int | None]], checked: CheckedPipeline, buckets: int, chunk_rows: int
 ) -> None:
-    """Its windows are merged from parts, and their sums of doubles are added in the same order all the same."""
+    """The windows are merged from parts, and their sums of doubles are still added in the same order."""
     merged = [row for rows, _ in history for row in rows]
     at_once = run(checked, [(merged, END)], 1, 10**6)
     assert digest(run(checked, history, buckets, chunk_rows)) == digest(at_once)
@@ -457,10 +466,10 @@ def test_a_window_costs_what_it_holds_however_many_panes_it_could_hold(window: s
     assert calls("100100ms") < 1.1 * calls("10010ms")
 
 
-@pytest.mark.parametrize("labels", [[4096, 4097], [0, 1]], ids=["of a second stream", "of the only one"])
+@pytest.mark.parametrize("labels", [[4096, 4097], [0, 1]], ids=["of a second stream", "of a single stream"])
 @pytest.mark.parametrize("key_count", [2, 130_000, 10**9])
 def test_places_far_apart_are_numbered_alike(labels: list[int], key_count: int) -> None:
-    """One record of 1970 beside today's, in panes of 100 ms."""
+    """One record of 1970 together with today's, in panes of 100 ms."""
     random = Random(key_count)
     distinct = [(pane, key, label) for pane in (0, 17_900_000_000) for key in (0, key_count - 1) for label in labels]
     rows = [random.choice(distinct) for _ in range(100)] + distinct
@@ -659,7 +668,7 @@ def test_cumulative_windows_grow_step_by_step_and_depend_neither_on_slices_nor_o
 
 
 def expected_cumulative(rows: Sequence[Record], size_ms: int, step_ms: int) -> list[tuple[Any, ...]]:
-    """Of each whole window and machine, one for each step from the first record on."""
+    """Return the results of each entire window and machine, one for each step from the first record on."""
     found = []
     for start_ms in {row.ts_ms // size_ms * size_ms for row in rows}:
         for end_ms in range(start_ms + step_ms, start_ms + size_ms + 1, step_ms):
@@ -717,7 +726,7 @@ def in_slices(rows: Sequence[Record], random: Random) -> list[tuple[list[Record]
 @examples(40)
 @given(st.integers(0, 2**32), st.sampled_from(ZONES), st.sampled_from(["1d", "2d", "3d"]), st.sampled_from([0, 6, 13]))
 def test_days_of_a_time_zone_are_what_its_clocks_show(seed: int, zone: str, size: str, hour: int) -> None:
-    """Of 23, 24 and 25 hours, and wherever they begin. The oracle asks the clock for each record's date."""
+    """Days of 23, 24 and 25 hours, for any start of the day. The oracle asks the clock for each record's date."""
     rows, random = some_days(seed), Random(seed)
     aggregate = {"n": "count(*)", "most": "max(power)", "total": "sum(count)", "power": "sum(power)"}
     window = {
@@ -762,7 +771,7 @@ OF_DAYS = [("sliding", 1), ("sliding", 2), ("sliding", 5), ("cumulative", 1), ("
 def test_windows_that_overlap_or_grow_are_made_of_the_days_of_a_zone(
     seed: int, zone: str, kind: tuple[str, int], hour: int
 ) -> None:
-    """One of so many days begins with each day; or with so many, and grows by half an hour."""
+    """A window of some days starts on each day, or covers some days and grows by half an hour."""
     # Where Samoa left out a day, two of them end together, and `in_order` tells windows by their ends.
     assume((zone, kind[0]) != ("Pacific/Apia", "sliding"))
     rows, random, (name, days) = some_days(seed), Random(seed), kind

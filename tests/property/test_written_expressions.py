@@ -1,4 +1,4 @@
-"""The normalised text of an expression is read again as the tree that was checked, whatever stands within what."""
+"""The normalized text of an expression is parsed to the tree that was checked, for any nesting."""
 
 from __future__ import annotations
 

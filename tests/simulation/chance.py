@@ -1,4 +1,4 @@
-"""What is left to chance in a history: thousands of draws, nearly all of them from a handful of things."""
+"""The random numbers of a history: thousands of draws, nearly all from a few choices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ T = TypeVar("T")
 
 
 class Chance(random.Random):
-    """As `random.Random`, which takes three times as long to draw so that no number is likelier than another by 2^-53."""
+    """Fast replacement of `random.Random`.
+
+    `random.Random` takes three times as long, so that no number is likelier than another by 2^-53.
+    """
 
     def choice(self, seq: SupportsLenAndGetItem[T]) -> T:
         return seq[int(self.random() * len(seq))]

@@ -1,4 +1,4 @@
-"""What is wrong at the end of a history, by the log and the ledger alone: nothing here knows what the runs have computed."""
+"""Checks at the end of a history, with only the log and the ledger. They don't know what the runs have computed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def simulate(seed: int, **options: Any) -> tuple[World, list[str]]:
 
 
 def check_world(world: World) -> list[str]:
-    """What is wrong at the end, by the log and the ledger alone: nothing here knows what the runs have computed."""
+    """Return the problems at the end, found with the log and the ledger alone."""
     findings = list(world.findings)
     if findings:
         return findings
@@ -73,8 +73,11 @@ def check_world(world: World) -> list[str]:
 
 
 def results_over_a_hole(world: World, slices: list[SliceRow]) -> list[str]:
-    """A log that was cut off below what is in slices, or is another topic's, has to stop the job, at the next start at the
-    latest, and before anything is computed of what came to the same offsets afterwards."""
+    """Return the results that were computed over a hole in the log.
+
+    A log that lost records of slices, or belongs to another topic, must stop the job. It must do so at the next start
+    at the latest, and before the job computes anything from later records at the same offsets.
+    """
     assert world.cut is not None
     partitions, number = world.cut
     findings = [
@@ -94,7 +97,7 @@ def results_over_a_hole(world: World, slices: list[SliceRow]) -> list[str]:
 
 
 def compare(what: str, expected: Mapping[Any, object], found: Sequence[tuple[Any, object]]) -> list[str]:
-    """What has to be there, against what is there: each once, and the same."""
+    """Compare the expected entries with those that exist: each must exist once and be equal."""
     times = Counter(key for key, _ in found)
     return [
         *(f"lost: {what} {key}" for key in expected if key not in times),
@@ -149,7 +152,7 @@ def sums_of(version: Version, accepted: list[Record]) -> Sums:
 
 
 def refused_documents(world: World) -> list[Key]:
-    """Those that have a dead letter in place of a document."""
+    """Return the keys that have a dead letter instead of a document."""
     return [one[1] for one, _ in world.dead.committed(0) if isinstance(one, tuple) and one[0] == "document"]
 
 
@@ -178,5 +181,5 @@ def uncovered(world: World, accepted: list[Record]) -> list[str]:
 
 
 def minutes_of(version: Version, event_ms: int) -> frozenset[int]:
-    """Where the minutes begin in which the version counts a record of that time."""
+    """Return the starts of the minutes in which the version counts a record of that time."""
     return frozenset(start for stage, start, _ in windows_of(version, event_ms) if stage == "minute")

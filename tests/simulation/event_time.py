@@ -11,7 +11,10 @@ from tests.simulation.world import World
 
 
 def wrong_times(world: World, slices: list[SliceRow]) -> list[str]:
-    """Where a recorded watermark, or what a slice closed, is not what the rule of docs/event-time.md gives, by the log alone."""
+    """Return each recorded watermark and each close of a slice that differs from the rule of docs/event-time.md.
+
+    The rule is computed from the log alone.
+    """
     findings = []
     reached: dict[int, int] = {}
     closed_ms: int | None = None
@@ -65,19 +68,19 @@ def watermark_of(
 
 
 def late_without_cause(world: World, slices: list[SliceRow]) -> list[str]:
-    """Records that are late though the load sent them in time, whatever the watermarks are.
+    """Return the records that are late although the load sent them in time, for any watermarks.
 
-    The load knows how far behind event time it sent a record; behind by no more than every version's delay is in time. Such a
-    record may still be late
+    The load knows how far behind event time it sent a record. A record that is behind by no more than every version's
+    delay is in time. Such a record can still be late
 
-    * when it was held up on its way, and others could not be held back for it, because its partition had never held anything as
-      the watermark passed it, or the rule follows the newest event;
-    * when the brokers' clock jumped, and a cut at one log time let other partitions run ahead that nobody held back: where the
-      rule follows the newest event, and in the slice with the job's first accepted records;
-    * when by the jumped clock a record from the future was accepted, and the watermark rests on it;
-    * where event time isn't the clock, when all partitions were idle.
+    - if it was held up on its way and other records could not be held back for it. Its partition was empty when the
+      watermark passed, or the rule follows the newest event.
+    - if the brokers' clock jumped, and a cut at one log time let other partitions run ahead without being held back.
+      This occurs if the rule follows the newest event, and in the slice with the job's first accepted records.
+    - if a record from the future was accepted because of the jumped clock, and the watermark is based on it.
+    - if all partitions were idle, and event time isn't the clock.
 
-    That its partition was added to the running job is no cause, whatever the clocks do.
+    A partition that was added to the running job is no cause, for any clocks.
     """
     delay_ms = min(version.delay_ms for version in world.versions)
     findings = []
@@ -114,9 +117,11 @@ def _has_cause(world: World, record: Record, partition: int, slices: list[SliceR
 
 
 def _rests_on_the_future(world: World, record: Record, slices: list[SliceRow]) -> bool:
-    """Whether the watermark of the last of these slices passed the record because of others that were sent before it and were
-    ahead of event time even so, and would not have passed it without them. What the load calls event time never falls, so it
-    tells which they are."""
+    """Return whether the watermark of the last slice passed the record only because of records from the future.
+
+    Those were sent before it, and were ahead of event time. What the load calls event time never falls, so it shows
+    which records they are.
+    """
     sent_ms = record.event_ms + record.behind_ms
     *before, last = slices
     reached: dict[int, int] = {}

@@ -1,5 +1,7 @@
-"""What breaks in a history. Faults overlap: each time some of them, drawn at random, begin at once, and none waits for another to
-end."""
+"""The faults of a history.
+
+Faults overlap: each time, some faults are drawn at random and start at once, and none waits for another to end.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,7 @@ def move_the_brokers_clock(world: World) -> bool:
 
 
 def move_a_devices_clock(world: World) -> bool:
-    """What it sends is late, or from the future, until its clock is set right."""
+    """Make a device's clock wrong: its records are late, or from the future, until the clock is corrected."""
     world.load.devices_off_ms[world.chance.choice("abc")] = world.chance.choice([-DAY_MS, -30_000, 0, DAY_MS])
     return True
 
@@ -146,7 +148,7 @@ def cut_the_log(world: World) -> bool:
     return True
 
 
-def make_the_topic_anew(world: World) -> bool:
+def recreate_the_topic(world: World) -> bool:
     if world.cut or world.chance.random() < 0.93:
         return False
     last = world.ledger.last_slice(world.job)
@@ -186,6 +188,6 @@ FAULTS: list[Callable[[World], bool]] = [
     shut_the_store,
     let_the_store_answer_late,
     cut_the_log,
-    make_the_topic_anew,
+    recreate_the_topic,
     remove_old_records,
 ]

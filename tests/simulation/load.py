@@ -1,4 +1,7 @@
-"""What is sent to the log: by partition, at different speeds, some of it late on purpose; and what an outage holds up."""
+"""The load: what is sent to the log, by partition, at different speeds, and what an outage holds up.
+
+Some records are late on purpose.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ class Load:
             note("record", partition, record)
 
     def send_again(self, now_ms: int) -> None:
-        """What was held up in an outage, when the brokers are back."""
+        """Send what was held up in an outage, when the brokers are available again."""
         for partition, record in self._held_up:
             self._append(partition, record._replace(log_ms=self._log_ms(now_ms)))
         self._held_up = []

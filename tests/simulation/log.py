@@ -38,16 +38,21 @@ class Log(OneByOne):
         self.clock_off_ms = 0
         """What the brokers' clock is off by; log times are its."""
         self.has_jumped = False
-        """Whether that ever changed."""
+        """True if that has ever changed."""
         self.countable_ms = [0] * partitions
-        """How much time has passed for each partition, while no transaction was open there and the brokers were up. The first
-        moments of an outage count: nobody sees one that is over between two looks."""
+        """Time that has passed for each partition while no transaction was open there and the brokers were up.
+
+        The first moments of an outage count, because an outage between two looks is not seen.
+        """
         self._since_ms = [0] * partitions
         """The `countable_ms` at which the last accepted record came, or a transaction ended: silence is counted from there."""
         self._came_ms: dict[int, int] = {}
         """Number of a record -> `countable_ms` of its partition when it came."""
         self._latest_ms: list[list[int]] = [[] for _ in range(partitions)]
-        """Of each record: the latest log time up to and with it. The brokers' clock may be set back, and this never falls."""
+        """For each record, the latest log time up to and including it.
+
+        The brokers' clock can be set back, but this never falls.
+        """
 
         self.removed: dict[int, int] = {}
         """Partition -> the first record that retention has left, where it has removed any."""
@@ -55,7 +60,7 @@ class Log(OneByOne):
         """Partition -> where a broker that is behind says that it ends."""
         self._life = 1
         self.count = 0
-        """Of all records that ever came."""
+        """Number of all records that ever arrived."""
 
     def topic_id(self, stream: str) -> str:
         return stream if self._life == 1 else f"{stream} in life {self._life}"
@@ -76,7 +81,7 @@ class Log(OneByOne):
         return {partition: len(records) for partition, records in enumerate(self.records)} | self.seen_to
 
     def checksums(self, stream: str, offsets: dict[int, int]) -> dict[int, int]:
-        """Of the record at each offset that is there. No two records have the same number."""
+        """Return the checksum of the record at each offset that exists. No two records have the same number."""
         return {
             partition: self.records[partition][offset].number
             for partition, offset in offsets.items()

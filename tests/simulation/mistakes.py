@@ -1,5 +1,7 @@
-"""Mistakes that are built into every run of a history, to see that they are found: those of the planner, its watermarks and
-silences. Mistakes of a run's own steps stand in `run.py`."""
+"""Mistakes that are put into every run of a history, to see that they are found.
+
+They are those of the planner, its watermarks and silences. Mistakes in the steps of a run are in `run.py`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def make_mistake(world: World, patches: ExitStack) -> None:
 
 
 def _watermark(change: Callable[[int], int], rule: Callable[[EventTimeRule], EventTimeRule]) -> _Mistake:
-    """Of what is in force for a slice."""
+    """Make a mistake in what is in force for a slice."""
 
     def build_in(_: World, patches: ExitStack) -> None:
         def after(
@@ -47,7 +49,7 @@ def _watermark(change: Callable[[int], int], rule: Callable[[EventTimeRule], Eve
 
 
 def _close(change: Callable[[int], int], rule: Callable[[EventTimeRule], EventTimeRule]) -> _Mistake:
-    """Of what a slice closes."""
+    """Make a mistake in what a slice closes."""
 
     def build_in(_: World, patches: ExitStack) -> None:
         def after(row: SliceRow, reached: Offsets, accepted: Mapping[str, Collection[int]]) -> int | None:
@@ -60,7 +62,10 @@ def _close(change: Callable[[int], int], rule: Callable[[EventTimeRule], EventTi
 
 
 def _meter(look: Callable[[World, Mapping[int, int], dict[int, Any]], Vector]) -> _Mistake:
-    """Of what counts as silence. `look` gets the last slices with accepted records and what the run remembers."""
+    """Make a mistake in what counts as silence.
+
+    `look` gets the last slices with accepted records and what the run remembers.
+    """
 
     def build_in(world: World, patches: ExitStack) -> None:
         class Meter:
@@ -123,7 +128,7 @@ def _keep_the_partitions_of_the_beginning(world: World, patches: ExitStack) -> N
 
 
 def _mask_what_is_cut_off(world: World, patches: ExitStack) -> None:
-    """What is read once is taken to be there for ever."""
+    """Make the run assume that what was read once always exists."""
     patches.enter_context(mock.patch.object(LogContinuity, "reaches", return_value=True))
     patches.enter_context(mock.patch.object(LogContinuity, "sealed", lambda _, row, *__: row))
     patches.enter_context(mock.patch.object(LogContinuity, "require", return_value=None))
@@ -177,6 +182,6 @@ MISTAKES: dict[str, _Mistake] = {
     "believes a broker that is behind": _believe_a_broker_that_is_behind,
     "counts all between two looks as silence": _count_all_between_two_looks,
     "overwrites documents": _overwrite,
-    "accepts what comes from the future": _accept_the_future,
+    "accepts records from the future": _accept_the_future,
     "keeps the partitions of the beginning": _keep_the_partitions_of_the_beginning,
 }

@@ -12,8 +12,11 @@ from tests.simulation.windows import Key, Sums, add, windows_holding
 
 @dataclass
 class Operators:
-    """The two windows, as the operators compute them: a step takes rows in and closes what ends at or before `to_ms`; results of
-    the first window flow into the second in the same step."""
+    """The two windows, as the operators compute them.
+
+    A step adds rows and closes what ends at or before `to_ms`. Results of the first window enter the second in the same
+    step.
+    """
 
     version: Version
     closed_ms: int | None = None

@@ -53,10 +53,10 @@ class StoreUnavailable(Exception):
 
 
 def overstated_silences(world: World, planned: SliceRow) -> list[str]:
-    """Where a slice that was planned just now counts more time without an accepted record than there was.
+    """Return where a just planned slice counts more time without an accepted record than there was.
 
-    A partition that was cut off below the slices, and filled up again to where they end, looks as if nothing had come. Nothing
-    can come of that: the job has to stop before it computes anything of what comes there next.
+    A partition that lost the records of slices, and was filled again to the end of the slices, looks as if no record
+    had arrived. This has no effect, because the job must stop before it computes anything from the next records.
     """
     findings = []
     for partition, ms in planned.silence_ms.get(STREAM, {}).items():
@@ -70,7 +70,7 @@ def overstated_silences(world: World, planned: SliceRow) -> list[str]:
 
 
 class JobRun:
-    """One run. Killed where nobody asks for its next step."""
+    """One run. It is killed when its next step is not requested."""
 
     def __init__(self, world: World, run: RunRow) -> None:
         self._world = world
@@ -100,7 +100,7 @@ class JobRun:
         topics = {dead_letter_topic(JOB): self._world.dead, RESULTS: self._world.results}
         for slot, topic in slots_of_older_runs(self._ledger, run):  # type: ignore[arg-type]  # a twin
             yield "shut an older run out"
-            if self._broken != "shuts nobody out":
+            if self._broken != "fences no run":
                 topics[topic].take_over(slot)
         slots = self._chance.choice([1, 2, 3])
         self._ledger.set_run_slots(JOB, epoch, slots)
@@ -295,7 +295,7 @@ class JobRun:
     def _write_once(
         self, topic: Topic, place: str, entries: dict[Any, Any], written_before: int, epoch: int, failpoints: str
     ) -> Step:
-        """As `transactions.Slot` does it."""
+        """Do as `transactions.Slot` does."""
         if self._ledger.job(JOB).epoch != epoch and self._broken != "asks nobody":
             raise Fenced("a newer run")
         yield "take a slot over"
@@ -318,7 +318,10 @@ class JobRun:
             yield f"{failpoints}.committed"
 
     def _require_same_record(self, one: SliceRow, partition: int, offset: int) -> None:
-        """As `RangeReader` compares the last batch of a range: the log may be cut off after the run's look at it."""
+        """Compare the last record of a range as `RangeReader` does.
+
+        The log can be cut off after the run looked at it.
+        """
         recorded = one.checksums.get(STREAM, {}).get(partition)
         if recorded is not None and self._log.checksums(STREAM, {partition: offset})[partition] != recorded:
             raise Conflict(f"a task has read another record at offset {offset} of partition {partition}")
@@ -358,7 +361,7 @@ def latest_of(records: dict[int, list[Record]]) -> dict[int, int]:
 
 
 def reason_against(record: Record, one: SliceRow) -> str:
-    """Why the record can't be used in its slice; empty when it can."""
+    """Return the reason why the record can't be used in its slice, or "" if it can."""
     if record.is_broken:
         return "decode"
     if one.rule.max_ahead_ms is not None and record.event_ms > record.log_ms + one.rule.max_ahead_ms:

@@ -53,8 +53,8 @@ class Found:
         percentiles = statistics.quantiles(waits_s, n=100)
         return (
             f"{self.histories:,} histories, {self.records:,} records, {self.late:,} late with or without cause "
-            f"({self.by_stated_limit:,} by the limit of topics whose producers write the log times); windows waited "
-            f"{percentiles[49]:.1f} s (median), {percentiles[94]:.1f} s (95 %); histories with records late without cause: "
+            f"({self.by_stated_limit:,} by the limit of topics whose producers write the log times). Windows waited "
+            f"{percentiles[49]:.1f} s (median), {percentiles[94]:.1f} s (95 %). Histories with records late without cause: "
             f"{self.wrong['late']:,}, with stuck windows: {self.wrong['stuck']:,}"
         )
 

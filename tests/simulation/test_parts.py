@@ -178,7 +178,7 @@ def test_a_record_from_the_future_leads_all_that_are_idle(others_ms, late):
 
 
 def test_a_record_from_the_future_is_no_cause_where_the_watermark_had_passed_without_it():
-    """When it was read, the late record's partition was idle, and the other one had a later record too."""
+    """The late record's partition was idle when the record was read, and the other one had a later record too."""
     past = Past()
     past.send(0, 1, 10_000)
     past.send(1, 2, 11_000)

@@ -48,10 +48,13 @@ MISTAKES = {
     "takes a store that is shut for a refusal": "",
     **dict.fromkeys(MISTAKES_OF_THE_PLANNER, ""),
     "asks nobody": "slice.before_action",
-    "shuts nobody out": "produce",
+    "fences no run": "produce",
 }
-"""Each of them is built into every run of a history, and one alone must be found: some of them easily, others where a run is
-held at a step while another begins."""
+"""Mistake -> step at which a run must be held, or "".
+
+Each mistake is put into every run of a history, and must be found alone. Some are found easily, others only if a run
+is held at a step while another starts.
+"""
 
 
 KINDS = (
@@ -61,7 +64,7 @@ KINDS = (
     "lose the answer to a commit",
     "lose a worker",
 )
-"""Of faults."""
+"""Kinds of faults."""
 CONSEQUENCES = (
     "begin a run",
     "rewind",
@@ -77,7 +80,7 @@ EXPECTED = KINDS + CONSEQUENCES
 
 @dataclass
 class Found:
-    """What happened in some histories, how often, and the seeds of those that went wrong, each with what is wrong."""
+    """Counts of events in some histories, and the seeds of failed histories with their problems."""
 
     happened: Counter[str] = field(default_factory=Counter)
     wrong: list[tuple[int, list[str]]] = field(default_factory=list)
@@ -123,9 +126,9 @@ def run_seeds(first: int, count: int) -> Found:
 
 
 def run_everywhere(first: int, count: int) -> Iterator[Found]:
-    """The same on all cores, `_PIECE` seeds at a time, in their order.
+    """Run the histories on all cores, `_PIECE` seeds at a time, in their order.
 
-    Each core has one process for all of its pieces: what it has read of pipelines serves every history that comes later.
+    Each core has one process for all of its pieces, so pipelines that it has read serve every later history.
     """
     firsts = range(first, first + count, _PIECE)
     counts = [min(_PIECE, first + count - at) for at in firsts]
@@ -134,7 +137,7 @@ def run_everywhere(first: int, count: int) -> Iterator[Found]:
 
 
 def _begin_work() -> None:
-    """What is imported stays; the collector need not look through it again and again."""
+    """Exclude what is imported from the garbage collection: it stays, and needn't be scanned again."""
     gc.collect()
     gc.freeze()
 
@@ -180,13 +183,13 @@ def test_a_run_in_which_a_kind_of_fault_never_occurs_fails(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["simulate", "--seeds", "1"])
     monkeypatch.setitem(globals(), "run_everywhere", lambda first, count: iter([everything]))
     assert (main(), capsys.readouterr().out.splitlines()[-1].split(", ")[-1]) == (0, "0 violations")
-    del everything.happened["make the topic anew"]
+    del everything.happened["recreate the topic"]
     assert main() == 1
-    assert "never: make the topic anew" in capsys.readouterr().out
+    assert "never: recreate the topic" in capsys.readouterr().out
 
 
 class CutOffInTime(World):
-    """When a run has looked at the log, and before it reads, the last record that is in slices is replaced."""
+    """A world in which the last record of the slices is replaced after a run looks at the log, and before it reads."""
 
     def note(self, *what: object) -> None:
         super().note(*what)
@@ -203,7 +206,7 @@ class CutOffInTime(World):
 
 @pytest.mark.guarantee("G35")
 def test_a_log_that_is_cut_off_while_it_is_replayed_stops_the_job():
-    """What a run reads stops the job, not a later look alone."""
+    """The job is stopped by what a run reads, not only by a later look."""
     worlds = [CutOffInTime(seed) for seed in range(8)]
     for world in worlds:
         world.run()
@@ -227,7 +230,10 @@ def test_a_kill_at_a_failpoint_changes_no_result(failpoint):
 @pytest.mark.guarantee("G19")
 @pytest.mark.parametrize("failpoint", [name for name in FAILPOINTS if not name.startswith("plan.")])
 def test_a_run_that_is_held_at_a_failpoint_while_another_begins_changes_no_result(failpoint):
-    """It goes on later as if nothing had happened. Planning is one step here, so nothing can come between."""
+    """The run continues later as if nothing had happened.
+
+    Planning is one step here, so nothing can happen in the middle.
+    """
     require_the_same_results(pause_at=failpoint)
 
 

@@ -1,6 +1,8 @@
-"""A topic of one partition with transactional producers, as far as Kafka promises: who takes an id over ends what its holder had
-open and lets it do nothing more, readers of committed records see nothing behind an open transaction, and one that stays
-open for too long is ended."""
+"""A topic of one partition with transactional producers, with the guarantees of Kafka.
+
+A producer that takes over an id ends the open transactions of its holder, which can do nothing more. Readers of
+committed records see nothing after an open transaction. A transaction that is open for too long is ended.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ class Transaction:
 
 @dataclass(frozen=True)
 class Hold:
-    """What a producer knows of itself."""
+    """State of a producer."""
 
     id: str
     number: int
@@ -48,7 +50,7 @@ class Topic:
         return Hold(transactional_id, self._newest[transactional_id])
 
     def hold(self, transactional_id: str) -> Hold:
-        """As the one who has it, without ending anything: what no producer can do."""
+        """Return the hold of the id's owner without ending anything. No producer can do this."""
         return Hold(transactional_id, self._newest.setdefault(transactional_id, 1))
 
     def append(self, hold: Hold, identity: Hashable, value: object, now_ms: int) -> None:

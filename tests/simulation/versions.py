@@ -23,12 +23,12 @@ SHORTS = [
     WindowShape(*shape)
     for shape in ((10_000, 10_000), (15_000, 15_000), (20_000, 20_000), (20_000, 5_000), (15_000, 10_000))
 ]
-"""Of the last, no window ends where one begins."""
+"""Shapes of the short windows. In the last one, no window ends where another starts."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """What a version of the pipeline does."""
+    """Behaviour of a version of the pipeline."""
 
     below: int
     short: WindowShape
@@ -66,7 +66,7 @@ def pipeline_of(version: Version) -> CheckedPipeline:
 
 @cache
 def shapes_of(version: Version) -> tuple[WindowShape, ...]:
-    """Of the stages of its pipeline, in order."""
+    """Return the windows of the stages of its pipeline, in order."""
     return pipeline_of(version).windows
 
 
@@ -75,8 +75,11 @@ _read_document = PipelineSpec.from_document
 
 
 def pipeline_of_document(document: dict[str, Any]) -> PipelineSpec:
-    """What `PipelineSpec.from_document` makes of a stored document. Each run asks for those of the runs
-    before it, and a document that was read is not read again: neither it nor the model ever changes."""
+    """Return what `PipelineSpec.from_document` gives for a stored document.
+
+    Each run requests those of the runs before it, and a document is read only once, because neither it nor the model
+    ever changes.
+    """
     known = _PIPELINES.get(id(document))
     if known is None:  # which keeps the document, so that no other ever has its id
         known = _PIPELINES[id(document)] = document, _read_document(document)
@@ -85,7 +88,10 @@ def pipeline_of_document(document: dict[str, Any]) -> PipelineSpec:
 
 @cache
 def document_of(version: Version) -> dict[str, Any]:
-    """As the ledger stores it. There are some hundred versions in all, and every history has a few of them."""
+    """Return the document as the ledger stores it.
+
+    There are a few hundred versions in all, and every history has a few of them.
+    """
     short, emit = version.short, [{"elasticsearch": "short"}, {"stream": RESULTS}]
     if short.size_ms == short.every_ms:
         windows: dict[str, Any] = {"tumbling": f"{short.size_ms}ms"}

@@ -1,4 +1,4 @@
-"""The windows of the two stages, computed from nothing but their shapes."""
+"""The windows of the two stages, computed only from their shapes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from strandline.processing.pipelines.event_time import WindowShape
 from tests.simulation.versions import MINUTE, Version
 
 Key = tuple[str, int, int, str]
-"""Of a result: stage, window start and end, device."""
+"""Key of a result: stage, window start and end, device."""
 Results = dict[Key, tuple[int, int]]
 Sums = dict[Key, list[int]]
-"""Of windows that are open: records, power."""
+"""Values of open windows: records, power."""
 
 
 def windows_holding(shape: WindowShape, event_ms: int) -> list[tuple[int, int]]:

@@ -1,10 +1,13 @@
-"""A small world with a seed: a log, a ledger, an index and dead letters in memory, and runs of one job that are killed,
-overtaken and revived between any two of their steps.
+"""A small world with a seed: a log, a ledger, an index and dead letters in memory, and runs of one job.
 
-Real are the parts that decide: `SlicePlanner`, `plan_of_job`, the arithmetic of watermarks, the pipeline model. The ledger is
-a twin with a contract suite. The rest is modelled step by step as the runner and Spark do it (`run.py`); what that leaves out
-the tests with real processes show. Everything that is left to chance is drawn from one generator, so a seed is a history,
-and `World.hash` its name. `faults.py` has what breaks, `load.py` what is sent, `check.py` what must hold at the end.
+Runs are killed, overtaken and revived between any two of their steps.
+
+The parts that decide are real: `SlicePlanner`, `plan_of_job`, the arithmetic of watermarks, the pipeline model. The
+ledger is a twin with a contract suite. The rest is modelled step by step as the runner and Spark do it (`run.py`). The
+tests with real processes cover what this leaves out.
+
+All random choices come from one generator, so a seed is a history, and `World.hash` its name. `faults.py` contains the
+faults, `load.py` the load, and `check.py` what must be true at the end.
 """
 
 from __future__ import annotations
@@ -49,8 +52,12 @@ class Killed(Exception):
 
 
 class World:
-    """One history. `broken` names a mistake that is built into the runs, to see that it is found; `kill_at` a step at which a
-    run is killed, some time or other, and `pause_at` one at which a run is held, while another begins."""
+    """One history.
+
+    - `broken`: a mistake that is put into the runs, to see that it is found.
+    - `kill_at`: a step at which a run is killed at some time.
+    - `pause_at`: a step at which a run is held while another starts.
+    """
 
     job = JOB
 
@@ -78,7 +85,7 @@ class World:
         self.dead = Topic()
         """Dead letters: partition and offset of a record, or the key of a document, with the reason."""
         self.results = Topic()
-        """Of the first stage, which emits to the index, too."""
+        """The results of the first stage, which emits to the index too."""
         self.findings: list[str] = []
         """What was found on the way: its kind, a colon, a sentence."""
         self.happened: Counter[str] = Counter()
@@ -95,11 +102,11 @@ class World:
         self.commits: list[int] = []
         """The epoch of each write to the ledger."""
         self._noted: list[tuple[object, ...]] = [(seed, records)]
-        """All that has happened; what never changes, so that nothing need be made of it before somebody asks."""
+        """All that has happened. It never changes, so it is processed only when it is needed."""
 
     @property
     def hash(self) -> str:
-        """Of all that has happened so far."""
+        """Return the hash of all that has happened so far."""
         return hashlib.sha256("".join(map(repr, self._noted)).encode()).hexdigest()
 
     def run(self) -> None:

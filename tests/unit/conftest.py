@@ -1,4 +1,4 @@
-"""What waits between two looks waits less: the tests of the looks themselves set their own times."""
+"""Waits between two looks are shorter here: the tests of the looks themselves set their own times."""
 
 from __future__ import annotations
 

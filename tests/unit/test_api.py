@@ -264,7 +264,7 @@ def test_undeclared_body_over_the_limit_is_refused(api: Api) -> None:
 
 
 def test_a_payload_may_be_as_large_as_a_record(api: Api) -> None:
-    """And who sends a larger one is not told to cut documents up."""
+    """A client that sends a larger one is not advised to split documents."""
     app = create_app(api.app.state.dependencies, record_bytes_max=BODY_BYTES_MAX + 10)
 
     async def ask(path: str, size: int) -> httpx.Response:
@@ -283,7 +283,7 @@ def test_a_payload_may_be_as_large_as_a_record(api: Api) -> None:
 @pytest.mark.parametrize(
     ("error", "status", "code"),
     [
-        (InvalidSettings("STRANDLINE_ELASTICSEARCH_URL can't be read; mend it"), 409, "invalid_settings"),
+        (InvalidSettings("STRANDLINE_ELASTICSEARCH_URL can't be read; correct it"), 409, "invalid_settings"),
         (RequestRefused("Elasticsearch refused it: too many shards", 400, "x"), 502, "index_request_refused"),
     ],
     ids=["settings", "elasticsearch"],
@@ -444,7 +444,7 @@ PUMPS = BOTH.replace("turbines", "pumps").replace("pipeline: power", "pipeline: 
 
 @pytest.fixture
 def two_jobs(api: Api) -> Api:
-    """Of two streams; `flow` comes first."""
+    """Return an API with jobs over two streams. `flow` is first."""
     api.log.ranges["pumps"] = api.log.ranges["turbines"]
     assert api.outcomes(BOTH) == api.outcomes(PUMPS) == ["created", "created"]
     return api
@@ -591,7 +591,7 @@ def test_events_come_as_server_sent_events(api: Api) -> None:
         found = []
         if after is None:
             done, _ = await asyncio.wait([waiting], timeout=0.2)
-            assert not done, "what has happened before is not told"
+            assert not done, "earlier events are not reported"
             hidden.append(api.ledger.record_event("note", "late"))
             api.ledger.record_event("note", "soon")
         found.append(await waiting)
@@ -721,7 +721,7 @@ def test_alive_while_requests_hold_every_thread(api: Api, monkeypatch: pytest.Mo
 
 
 def test_description_is_the_one_checked_in() -> None:
-    """When it should change: `python -m strandline.services.rest.api > docs/openapi.json`, and docs/api.md with it."""
+    """To change it: `python -m strandline.services.rest.api > docs/openapi.json`, and docs/api.md with it."""
     assert create_app(None).openapi() == json.loads(OPENAPI.read_text(encoding="utf-8"))
 
 

@@ -1,8 +1,9 @@
-"""The REST API against what schemathesis makes of its own description, with tokens: no answer is a fault of ours (500 and up),
-and each is one that the description knows.
+"""The REST API against schemathesis, which generates requests from the API's own description, with tokens.
 
-`python -m tests.unit.test_api_fuzz REQUESTS` goes on, round after round, until so many requests were answered; it ends with 1 if
-any answer was a fault of ours.
+No answer has a status of 500 or more, and the description contains each.
+
+`python -m tests.unit.test_api_fuzz REQUESTS` repeats this until REQUESTS requests are answered. It ends with 1 if any
+answer had a status of 500 or more.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ CONFIG = """\
 [generation]
 allow-x00 = true
 
-# A document is YAML, which the description can only call a text, a token needs a role or a stream, and a repair some payload:
-# whether these are right is for the answer to say. All other checks are on everywhere.
+# A document is YAML, which the description can only call a string. A token needs a role or a stream, and a repair some payload.
+# Only the answer can say if these are right. All other checks are on everywhere.
 [[operations]]
 include-path-regex = "^/v1/(documents|documents/plan|pipelines/check|pipelines/preview|tokens|jobs/{name}/dead-letters/repair)$"
 checks.positive_data_acceptance.enabled = false
 checks.negative_data_rejection.enabled = false
 
-# GET of these paths is another operation, which takes the word for the number of a dead letter.
+# GET of these paths is another operation, which reads the last word as the number of a dead letter.
 [[operations]]
 include-path-regex = "/dead-letters/(replay|repair)$"
 checks.unsupported_method.enabled = false
@@ -113,7 +114,10 @@ def applying(url: str, authorization: str) -> Iterator[None]:
 
 
 def fuzz(directory: Path, seconds: int, examples_max: int | None = None) -> tuple[str, list[dict[str, Any]]]:
-    """What schemathesis prints, and what it reports. The job and its stream are made anew all the time: requests delete them."""
+    """Return what schemathesis prints and reports.
+
+    The job and its stream are recreated continuously, because requests delete them.
+    """
     ledger = Ledger.open(f"sqlite:///{directory / 'ledger.sqlite'}")
     door = Doorkeeper(ledger, look_s=1, kept_s=10_000)
     index = EmptyIndex()
@@ -152,7 +156,7 @@ def test_no_request_makes_the_api_fail(tmp_path: Path) -> None:
 
 
 def statuses(report: list[dict[str, Any]]) -> list[int]:
-    """Of every answer."""
+    """Return the status of every answer."""
     recorders = [event["ScenarioFinished"]["recorder"] for event in report if "ScenarioFinished" in event]
     made = [one for recorder in recorders for one in recorder.get("interactions", {}).values()]
     return [one["response"]["status_code"] for one in made if one.get("response")]

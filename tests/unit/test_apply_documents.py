@@ -1,4 +1,4 @@
-"""What is refused before anything is applied: here, two streams behind one door. And how a job treats event time."""
+"""Documents that are refused before any is applied, here two streams of one gateway; and a job's event time."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def applier(ledger):
 
 
 def rules(ledger):
-    """Job -> how its present version treats event time: the watermark and the timeout."""
+    """Return job -> the watermark and the timeout of its current version."""
     found = {row.name: load_pipeline(ledger, row.name, row.version).event_time_rule for row in ledger.jobs()}
     return {job: (rule.watermark, rule.idle_timeout_ms) for job, rule in found.items()}
 
@@ -169,4 +169,4 @@ def test_a_job_with_slices_takes_another_rule_of_event_time(ledger, said, rule):
     (applied,) = applier(ledger).apply(TENS.replace("delay: 1s", said).encode(), "tens.yaml")
     assert (applied.outcome, applied.version) == ("changed", 2)
     assert load_pipeline(ledger, "tens", 2).event_time_rule == rule
-    assert ledger.slices("tens", 1, 1) == before, "a replay judges by what is recorded"
+    assert ledger.slices("tens", 1, 1) == before, "a replay uses what is recorded"

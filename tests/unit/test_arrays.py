@@ -150,7 +150,7 @@ def test_a_stream_of_results_holds_them_and_is_read_as_it_was_written() -> None:
     assert schema_mismatches(stream, stage) == []
     again = StreamSpec.from_document(stream.as_document())
     assert again == stream
-    # The documents of a stream are flat: the times stand beside the fields.
+    # The documents of a stream are flat: the times are fields like the others.
     shape = DocumentShape(
         "pump-minute", "j", "per_minute", 1, (("pump", "string"),), tuple(stage.value_types.items()), is_stream=True
     )

@@ -1,4 +1,7 @@
-"""How root starts Elasticsearch: as nobody, who gets at its own directories in the first way that this system allows."""
+"""Elasticsearch that root starts runs as the user `nobody`, with access to its own directories.
+
+The access is given in the first way that this system allows.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ NONE, DAC_READ_SEARCH = f"{0:016x}", f"{1 << 2:016x}"
 
 
 class Place:
-    """A directory of root's, with what is nobody's in it and what is not."""
+    """A directory of root's, with entries of the user `nobody` and of other users."""
 
     def __init__(self, top: Path) -> None:
         self.top, self.own, self.log, self.secret = top, top / "own", top / "log", top / "secret"
@@ -44,7 +47,7 @@ class Place:
             shutil.chown(path, "nobody")
 
     def look(self, *before: str) -> dict[str, str]:
-        """What the program is and sees. `before`: what starts it."""
+        """Return what the program is and sees. `before`: the program that starts it."""
         paths = [str(self.own), str(self.log)]
         program = ["/bin/sh", "-c", LOOK, "look", *paths, str(self.secret / "file")]
         command = [*before, sys.executable, "-I", as_nobody.__file__, *paths, "--", *program]

@@ -25,11 +25,11 @@ HOUR_MS = 3_600_000
 RULE = EventTimeRule(delay_ms=100, idle_timeout_ms=5_000)
 NEWEST = replace(RULE, watermark="newest")
 EVENTS: list[dict[int, int]] = [{0: 1_000, 1: 1_500}, {0: 2_000}, {}, {0: 9_000, 1: 9_600}, {0: 9_900}, {}, {}]
-"""Of each slice, partition -> the latest accepted event."""
+"""For each slice, partition -> the latest accepted event."""
 LOGGED: list[dict[int, int]] = [{0: 1_000, 1: 1_200}, {0: 2_000}, {}, {0: 7_000, 1: 8_000}, {0: 8_100}, {}, {}]
-"""The same, if no event is later than its log time."""
+"""Latest accepted events if no event is later than its log time."""
 REJECTED: list[set[int]] = [set(), {1}, set(), set(), set(), {1}, set()]
-"""Of each slice, the partitions that have nothing but rejected records."""
+"""For each slice, the partitions with only rejected records."""
 SILENCES: list[dict[int, int]] = [{}, {1: 6_000}, {0: 7_000, 1: 9_000}, {0: 7_500}, {}, {0: 12_000, 1: 13_000}, {}]
 RULES = [RULE, RULE, RULE, RULE, NEWEST, RULE, NEWEST]
 PLANNED = replace(RULE, bound="planned")
@@ -38,10 +38,10 @@ Done = list[tuple[SliceRow, CheckpointRow]]
 
 
 def a_job(rules: list[EventTimeRule] = RULES) -> tuple[Done, LatestEvents]:
-    """Seven slices as the planner and the committer make them.
+    """Return seven slices as the planner and the committer make them.
 
-    They have an idle partition with rejected records, two idle partitions, records ahead of their log time, a rule that changes,
-    two partitions that are idle for two timeouts, and a drain.
+    They have an idle partition with rejected records, two idle partitions, and records ahead of their log time. They
+    also have a rule that changes, two partitions that are idle for two timeouts, and a drain.
     """
     done: Done = []
     latest: LatestEvents = {}

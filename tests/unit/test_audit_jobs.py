@@ -69,7 +69,7 @@ MISSING = {
 
 
 class AuditLab:
-    """The API with audits whose processes do as they are told."""
+    """The API with audits whose processes are scripted."""
 
     def __init__(self, ledger: Ledger, directory: Path) -> None:
         self.directory = directory
@@ -242,7 +242,7 @@ def test_with_json_the_report_and_the_error_are_one_object(
             command_line.main()
     assert (ended.value.code or 0) == code
     out = capsys.readouterr().out
-    answer, _ = json.JSONDecoder().raw_decode(out, out.index("{\n"))  # the server's log lines stand around it
+    answer, _ = json.JSONDecoder().raw_decode(out, out.index("{\n"))  # between the server's log lines
     assert answer["outcome"] == outcome
     assert answer.get("error", {}).get("code") == error
 

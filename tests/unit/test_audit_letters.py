@@ -1,4 +1,4 @@
-"""Which stores a dead letter of a result speaks of in an audit."""
+"""The stores to which a dead letter of a result refers in an audit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an audit reads the documents of its aliases, over a double of the index."""
+"""An audit reads the documents of its aliases, over a double of the index."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ URL = "http://e:9200"
     promise="the-audit-finds-every-difference",
 )
 def test_documents_with_another_jobs_name_are_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An alias may pass from one living job to another, whose documents then stand in the same indices."""
+    """An alias can pass from one living job to another. The documents of both are then in the same indices."""
     origins = {"own": {"job": "power"}, "heats": {"job": "heat"}, "by-hand": {"stage": "minute"}, "bare": "power"}
     hits = [
         {"_index": "minutes-2026.09", "_id": name, "_source": {"n": 1, "strandline": origin}, "sort": [1]}

@@ -1,4 +1,4 @@
-"""What an audit reads and speaks of, over a real ledger."""
+"""The input and the report of an audit, over a real ledger."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ def pipeline(version: int, _streams: StreamVersions | None = None, text: str | N
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    """Twelve slices, each half an hour of event time that is closed by the next one: 1 to 4 by version 1, 5 to 8 by
-    version 2, which means the same, and 9 to 12 by version 3."""
+    """Yield a ledger of twelve slices, each half an hour of event time that is closed by the next one.
+
+    Slices 1 to 4 are by version 1, 5 to 8 by version 2, which means the same, and 9 to 12 by version 3.
+    """
     opened = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     opened.submit_job("power", "1", {"version": 1})
     for version in (1, 2, 3):
@@ -191,7 +193,7 @@ def test_letters_of_others_that_are_gone_are_no_loss(ledger: Ledger, tmp_path: P
 def test_where_letters_of_a_backfill_are_gone_windows_that_it_computed_are_not_audited(
     ledger: Ledger, tmp_path: Path
 ) -> None:
-    """It was asked for behind slice 8, and the job has had no dead letter since slice 5."""
+    """The backfill was requested after slice 8, and the job has had no dead letter since slice 5."""
     none_since = """UPDATE checkpoints SET dead_letter_offsets = '{"0": 10}' WHERE slice > 5"""
     run_sql(f"sqlite:///{tmp_path / 'ledger.sqlite'}", none_since)
     windows = {"per_minute": WindowRange(HOUR_MS, 3 * HOUR_MS), "per_hour": WindowRange(HOUR_MS, 3 * HOUR_MS)}
@@ -274,8 +276,10 @@ def test_what_was_removed_from_the_ledger_is_not_audited_and_said(ledger: Ledger
 def test_of_a_ledger_that_was_cleared_the_windows_that_end_after_its_floor_are_audited(
     ledger: Ledger, lost: dict[str, dict[int, int]]
 ) -> None:
-    """Slices 1 to 3 are gone, and of slice 4 only what was so after it is of use: of windows that end up to 2:00 a record may be
-    missing. The streams have lost less."""
+    """Slices 1 to 3 are gone, and of slice 4 only the state after it is useful.
+
+    Windows that end up to 2:00 can lack a record. The streams have lost less.
+    """
     ledger.raise_floor("power", 3, 4, limit=99)
     found = plan(ledger, **lost)
     assert found.scope == {

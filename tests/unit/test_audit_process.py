@@ -28,7 +28,7 @@ REPORT = AuditReport("power", "clean", "", None, None, 1, 9, NOTHING, NOTHING, [
 
 
 class PlannedAudit:
-    """Finds what it was told to find."""
+    """An audit with scripted findings."""
 
     answer: AuditReport | LogUnavailable
 
@@ -66,7 +66,7 @@ def test_an_audit_that_failed_says_why_and_exits_with_1(
 
 
 def test_where_nothing_is_compared_no_dead_letter_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Those from the first on may be gone, and then an audit that reads them ends with an error."""
+    """The first dead letters can be gone, and an audit that reads them then ends with an error."""
     read: list[Part] = []
 
     def run(_step: str, parts: Sequence[Part]) -> Account:
@@ -82,7 +82,7 @@ def test_where_nothing_is_compared_no_dead_letter_is_read(monkeypatch: pytest.Mo
 
 
 def test_what_a_function_prints_is_no_message() -> None:
-    """It goes to stderr, which is the audit's log."""
+    """The output is written to stderr, which is the audit's log."""
     program = (
         "import os; from strandline.processing.audit.progress import keep_stdout, tell; keep_stdout(); "
         "print(250_000, flush=True); os.system('echo {}'); tell('progress', {'done': 1})"

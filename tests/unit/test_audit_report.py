@@ -131,7 +131,7 @@ def test_dead_letters_of_slices_that_are_planned_since_are_no_difference() -> No
 
 
 def a_span(stage: str, windows: EndRange) -> VersionSpan:
-    """Of a version whose one stage has this name, and emits to `minutes`."""
+    """Return the span of a version whose one stage has this name, and emits to `minutes`."""
     document: dict[str, object] = {
         "pipeline": "power",
         "input": {"stream": "turbines"},
@@ -171,7 +171,7 @@ def test_what_lies_between_the_windows_that_are_computed_is_not_compared(end_ms:
 def test_dead_letters_of_a_stages_results_are_no_documents_and_shown_where_there_are_some(
     kind: str, is_shown: bool
 ) -> None:
-    """Those of refused documents are counted with their store."""
+    """Dead letters of refused documents are counted with their store."""
     scopes = {name: StoreScope("minute", None, 60_000, 9, 9) for name in ("minutes", "letters:minute")}
     found = make_report(
         PLAN, COMPUTED, [], Found(SAME | {("letters:minute", kind, ""): 3}, []), replace(JUDGE, stores=scopes), 1.0

@@ -33,7 +33,7 @@ ATTEMPTS = 3
 
 
 class Lab:
-    """The API with backfills whose processes do as they are told, over a job with three committed slices."""
+    """The API with backfills whose processes are scripted, over a job with three committed slices."""
 
     def __init__(self, ledger: Ledger, directory: Path) -> None:
         self.ledger, self.directory = ledger, directory
@@ -128,7 +128,7 @@ def test_a_backfill_is_asked_for_carried_out_and_shown(lab: Lab) -> None:
     assert lab.api.ask("POST", PATH, params={"from_ms": 0}).status_code == 409
     lab.backfills.start()
     lab.wait_for(is_running, "running")
-    pids = lab.directory / "pids.json"  # written beside the process, which may say first that it runs
+    pids = lab.directory / "pids.json"  # written at the same time as the process, which can report first that it runs
     wait_until(
         lambda: pids.exists() and json.loads(pids.read_text()), lambda found: "backfill-power" in (found or {}), "noted"
     )
@@ -199,7 +199,7 @@ def test_after_some_attempts_without_a_chunk_it_has_failed(lab: Lab) -> None:
 
 
 def end_away(lab: Lab, times: int) -> None:
-    """So many attempts in a row say that something outside does not answer."""
+    """Let `times` attempts in a row report that an outside service does not answer."""
     first = lab.wait_for(is_running, "running").epoch
     for epoch in range(first, first + times):
         lab.wait_for(lambda row, n=epoch: row.epoch == n, "at the next attempt")
@@ -326,7 +326,10 @@ def test_what_can_not_be_done_is_said(lab: Lab) -> None:
 
 
 def test_one_by_the_version_before_does_not_answer_for_the_present_one(lab: Lab) -> None:
-    """Who has upgraded the job and asks again was told of the older one, and took its results for those of the new version."""
+    """After an upgrade of the job, a new request must not return the older backfill.
+
+    The client would take its results for those of the new version.
+    """
     lab.ask()
     assert lab.api.outcomes(PIPELINE.replace("max(power)", "max(power * 2)")) == ["changed"]
     epoch = lab.ledger.begin_run("power", 1).epoch

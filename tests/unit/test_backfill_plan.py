@@ -1,4 +1,4 @@
-"""What a backfill computes, and in which pieces, over a real ledger."""
+"""The results of a backfill and its pieces, over a real ledger."""
 
 from __future__ import annotations
 
@@ -52,8 +52,10 @@ def load(version: int, streams: StreamVersions | None = None, text: str | None =
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    """Twelve slices, each half an hour of event time that is closed by the next one: 1 to 6 by version 1, 7 to 12 by
-    version 2, whose first windows are of five minutes."""
+    """Yield a ledger of twelve slices, each half an hour of event time that is closed by the next one.
+
+    Slices 1 to 6 are by version 1, 7 to 12 by version 2, whose first windows are of five minutes.
+    """
     opened = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     for version in (1, 2):
         opened.submit_job("power", str(version), {"version": version})
@@ -154,14 +156,17 @@ def test_a_log_that_lost_the_beginning_says_from_when_it_could_begin(ledger: Led
 
 
 def sliding(size: str, every: str) -> Load:
-    """The same versions, but the second one's first windows slide."""
+    """Return the same versions, but the second one's first windows slide."""
     shape = f"sliding: {{size: {size}, every: {every}}}"
     return lambda number, _=None: load(number, None, {2: PIPELINE.replace("tumbling: 1m", shape) + HOUR}.get(number))
 
 
 def test_sliding_windows_are_taken_by_their_ends(ledger: Ledger) -> None:
-    """Windows of 50 minutes that begin every 20: of 1:07:30 it is 1:00, and the first one that ends after that begins at 0:20;
-    the last one up to 2:13 ends at 2:10. The hour from 1:00 on holds the same ones."""
+    """Windows of 50 minutes that begin every 20 minutes.
+
+    The start 1:07:30 means 1:00, and the first window that ends after that begins at 0:20. The last one up to 2:13 ends
+    at 2:10. The hour from 1:00 on contains the same windows.
+    """
     found = plan(ledger, HOUR_MS + 15 * HALF_HOUR_MS // 60, 2 * HOUR_MS + 13 * MINUTE_MS, by=sliding("50m", "20m"))
     assert found.windows == {
         "per_minute": WindowRange(HOUR_MS, 2 * HOUR_MS + 10 * MINUTE_MS),

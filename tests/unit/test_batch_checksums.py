@@ -1,4 +1,4 @@
-"""What is asked again, and what is left out, decided from made-up answers; a real broker answers in test_log_reader.py."""
+"""Requests that are repeated and answers that are omitted, with made-up answers. A real broker answers in test_log_reader.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def answer(records: bytes = b"", error: type = NoError, stable_offset: int = 10)
 
 
 class ScriptedBrokers:
-    """Answers as it is told, and keeps what it was asked."""
+    """Brokers with scripted answers, which record the requests."""
 
     def __init__(self, script: list[list[Answer | Exception]]) -> None:
         self.script = script

@@ -178,7 +178,7 @@ def ledger(tmp_path: Path) -> Any:
 
 
 def complete(ledger: Ledger) -> None:
-    """As a runner ends a batch."""
+    """End the job as a runner ends a batch."""
     epoch = ledger.job("power").epoch
     for state in (JobState.STARTING, JobState.RUNNING, JobState.DRAINING, JobState.DRAINED):
         ledger.move_job("power", state, epoch=epoch)

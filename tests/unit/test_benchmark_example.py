@@ -1,4 +1,4 @@
-"""What the example's slices took, out of the rows of a ledger."""
+"""The durations of the example's slices, computed from the rows of a ledger."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the benchmarks write: each its own part, with goals judged by the figures beside them."""
+"""The output of the benchmarks: each writes its own part, with goals that are compared with the figures in it."""
 
 from __future__ import annotations
 

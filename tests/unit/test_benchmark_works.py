@@ -103,7 +103,7 @@ def test_the_sink_of_a_work_is_named_as_its_job() -> None:
 
 
 def lines(*records: int) -> list[str]:
-    """What a side prints: progress at so many records, the last of them with its answer, and something else."""
+    """Return what a side prints: progress after each number of records, the last with its answer, and other lines."""
     said = [Progress(one, RIGHT, complete=one == records[-1]).line() for one in records]
     return ["a warning", *said, "and the end"]
 
@@ -203,7 +203,7 @@ def test_the_most_memory_of_a_tree_is_seen() -> None:
 
 
 def measured(ours: float, theirs: float) -> Throughput:
-    """One run of two sides, whose warm part costs so many CPU-seconds per million."""
+    """Return one run of two sides whose warm part costs these CPU-seconds per million."""
 
     def run(cost: float) -> Run:
         cpu_s = {"driver": 0.0, "jvm": cost * 4, "python": 0.0}

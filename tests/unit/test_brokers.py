@@ -1,4 +1,4 @@
-"""What a broker's answer to a fetch is taken for; real brokers answer in tests/contract/test_log_readers.py."""
+"""Treatment of a broker's answers to a fetch. Real brokers answer in tests/contract/test_log_readers.py."""
 
 from __future__ import annotations
 

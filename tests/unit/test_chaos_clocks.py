@@ -52,7 +52,7 @@ pytestmark = pytest.mark.skipif(
 
 @contextmanager
 def teller(clock: WallClock) -> Iterator[Callable[[], Moments]]:
-    """Of a process that goes by this clock: asks it for its moments."""
+    """Start a process that uses this clock. Yields a function that returns the moments of the process."""
     child = subprocess.Popen(
         [sys.executable, "-c", TELLS],
         env=os.environ | clock.environment,
@@ -95,7 +95,7 @@ def test_a_running_process_sees_each_step_of_its_wall_clock_and_none_of_the_mono
 
 @pytest.mark.parametrize("rate", [5.0, 0.2])
 def test_a_clock_that_drifts_takes_the_monotonic_clock_along_which_never_steps(tmp_path: Path, rate: float):
-    """When it is right again, the wall clock is the machine's, and the monotonic clock goes on from where it is."""
+    """The wall clock that is right again is the machine's, and the monotonic clock continues from its value."""
     clock = WallClock(tmp_path)
     with teller(clock) as ask:
         right = ask()

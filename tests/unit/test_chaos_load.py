@@ -1,4 +1,4 @@
-"""What the senders of the chaos job send, and that the job is one that the platform takes."""
+"""The records of the chaos job's senders, and that the platform accepts the job."""
 
 from __future__ import annotations
 

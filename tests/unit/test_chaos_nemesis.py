@@ -1,4 +1,4 @@
-"""What the nemesis draws, in which order it does the faults of a round, and from when on results have to flow."""
+"""The draws of the nemesis, the order of the faults of a round, and when results must flow again."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_of_several_control_services_each_is_a_target_and_the_leader_may_stay_aw
 
 
 def test_a_clock_is_set_or_drifts_and_kafkas_is_always_set():
-    """And of several control services one is drawn, which may begin anew with its clock."""
+    """One of several control services is drawn, which can restart with its clock."""
     scene = Scene()
     scene.services = ["control", "control-2"]
     scene.clocks = {
@@ -209,7 +209,7 @@ def test_a_control_service_that_begins_anew_with_a_wrong_clock_is_there_before_t
 
 
 class Backfilled(Scene):
-    """A job with one backfill, which comes to `points`, one after the other as often as somebody looks."""
+    """A job with one backfill, which reaches `points` one after the other, one per query."""
 
     speed = 20
 

@@ -1,4 +1,7 @@
-"""Which states a run has reached is found in its tables, and a campaign fails for each state that it names and did not reach."""
+"""The states that a run has reached are found in its tables.
+
+A campaign fails for each state that it names and did not reach.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def test_a_takeover_in_a_rewind_is_a_run_that_replayed_and_committed_nothing():
     assert reached(runs=runs, checkpoints=committed, events=[begins(2, 1, 1)]) == {"takeover-in-rewind"}
     assert reached(runs=runs, checkpoints=committed, events=[begins(2, 2, 1)]) == set(), "it had nothing to replay"
     assert reached(runs=runs, checkpoints=committed, events=[begins(3, 1, 1)]) == set(), "it committed"
-    assert reached(runs=runs[:2], checkpoints=committed[:1], events=[begins(2, 1, 1)]) == set(), "nobody took over"
+    assert reached(runs=runs[:2], checkpoints=committed[:1], events=[begins(2, 1, 1)]) == set(), "no service took over"
 
 
 def test_a_backfill_under_a_kill_is_one_that_was_completed_after_it():

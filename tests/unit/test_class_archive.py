@@ -1,4 +1,4 @@
-"""What is left in the cache of class archives."""
+"""Files that stay in the cache of class archives."""
 
 from __future__ import annotations
 

@@ -362,7 +362,7 @@ def test_a_record_that_is_too_large_is_refused_also_where_it_is_alone_in_its_req
 
 @pytest.mark.parametrize("code", ["too_large", "record_too_large"])
 def test_an_error_after_the_first_request_says_what_is_in_the_log(code: str) -> None:
-    """Of several records at once a 413 doesn't say whether the body or each of them is too large."""
+    """For several records in one request, a 413 doesn't say whether the body or each of them is too large."""
     sending, _, _ = sender(all_accepted, problem(413, code))
     with pytest.raises(PermanentError, match=f"because of {code}") as failed:
         sending.send("s", [b"a", "b", "c"], None)

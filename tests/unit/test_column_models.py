@@ -1,5 +1,7 @@
-"""What one record has does not decide how dear all others are that are read as columns by its shape: each value in it costs a
-walk over all of them."""
+"""One record doesn't determine the cost of all others that are read as columns by its shape.
+
+Each value in it costs a pass over all of them.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Said:
-    """What a verb said, and its exit code."""
+    """The output of a verb, and its exit code."""
 
     code: int
     out: str
@@ -319,7 +319,7 @@ def test_without_a_stack_check_says_first_what_the_file_lacks(say: Say, tmp_path
 
 
 def test_without_a_stack_check_says_all_that_is_wrong_in_the_file(say: Say, tmp_path: Path) -> None:
-    """Whatever a stack knows, that has to be mended; one that isn't there is asked in vain."""
+    """For any stack, this must be corrected; a stack that isn't there is not asked."""
     enriched = PIPELINE.replace("steps:\n", "steps:\n  - enrich: {lookup: site, key: turbine, add: [owner]}\n", 1)
     lookup = "lookup: sites\nschema: {turbine: string, owner: string}\nkey: turbine\nrows: []\n"
     reads_another = PIPELINE.replace("{stream: turbines", "{stream: farm").replace("pipeline: ", "pipeline: other-")
@@ -469,7 +469,7 @@ def test_the_commands_that_an_explanation_recommends_are_right(case: tuple[JobFa
     ],
 )
 def test_a_reader_that_has_seen_enough_ends_a_verb_without_a_word(tmp_path: Path, line: str) -> None:
-    """As in `| head`; also where all is still held when the verb is done."""
+    """For example `| head`; also if all output is still buffered when the verb is done."""
     file = _file(tmp_path, "a.yaml", BOTH)
     wrong = _file(tmp_path, "b.yaml", BOTH.replace("max(power)", "maxx(power)"))
     reading, writing = os.pipe()
@@ -531,7 +531,7 @@ def test_with_json_an_error_is_one_object(
     said = say(*arguments, "--json")
     assert said.code == code
     assert said.json["error"]["code"] == error
-    assert said.json["error"]["message"] in said.err, "and the sentence stands on stderr as ever"
+    assert said.json["error"]["message"] in said.err, "and stderr has the sentence as always"
 
 
 def test_the_doctor_says_on_stderr_that_something_is_wrong(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -667,7 +667,7 @@ SPELT = r"a\x1b]0;b\x07c\x9bd\u202ee\u2028f\U000e0041g\r\ud800h\x7f"
 
 
 def shown_by(shown: Any) -> str:
-    """What a console prints that is no terminal."""
+    """Return what a console prints that is no terminal."""
     file = StringIO()
     Console(file=file, width=1_000).print(shown)
     return file.getvalue()
@@ -768,7 +768,7 @@ def test_a_job_is_watched_and_its_log_followed_until_interrupted(
     def sleep(seconds: float) -> None:
         looks.append(seconds)
         if len(looks) == 1:
-            failing.append(httpx.ConnectError("refused"))  # the control service is started anew
+            failing.append(httpx.ConnectError("refused"))  # the control service is restarted
         if len(looks) == 2:
             log.write_text("one\ntwo\nthree\nfour\n")
             ledger.set_desired("power", Desired.STOPPED)

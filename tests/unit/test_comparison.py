@@ -1,4 +1,4 @@
-"""When are two documents of the same id the same result?"""
+"""Tests if two documents of the same id are the same result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docker-compose.yml, its Dockerfile and its variables, as far as they can be judged without containers."""
+"""docker-compose.yml, its Dockerfile and its variables, as far as they can be checked without containers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_memory_is_limited_and_several_stacks_can_run_side_by_side(service):
 
 
 def test_the_docs_tell_the_sum_of_the_limits():
-    """Of what stays up; what runs to its end gives its memory back."""
+    """The sum of the services that stay up. A service that ends frees its memory."""
     gibibytes = 0.0
     for service in LASTING.values():
         number, unit = re.fullmatch(r"(?:\$\{\w+:-)?(\d+)([mg])\}?", service["mem_limit"]).groups()
@@ -215,7 +215,7 @@ def test_every_service_of_ours_asks_for_logins_when_the_file_is_told_to_and_heal
     asking = {
         name for name in OURS if SERVICES[name]["environment"].get("STRANDLINE_AUTH") == "${STRANDLINE_AUTH:-none}"
     }
-    assert asking == set(OURS) - {"demo"}, "the demo asks nobody, and is asked"
+    assert asking == set(OURS) - {"demo"}, "the demo makes no requests, and gets some"
     assert SERVICES["demo"]["environment"]["STRANDLINE_TOKEN"] == "${DEMO_TOKEN:-}"
     pages = {page for name in OURS for page in re.findall(r":\d+(/\w+)'", str(SERVICES[name].get("healthcheck")))}
     assert pages == {"/readyz"}
@@ -262,7 +262,7 @@ def test_the_image_is_built_from_the_locked_dependencies_and_what_it_copies_is_s
     assert all((ROOT / source).exists() for source in sources)
 
 
-@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed: not judged by it")
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed: not checked by it")
 @pytest.mark.parametrize(
     "profiles", [[], ["demo"], ["kibana"], ["monitoring"], ["demo", "kibana", "monitoring"]], ids=" ".join
 )

@@ -1,4 +1,4 @@
-"""How the tests read a compose file and a Dockerfile when they run them without a container engine."""
+"""The tests read a compose file and a Dockerfile this way when they run them without a container engine."""
 
 from __future__ import annotations
 

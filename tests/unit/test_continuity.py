@@ -1,4 +1,4 @@
-"""A log that was cut off or made anew is never read on as if it were the same, whenever that happened."""
+"""A log that was cut off or recreated is never read as if it were the same, for any time of the change."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def look_until_it_ends(job):
 
 
 def start(job):
-    """What a start makes sure of, on a clock that a waiting start turns on."""
+    """Do the checks of a start, on a clock that a waiting start advances."""
 
     def clock():
         job.now_ms += 1_000
@@ -225,7 +225,7 @@ def test_a_broker_that_does_not_know_the_topic_while_silence_is_counted_ends_not
 
 
 def test_a_start_waits_for_a_partition_that_a_broker_does_not_know_yet(job):
-    """It was added, and stands in the last slice without a record: what is needed of the log begins at its offset 0."""
+    """The partition was added, and is in the last slice without a record. The log is needed there from offset 0 on."""
     job.log.add(0, 300, 4_000)
     job.log.records[2] = []
     assert job.commit(job.next(400)).offsets == {"s": {0: 4, 1: 3, 2: 0}}

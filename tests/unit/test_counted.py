@@ -1,4 +1,4 @@
-"""Windows that count records: what a document may say, what is told of them, and their forms in SQL and Python."""
+"""Windows that count records: what a document can say, what is reported about them, and their forms in SQL and Python."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ def test_records_of_one_time_stand_in_the_order_of_their_partitions_whichever_ca
 
 
 def test_a_restart_reads_back_to_where_counting_began() -> None:
-    """One record a slice: two are far below the watermark when a start forgets all, and wait for the third all the same."""
+    """With one record per slice, two are far below the watermark when a start forgets all, and still wait for the
+    third."""
     ids = []
     for restarts in (False, True):
         desk = Desk(pipeline(), 1, restarts=True)

@@ -1,4 +1,4 @@
-"""Who copies dead letters, in which pieces, and that trouble with one job stops no other."""
+"""Processes that copy dead letters, the pieces of their work, and that a problem with one job stops no other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIRST, END = 5, 2 * LETTERS_AT_ONCE + 10
 
 
 class FullLog(KafkaStatus):
-    """Stands for a Kafka that holds dead letters of each job; keeps which pieces were read."""
+    """Double of a Kafka with dead letters of each job. It records which pieces were read."""
 
     def __init__(self) -> None:
         self.pieces: list[tuple[str, int, int]] = []
@@ -37,7 +37,7 @@ class FullLog(KafkaStatus):
 
 
 class Index:
-    """Stands for the index of a job."""
+    """Double of the index of a job."""
 
     copied_of: dict[str, dict[str, int]]
     failing: dict[str, Exception]

@@ -1,5 +1,7 @@
-"""Dead letters by reason, step and time, through the REST API and the command line's sums; and what the present version makes of
-records that are put back."""
+"""Dead letters by reason, step and time, through the REST API and the command line's sums.
+
+Also the outcome of replayed records in the current version.
+"""
 
 from __future__ import annotations
 
@@ -219,7 +221,7 @@ steps:
 
 
 def test_only_letters_of_another_jobs_results_are_never_put_back(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job may read such results beside a stream of records, which can be put back."""
+    """A job can read such results together with a stream of records, which can be replayed."""
     monkeypatch.setattr(DeadLetters, "_originals", lambda *_: {})
     emits = PIPELINE.replace("minute}]", "minute}, {stream: turbine-minute}]")
     applied = api.apply("---".join((STREAM.replace("explode: $.items\n", ""), emits, BESIDE)))

@@ -67,7 +67,10 @@ def test_a_record_without_a_value_has_nothing_to_leave_out() -> None:
 
 
 class NarrowSlot:
-    """Stands for a slot of a topic that takes `takes` bytes at once; keeps what it took, and counts what it refused."""
+    """Double of a slot of a topic that accepts `takes` bytes in one request.
+
+    It stores what it accepts, and counts what it refuses.
+    """
 
     takes = 0
     taken: list[Entry]
@@ -85,7 +88,7 @@ class NarrowSlot:
 
 
 def write(monkeypatch: pytest.MonkeyPatch, takes: int, values: list[bytes]) -> list[bytes | None]:
-    """What is in the topic afterwards, in order."""
+    """Return what is in the topic afterwards, in order."""
     monkeypatch.setattr(dead_letters, "TransactionSlot", NarrowSlot)
     monkeypatch.setattr(NarrowSlot, "takes", takes)
     writer = DeadLetterWriter(

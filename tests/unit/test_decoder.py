@@ -1,4 +1,4 @@
-"""What each kind of record becomes: the accepted value, or the reason and a message that names the field."""
+"""The outcome of each kind of record: the accepted value, or the reason and a message that names the field."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def with_field(field: RecordField, text: str) -> tuple[Any, str | None]:
 
 
 def event_micros(text: str, unit: str = "ms") -> int | None:
-    # Beside the event time, which must not lie before 1970.
+    # In addition to the event time, which must not be before 1970.
     fields = [RecordField("at", "timestamp", unit=unit), RecordField("ts", "timestamp")]
     decoded = decode(f'{{"at": {text}, "ts": 1}}'.encode(), fields=fields)
     micros: list[int] = decoded.arrays["at"].cast(pa.int64()).to_pylist()
@@ -189,7 +189,7 @@ NOT_JSON: dict[str, bytes | None] = {
     "duplicate key": b'{"device":"a","ts":1,"ts":2}',
     "duplicate key with the same value": b'{"device":"a","ts":1,"ts":1}',
     "duplicate key with an escape": b'{"device":"a","ts":1,"t\\u0073":2}',
-    "duplicate key beside a wrong type": b'{"device":1,"ts":1,"ts":2}',
+    "duplicate key and a wrong type": b'{"device":1,"ts":1,"ts":2}',
     "duplicate optional key": b'{"device":"a","temp":1,"ts":1,"temp":null}',
     "duplicate key spread over lines": b'{"device":"a",\n"ts" :1,\n"ts"\t: 2}',
 }
@@ -527,7 +527,7 @@ def test_each_record_is_held_against_its_own_log_time() -> None:
 
 
 def test_each_record_may_have_a_bound_of_its_own() -> None:
-    """As a replay has them, whose slices were cut under different rules."""
+    """A replay has such bounds, because its slices were cut under different rules."""
     values: list[bytes | None] = [b'{"device":"a","ts":5000}'] * 4
     watermarks_ms, ahead_ms = np.array([NEVER_LATE, 5_001, 0, 0]), np.array([1_000, 1_000, 999, NEVER_AHEAD])
     decoded = Decoder([DEVICE, TS], EventTimeSource("ts"), ["device"]).decode(

@@ -50,7 +50,7 @@ RULES = [
     EventTimeRule(50_000, 60_000, None),
     EventTimeRule(0, None, 0),
 ]
-"""Of four versions of a job, each in force for one slice of five records."""
+"""The rules of four versions of a job, each in force for one slice of five records."""
 WATERMARKS_MS = [None, 60_000, 95_000, 95_000]
 
 
@@ -93,7 +93,7 @@ def test_each_record_is_judged_by_the_rule_that_was_recorded_with_its_slice(monk
 
 
 def test_the_last_record_of_a_slice_must_be_the_recorded_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of pieces that are read at once, the reader compares the last record of each."""
+    """The reader compares the last record of each piece, for pieces that are read together."""
     ranges: list[OffsetRange] = []
 
     class Asked(Reader):

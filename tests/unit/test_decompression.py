@@ -1,4 +1,4 @@
-"""Packed bodies: what comes out, and what is refused before it can do harm."""
+"""Compressed bodies: the result, and what is refused before it can do harm."""
 
 from __future__ import annotations
 

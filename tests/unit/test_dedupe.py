@@ -1,4 +1,4 @@
-"""What the document may say of a `dedupe`, what it costs, and what becomes of repeats at the desk."""
+"""Rules for the document of a `dedupe`, what it costs, and the outcome of repeats at the desk."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_repeats_are_counted_and_have_no_dead_letter(slice_records: int | None) 
     values = [
         reading(0),
         reading(0),  # again
-        reading(2),  # again, stamped anew
+        reading(2),  # again, with a new time
         reading(0, meter="m2"),
         reading(1, None),
         reading(1, None),  # without an id nothing says that it came again

@@ -462,7 +462,7 @@ ENRICHED = (
     promise="all-forms-of-a-pipeline-agree",
 )
 def test_a_lookup_changes_between_the_records_of_a_case(tmp_path: Path) -> None:
-    """Each record goes by the rows that are in force when it comes, also behind a restart."""
+    """Each record uses the rows that are in force when it arrives, also after a restart."""
     (tmp_path / "a.yaml").write_text(ENRICHED)
     (tmp_path / "before.csv").write_text("tank,site\na,north\n")
     (tmp_path / "after.csv").write_text("tank,site\na,south\nb,south\n")
@@ -728,7 +728,7 @@ def test_every_command_of_the_page_runs(api: Api, say: Say, monkeypatch: pytest.
 
 @pytest.mark.parametrize("section", ["Branches", "Join two branches", "Join two streams"])
 def test_an_example_of_the_reference_runs(say: Say, monkeypatch: pytest.MonkeyPatch, section: str) -> None:
-    """Its commands, and the pipeline that it shows, which is the one of the example."""
+    """The commands, and the displayed pipeline, which is that of the example."""
     page = "steps.md" if section == "Branches" else "joins.md"
     text = (ROOT / "docs" / page).read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     monkeypatch.chdir(ROOT)

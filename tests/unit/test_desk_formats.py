@@ -1,5 +1,8 @@
-"""Records of every format at the desk: the examples against the recomputations of `test_formats.py`, files of binary records,
-schemas beside a document and of a registry, and what stands beside a record."""
+"""Records of every format at the desk.
+
+The examples are compared with the recomputations of `test_formats.py`. Also files of binary records, schemas in
+separate files and from a registry, and the metadata of a record.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,10 @@ def about(value: Any) -> Any:
 
 
 REQUESTS = ("otlp", "prometheus", "cloudevents")
-"""What they hold comes by routes and headers of their own, which no file of records has; the first two are below."""
+"""Formats whose records are sent on separate routes and with headers, which no file of records has.
+
+The first two are below.
+"""
 
 
 @pytest.mark.guarantee(

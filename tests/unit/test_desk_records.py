@@ -57,7 +57,7 @@ def climate(tmp_path: Path) -> str:
 
 @pytest.mark.guarantee("G365")
 def test_documents_are_those_of_the_job() -> None:
-    """As the test of a job with kills works them out: without a window, and beside one."""
+    """The test of a job with kills computes them the same way, with a window and without one."""
     lines = readings(0, 300)
     partitions = [number % 2 for number in range(300)]
     for window in ("", WITH_WINDOW.format(name="farm")):
@@ -195,7 +195,7 @@ def test_explain_tells_of_emissions_of_records(say: Say, tmp_path: Path) -> None
 def test_a_preview_shows_records_and_hides_no_windows_behind_them(
     api: Any, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What HTTP headers fill is there, and a schema beside the document."""
+    """The fields of HTTP headers are there, and so is a schema in a separate file."""
     monkeypatch.setattr(previews, "_RESULTS_MAX", 6)
     schema = {"type": "record", "name": "R", "fields": [{"name": "ts", "type": "long"}]}
     (tmp_path / "r.avsc").write_text(json.dumps(schema))
@@ -249,7 +249,10 @@ steps:
     promise="all-forms-of-a-pipeline-agree",
 )
 def test_records_of_several_streams_in_turn_are_taken_in_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no slice ends, one step for all; what is shown, and what a restart rebuilds, holds those that wait, too."""
+    """If no slice ends, there is one step for all.
+
+    What is shown, and what a restart rebuilds, includes the records that wait.
+    """
     steps, step = list[Any](), Cascade.step
 
     def counted(*some: Any, **named: Any) -> Any:

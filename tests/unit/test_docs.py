@@ -42,7 +42,7 @@ def test_a_wrong_setting_is_named(variable, value, said, monkeypatch):
 
 
 def test_a_file_for_a_setting_that_is_no_secret_is_refused(monkeypatch, tmp_path):
-    """It would be left aside, and the default be used: `up` would start a Kafka of its own."""
+    """The file would be ignored and the default used: `up` would start its own Kafka."""
     (tmp_path / "address").write_text("farm:9092")
     monkeypatch.setenv("STRANDLINE_KAFKA_BOOTSTRAP_FILE", str(tmp_path / "address"))
     with pytest.raises(

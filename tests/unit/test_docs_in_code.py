@@ -76,7 +76,7 @@ def test_each_windowing_function_of_the_sql_page_gives_the_window_beside_it():
     )
     assert {call.partition("(")[0] for call, _ in rows} == set(window_functions())
     for call, window in rows:
-        for whole, part in (("", ""), (r"\1", r"\1")):  # without and with what stands in brackets
+        for whole, part in (("", ""), (r"\1", r"\1")):  # without and with the text in brackets
             query = re.sub(r" \[(.*?)\]", whole, call)
             wanted = re.sub(r" \[(.*?)\]", part, window)
             keys = "".join(f"{key}, " for key in re.findall(r"partition by (\w+)", query))
@@ -91,7 +91,7 @@ def test_each_windowing_function_of_the_sql_page_gives_the_window_beside_it():
 
 
 def test_the_programs_with_a_client_run_against_the_api_without_servers(tmp_path, capsys):
-    """What they do to a real platform is in tests/integration/test_client.py."""
+    """The effect on a real platform is tested in tests/integration/test_client.py."""
     gateway = FastAPI()
 
     @gateway.post("/v1/streams/turbines/records")

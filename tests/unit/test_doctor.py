@@ -1,4 +1,4 @@
-"""What the doctor says of each thing that can be wrong."""
+"""The doctor's sentence about each possible problem."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_checks_that_hang_have_one_deadline() -> None:
 
 def test_what_a_check_raises_is_its_finding_and_a_fault_of_the_check_hides_no_other() -> None:
     def refuses() -> Any:
-        raise StackError("it is broken; mend it")
+        raise StackError("it is broken; repair it")
 
     def is_wrong_itself() -> Any:
         raise ZeroDivisionError("x")

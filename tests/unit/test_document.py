@@ -141,7 +141,7 @@ def test_a_column_of_another_type_than_declared_stops_the_write() -> None:
 
 
 def test_a_row_without_a_result_stops_the_write() -> None:
-    """Its caller makes a dead letter of it; a document would be wrong for ever."""
+    """The caller makes a dead letter of the row. A document would be wrong permanently."""
     batch = stage_batch(SHAPE.fields, [("a", 1, 0.5), ("b", None, None)])
     good = batch.append_column("@problem", pa.array([None, None], pa.string()))
     assert list(SHAPE.documents(good, 1, 1)) == list(SHAPE.documents(batch, 1, 1))

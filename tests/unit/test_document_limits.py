@@ -1,4 +1,7 @@
-"""What a document may cost is bounded before it is worked on, and the error names the limit. Counts, never times, tell it."""
+"""The cost of a document is limited before it is processed, and the error names the limit.
+
+This is found by counts, never by times.
+"""
 
 import difflib
 import re
@@ -24,7 +27,7 @@ from strandline.processing.pipelines.model.pipeline import PipelineSpec
 
 TYPES = {"x": "long", "d": "decimal(10,2)", "s": "string"}
 DEEP = 12
-"""Nested so often, work that doubles with each level is done thousands of times."""
+"""Depth of nesting. Work that doubles with each level is done thousands of times."""
 NESTED = {
     "nullif": "nullif({}, 1)",
     "case of a value": "case {} when 1 then 2 when 3 then 4 else 5 end",

@@ -1,4 +1,4 @@
-"""What a door knows of tokens: at once, for how long, and while the ledger is away."""
+"""Knowledge of a service about tokens: immediately, for how long, and while the ledger is unavailable."""
 
 from __future__ import annotations
 

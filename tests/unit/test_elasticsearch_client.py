@@ -1,4 +1,4 @@
-"""With which login a request goes to Elasticsearch. No request is sent."""
+"""The login of a request to Elasticsearch. No request is sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ URL = "http://nowhere:9200"
 def test_a_login_that_is_just_being_replaced_leaves_the_one_before_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its file is away for a moment. That is said once, and the new one counts as soon as it can be read."""
+    """The file of the login is missing for a moment. This is reported once, and the new login counts when it is readable."""
     monkeypatch.setattr(elasticsearch_client, "_in_force", {})
     file = tmp_path / "password"
     monkeypatch.setenv("STRANDLINE_ELASTICSEARCH_URL", URL)

@@ -1,4 +1,4 @@
-"""A stack whose own Kafka and Elasticsearch ask for a password: where it stands, who is given it, and how it is chosen."""
+"""A stack whose own Kafka and Elasticsearch require a password: its file, its readers, and how it is chosen."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ALL = {"kafka", "elasticsearch", "mqtt", "kafka.properties", "netrc", "strandlin
 
 @pytest.fixture
 def addresses(tmp_path: Path) -> StackAddresses:
-    """Of a stack that is to have passwords, and has them."""
+    """Return the addresses of a stack that has passwords."""
     data_dir = tmp_path / "stack"
     data_dir.mkdir(mode=0o700)
     addresses = StackAddresses.of(data_dir, 100, passwords=True)
@@ -144,7 +144,7 @@ def test_a_broken_stack_json_is_refused_with_what_to_do(tmp_path: Path, old: str
 def test_every_process_of_the_stack_logs_in_and_no_password_is_in_its_environment(
     addresses: StackAddresses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a child is given by `Stack`, read back as a child reads it."""
+    """Checked with the settings that `Stack` gives a child, read as the child reads them."""
     made = passwords_of(addresses)
     settings = stack_settings(Settings(kafka_username="another"), addresses)
     assert (settings.kafka_security_protocol, settings.kafka_username) == ("SASL_PLAINTEXT", "strandline")

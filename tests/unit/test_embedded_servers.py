@@ -1,4 +1,4 @@
-"""How the embedded servers are started: nothing that they leave behind gathers on the disk."""
+"""The start of the embedded servers: no old files accumulate on the disk."""
 
 from __future__ import annotations
 

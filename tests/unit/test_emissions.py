@@ -1,4 +1,4 @@
-"""How a job reads results of another one beside a stream: where its slices are cut, and what holds records back."""
+"""A job reads results of another job together with a stream: where its slices are cut, and what holds records back."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class TwoLogs(OneByOne):
 
 
 class Lab:
-    """The job that emits, whose checkpoints are written by hand, and the one that reads what it emits beside what it reads."""
+    """The job that emits, whose checkpoints are written by hand, and the one that reads its results and another stream."""
 
     def __init__(self, path: Path, field: str = "window_end", rows_max: int = 1_000) -> None:
         self.ledger = Ledger.open(f"sqlite:///{path}/ledger.sqlite")
@@ -260,7 +260,7 @@ class LaggingLab(Lab):
         super().__init__(path, "window_start", rows_max)
 
     def reader(self) -> SlicePlanner:
-        """As a run of the reader plans that begins now."""
+        """Return the planner of a run of the reader that starts now."""
         job = former_emitter_of(self.ledger, "results")
         emitters = () if job is None else (Emitter("results", job, "window_start", is_former=True),)
         settings = PlannerSettings(

@@ -1,4 +1,4 @@
-"""Where windows begin and end, against a count of all of them one by one; and against the operator that makes them."""
+"""Starts and ends of windows, compared with a count of all of them, and with the operator that makes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated fleet: the same weather in every run, and every spoiled report judged as the fleet says it must be."""
+"""The simulated fleet: the same weather in every run, and every spoiled report has the outcome that the fleet states."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ DEADLINE_S = 20.0
 
 
 class Gateway:
-    """Answers as told, one answer after the other; the last one for ever."""
+    """A gateway with scripted answers. The last one is repeated."""
 
     def __init__(self, *answers: Callable[[int], httpx.Response] | Exception) -> None:
         self._answers = list(answers)
@@ -40,10 +40,10 @@ class Gateway:
 
 
 class SlowBroker(threading.Thread):
-    """Takes one MQTT 3.1.1 client and some messages, and acknowledges none of them until told to.
+    """A broker for one MQTT 3.1.1 client, which acknowledges no message until the test permits it.
 
-    A client may send a message twice while it connects, so messages are counted by their numbers, and what comes later is
-    acknowledged, too.
+    A client can send a message twice while it connects, so messages are counted by their numbers. Later messages are
+    acknowledged too.
     """
 
     def __init__(self, messages: int) -> None:

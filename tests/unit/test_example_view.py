@@ -1,4 +1,4 @@
-"""What the example shows and says, and where its event time begins."""
+"""The output of the example, and where its event time starts."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_results_are_read_newest_first_and_trouble_is_transient():
 
 
 class Control:
-    """Answers with one job state after the other; the last one for ever."""
+    """A control service that answers with one job state after the other. The last one is repeated."""
 
     def __init__(self, *jobs: dict) -> None:
         self._jobs = list(jobs)

@@ -146,7 +146,7 @@ def test_an_idle_partition_holds_nobody_back() -> None:
 
 
 def test_a_job_without_a_window_waits_for_none() -> None:
-    """It is told that its results come with each slice, or that a `where` leaves every record out."""
+    """The answer says that its results are emitted with each slice, or that a `where` omits every record."""
     document = PIPELINE.spec.as_document() | {"steps": [{"emit": [{"elasticsearch": "turbines-all"}], "name": "all"}]}
     facts = replace(READ, pipeline=check(PipelineSpec.from_document(document), STREAM))
     assert explain(replace(facts, totals=Totals(30, 28, {}, {"all": 28}))).sentence.endswith("with each slice (all 28)")

@@ -1,4 +1,4 @@
-"""What each order at a failpoint does, seen from outside the process that meets it."""
+"""The effect of each order at a failpoint, observed from another process."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Run:
         return check([json.dumps(event) for event in self.history], self.topic)
 
     def place(self, record_id: str) -> int:
-        """Where in `topic` the id's first record is."""
+        """Return the position in `topic` of the id's first record."""
         return next(n for n, logged in enumerate(self.topic) if json.loads(logged.value)["id"] == record_id)
 
     def acknowledged(self, random: random.Random) -> str:
@@ -133,7 +133,7 @@ def refuse_what_is_written(run: Run, chance: random.Random) -> None:
 
 
 def swap_two(run: Run, chance: random.Random) -> None:
-    """Of one client, from two requests of which the second was sent when the first was acknowledged."""
+    """Swap two records of one client, from two requests. The second was sent when the first was acknowledged."""
     known = {event["request"] for event in run.history if event["op"] == "ok"}
     ids = [next(iter(e["records"])) for e in run.history if e["op"] == "invoke" and e["request"] in known]
     places = [run.place(record_id) for record_id in ids]

@@ -258,7 +258,7 @@ def test_a_watched_folder_gives_each_file_that_rests_and_again_when_it_changed(t
 
 
 class TroubledIngest:
-    """Stands for FileIngest: the disk fails at the first two tries of one file, and another one is broken."""
+    """Double of FileIngest: the disk fails at the first two tries of one file, and another one is broken."""
 
     def __init__(self, stderr: Callable[[], str]) -> None:
         self.tries: list[str] = []
@@ -314,14 +314,17 @@ def test_a_watched_file_that_the_disk_does_not_give_is_told_at_once_and_tried_ag
         [broken],
         [f"{folder / 'stale.ndjson'} can't be read: Stale file handle"],
         [],
-    ], "each failure is told before the next try, and a second time only when it is another"
+    ], "each failure is reported before the next try, and a second time only when it is another"
     assert str(ended.value) == broken, "what was taken in the end has not failed"
     assert capsys.readouterr().out == f"{folder / 'stale.ndjson'}: 1 records\n"
 
 
 class AwayIngest:
-    """Stands for FileIngest. Kafka is away at the first file, and when the second writer is opened; a topic takes no row of
-    `large`. After either error the writer takes nothing more."""
+    """Double of FileIngest.
+
+    Kafka is unavailable at the first file, and when the second writer is opened; a topic accepts no row of `large`.
+    After either error the writer accepts nothing more.
+    """
 
     def __init__(self) -> None:
         self.tries: list[tuple[str, str | None]] = []
@@ -415,7 +418,7 @@ async def _itself(self: AwayIngest) -> AwayIngest:
 def test_a_watched_file_that_gives_no_status_is_left_to_the_one_who_takes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who tells that it can't be read. One that is gone again is left out."""
+    """The reader of the file reports that it can't be read. A file that has disappeared is omitted."""
     for name in ("gone.ndjson", "stale.ndjson", "there.ndjson"):
         (tmp_path / name).write_bytes(b"1")
     real = Path.stat
@@ -433,7 +436,10 @@ def test_a_watched_file_that_gives_no_status_is_left_to_the_one_who_takes_it(
 
 
 class ToldLog:
-    """Stands for writer and finder: commits until the second transaction, which ends before or after it is in the log."""
+    """Double of writer and finder: it commits until the second transaction.
+
+    That one ends before or after it is in the log.
+    """
 
     def __init__(self, log: list[Any], step: str) -> None:
         self.log = log
@@ -554,7 +560,7 @@ def test_what_came_before_a_break_in_a_file_is_in_the_log(tmp_path: Path) -> Non
 
 
 def take(folder: Path, path: Path, log: list[Any], stream: StreamSpec, record_bytes_max: int) -> Taken:
-    """As a process does that ends behind it."""
+    """Take the file as a process does that ends after it."""
 
     async def run() -> Taken:
         with contextlib.closing(WriterIdentity.take(folder, "files-host-s")) as identity:
@@ -618,7 +624,7 @@ def test_a_file_that_grows_has_the_columns_that_the_stream_expects_now(tmp_path:
 
 @pytest.mark.parametrize("suffix", PACK)
 def test_lines_go_on_behind_those_that_were_taken(tmp_path: Path, suffix: str) -> None:
-    """A line of nothing but blanks that is longer than a record counts for a row or for none, by the limit."""
+    """A line of only blanks that is longer than a record counts for a row or for none, depending on the limit."""
     path, log = tmp_path / f"f.ndjson{suffix}", list[Any]()
     pack = PACK[suffix]
     path.write_bytes(pack(b"1\n" + b" " * 60 + b"\n2\n"))

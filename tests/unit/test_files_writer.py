@@ -97,7 +97,7 @@ SHAPE = DocumentShape("", "job", "windows", 1, contract._FIELDS[:1], contract._F
 
 
 def written(directory: Path, batch: pa.RecordBatch) -> tuple[list[str], list[pa.Table]]:
-    """What a commit must be told of the files, and what they hold."""
+    """Return what a commit must know about the files, and their contents."""
     writer = FilesWriter(str(directory), SHAPE)
     writer.prepare(None)
     report = writer.write_batches([batch], 1, 1)

@@ -1,4 +1,4 @@
-"""Lookups whose rows are followed: what a document may say, how sources are read, and how it is told that one can't be."""
+"""Lookups whose rows are followed: what a document can say, how sources are read, and how a failure is reported."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_check_without_a_stack_needs_the_stream_that_a_lookup_follows() -> Non
         assert judged.problems == []
 
 
-# Applying, following, and what is told of it
+# Applying, following, and reports about it
 
 
 @pytest.fixture

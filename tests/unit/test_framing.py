@@ -1,4 +1,4 @@
-"""Where one record ends and the next begins, and under which key each is logged."""
+"""The borders between records, and the key with which each is logged."""
 
 from functools import partial
 

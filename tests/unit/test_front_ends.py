@@ -56,7 +56,7 @@ def test_whole_documents_of_the_docs_are_taken() -> None:
 
 
 def canonical(documents: list[YamlDocument]) -> list[dict[str, object]]:
-    """What the one model makes of documents."""
+    """Return the documents in canonical form, as the one model reads them."""
     return [SPECS[one.kind].parse(one).as_document() for one in documents]
 
 
@@ -96,7 +96,7 @@ def test_the_search_finds_the_documents():
 @pytest.mark.guarantee("G597")
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_each_document_is_the_same_in_yaml_sql_and_python(name):
-    """As it is written, and as the canonical document with all its defaults."""
+    """Each document as it is written, and as the canonical document with all its defaults."""
     documents = read_documents(DOCUMENTS[name], name)
     wanted = canonical(documents)
     data = [one.data for one in documents]
@@ -108,7 +108,7 @@ def test_each_document_is_the_same_in_yaml_sql_and_python(name):
 
 
 def sql_examples() -> list[Path]:
-    """The YAML files beside which SQL files stand."""
+    """Return the YAML files that have an SQL file too."""
     return [path.parents[1] / f"{path.stem}.yaml" for path in sorted(EXAMPLES.rglob("*.sql"))]
 
 
@@ -147,7 +147,7 @@ NOT_IN_SQL = {
 }
 """What SQL refuses to write, with the reason that it gives."""
 OTHERWISE_IN_SQL = {
-    "an emission in a step right behind its window stands beside it": (
+    "an emission in a step directly after its window is written in the window's step": (
         f"{ONE}  - {WINDOW.replace('    emit', '  - emit')}",
         f"{ONE}  - {WINDOW}",
     ),
@@ -159,7 +159,7 @@ OTHERWISE_IN_SQL = {
         f"{ONE}  - where: k > 1\n    name: large\n  - {WINDOW}    from: large\n",
         f"{ONE}  - where: k > 1\n  - {WINDOW}",
     ),
-    "branches stand one behind the other": (
+    "branches are written one after the other": (
         f"{ONE}  - where: k > 1\n    name: a\n  - where: k < 1\n    name: b\n    from: s\n  - {WINDOW}    from: a\n"
         f"  - {WINDOW.replace(': w', ': v')}    from: b\n",
         f"{ONE}  - where: k > 1\n  - {WINDOW}  - where: k < 1\n    from: s\n  - {WINDOW.replace(': w', ': v')}",
@@ -307,7 +307,7 @@ steps:
 
 
 def test_branches_are_the_same_in_all_three_forms():
-    """As data, without defaults."""
+    """Compared as data, without defaults."""
     (document,) = read_documents(BRANCHES, "branches.yaml")
     sql = as_sql([document.data])
     (again,) = read_documents(translate(sql, "x.sql").yaml, "x.sql")

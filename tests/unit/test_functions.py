@@ -1,4 +1,4 @@
-"""The table of functions: complete, in the docs, and every example has the value that stands beside it."""
+"""The table of functions: complete, in the docs, and every example has the value next to it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_no_zone_is_asked_of_the_machine(tmp_path: Path) -> None:
 
 @pytest.mark.guarantee("G410")
 def test_the_page_of_the_functions_is_that_of_the_table() -> None:
-    """When it should change: `python -m strandline.processing.pipelines.functions.reference docs/functions.md`."""
+    """To change it: `python -m strandline.processing.pipelines.functions.reference docs/functions.md`."""
     assert PAGE.read_text() == page(PAGE.read_text())
 
 
@@ -129,7 +129,10 @@ def test_no_like_takes_longer_than_in_proportion_to_the_text() -> None:
 
 
 def test_a_like_pattern_out_of_a_column_has_at_most_1000_characters() -> None:
-    """A sender may write one as long as its record, and what it takes grows with both. One that is written out may be longer."""
+    """A sender could write one as long as its record, and its cost grows with both.
+
+    A pattern in the document can be longer.
+    """
     patterns = ["a" * 1_000, "a" * 1_001, "%" + "_" * 1_000, "%" + "_" * 999]
     for written, expected in (("s like p", [True, None, None, True]), ("s not like p", [False, None, None, False])):
         like = ColumnExpression(parse_expression(written).sql, {"s": "string", "p": "string"})
@@ -155,7 +158,7 @@ def test_a_like_pattern_says_a_backslash_by_two() -> None:
 
 @pytest.mark.parametrize("target", ["double", "decimal(10,2)", "long", "integer"])
 def test_no_number_takes_longer_to_read_than_in_proportion_to_the_text(target: str) -> None:
-    """Digits before something else were tried in all pairs of parts: hours for these texts."""
+    """Digits before other characters were tried in all pairs of parts: hours for these strings."""
     digits = "1" * 800_000
     texts = [f"{digits}x", f"{digits}.{digits}x", f".{digits}x", f"1e{digits}x"]
     assert cast(pa.array(texts), "string", target).to_pylist() == [None] * 4
@@ -216,7 +219,7 @@ def test_like(text: str, pattern: str, expected: bool | None) -> None:
     ],
 )  # fmt: skip
 def test_no_text_is_split_where_a_pattern_takes_nothing(pattern: str) -> None:
-    """Arrow would stay there for ever. RE2 is asked, whose patterns Python reads otherwise or not at all."""
+    """Arrow would loop endlessly. RE2 is used, whose patterns Python reads differently or not at all."""
     with pytest.raises(ExpressionError, match="can match between two characters"):
         infer_type(parse_expression(f"split(s, r'{pattern}')"), {"s": "string"})
 
@@ -227,7 +230,7 @@ def test_a_text_is_split_where_a_pattern_takes_something(pattern: str) -> None:
 
 
 def test_no_pattern_takes_a_part_of_a_character() -> None:
-    """What it left would be no text, and nothing that reads texts could go on."""
+    """The rest would be no valid string, and no reader of strings could continue."""
     with pytest.raises(ExpressionError, match=r"has \\C, which matches a byte"):
         infer_type(parse_expression(r"regexp_extract(s, r'^(\C{3})', 1)"), {"s": "string"})
     assert infer_type(parse_expression(r"regexp_extract(s, r'^(\\C)', 1)"), {"s": "string"}) == "string"

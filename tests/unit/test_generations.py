@@ -1,4 +1,4 @@
-"""Which generation of a window an alias shows: names, filters and the request that swaps, over a double of the index."""
+"""The generation of a window that an alias shows: names, filters and the swap request, over a double of the index."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ MAPPING = build_mapping(DocumentShape("farm", "power", "minute", 1, (), (("n", "
 
 
 class Index:
-    """Stands for Elasticsearch: holds aliases of indices and changes them as a whole or not at all; keeps what it was asked."""
+    """Double of Elasticsearch: it stores aliases of indices and changes them atomically. It records the requests."""
 
     def __init__(self, *names: str) -> None:
         self.aliases: dict[str, dict[str, Any]] = {name: {} for name in names}

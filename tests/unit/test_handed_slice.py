@@ -65,7 +65,7 @@ class Lab:
         assert answer.status_code == 200, answer.text
 
     def taking_over(self) -> JobRun:
-        """The run of the present version that is to finish the slice."""
+        """Return the run of the current version that must finish the slice."""
         row = self.ledger.begin_run("power", 1, present_version=True)
         pipeline = load_pipeline(self.ledger, "power", row.version)
         return JobRun(self.settings, self.ledger, FakeIndex(), row, pipeline)  # type: ignore[arg-type]

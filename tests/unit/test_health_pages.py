@@ -151,7 +151,7 @@ def test_what_is_not_http_is_answered_with_400(monkeypatch: pytest.MonkeyPatch) 
     promise="secrets-and-connections-are-protected",
 )
 def test_the_pages_may_stand_behind_tls(tmp_path: Path) -> None:
-    """Whoever has a certificate of the authority sees them; who has none, or speaks no TLS, does not."""
+    """A client with a certificate of the authority sees the pages. One without, or without TLS, does not."""
     made = make_dev_certificates(tmp_path)
     port = free_port()
     settings = UdpSettings(

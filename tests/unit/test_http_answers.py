@@ -1,4 +1,4 @@
-"""What the HTTP gateway answers to each end that a request can come to, over a writer and streams that do as told."""
+"""The answer of the HTTP gateway to each outcome of a request, over a scripted writer and scripted streams."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RECORD_BYTES_MAX = 10
 
 
 class ToldWriter:
-    """Ends every append as it is told."""
+    """A writer that ends every append as scripted."""
 
     bytes_in_flight = 0
 
@@ -66,7 +66,7 @@ def answer(
     url: bytes = b"/v1/streams/readings/records",
     **headers: str,
 ) -> tuple[Answer, IngestMetrics]:
-    """What a POST of `body` comes to, and what was counted."""
+    """Return the outcome of a POST of `body`, and what was counted."""
 
     async def run() -> tuple[Answer, IngestMetrics]:
         metrics = IngestMetrics("http")

@@ -1,5 +1,8 @@
-"""What a sender can't do to an HTTP connection, its server and the other senders: nothing it sends is kept without a bound,
-and where there is no room the slowest of the greediest source gives way. Time is told by the test."""
+"""Attacks of a sender on an HTTP connection, its server and the other senders. The test sets the time.
+
+All that it sends is kept only within a bound. If there is no space left, the slowest connection of the source that uses
+the most is closed.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +112,7 @@ def test_a_trailer_says_nothing_about_the_request() -> None:
     promise="no-client-can-exhaust-a-service",
 )
 def test_four_slow_bodies_keep_no_small_one_out() -> None:
-    """Of the largest size, each held but for its last byte: so four of them once took all the room that there was."""
+    """Bodies of the largest size without their last byte. Four of them once used all the space."""
     size = Settings.model_fields["http_body_bytes_max"].default
     assert size * 4 == BODY_BYTES_HELD_MAX
 
@@ -190,7 +193,7 @@ def test_a_body_that_waits_for_its_answer_is_never_cut() -> None:
 @pytest.mark.parametrize("is_chunked", [False, True])
 @pytest.mark.parametrize("cut", [None, -3, 0, 3])
 def test_a_request_for_another_protocol_is_taken_as_http_1_1(is_chunked: bool, cut: int | None) -> None:
-    """As Java's HttpClient asks, unless it is told not to."""
+    """Java's HttpClient requests another protocol by default."""
 
     async def script(server: HttpServer, application: EchoingApplication) -> None:
         peer = Peer(server)

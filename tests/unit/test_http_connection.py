@@ -1,5 +1,7 @@
-"""HTTP connections over a transport that records: what comes in whole, what is refused, in which order it is answered, and
-what ends a connection. Time is told by the test."""
+"""HTTP connections over a transport that records. The test sets the time.
+
+Checks complete requests, refusals, the order of the answers, and what ends a connection.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of a run import before they can work: a takeover waits for it."""
+"""Modules that the processes of a run import before they can work: a takeover waits for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.waiting import stretched
 
 
 def imported_by(*modules: str, after: Sequence[str] = ()) -> set[str]:
-    """Every module that a fresh process holds once it has imported these, but for what it held when it had imported `after`."""
+    """Return every module that a fresh process has after importing these, without those it had after importing `after`."""
     first = f"import {', '.join(after)}; had = {{*sys.modules}}" if after else "had = set()"
     program = f"import sys\n{first}\nimport {', '.join(modules)}\nprint(*{{*sys.modules}} - had)"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The proxy before the index loses the answers that it shall lose, and no request."""
+"""The proxy of the index loses the answers that it must lose, and no request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.chaos.index_proxy import IndexProxy
 
 
 class Index(ThreadingHTTPServer):
-    """Answers everything, and keeps what it was asked."""
+    """Answers everything, and records the requests."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -256,7 +256,7 @@ def test_one_row_of_another_width_leaves_it_csv() -> None:
 
 
 def test_a_blank_behind_a_delimiter_is_part_of_the_value() -> None:
-    """As it is for a reader of the stream: for a number, each row would be a dead letter."""
+    """The blank is also part of the value for a reader of the stream: with a number, each row would be a dead letter."""
     proposal = infer("id, ts, v, ok\n" + "a, 2026-11-24 06:00, 1.5, true\n" * 3)
     assert proposal.document["schema"] == dict.fromkeys(("id", "ts", "v", "ok"), "string")
     assert (proposal.records, proposal.accepted) == (3, 3)
@@ -276,7 +276,7 @@ def test_a_blank_behind_a_delimiter_is_part_of_the_value() -> None:
 
 
 def test_an_index_without_a_name_is_a_column() -> None:
-    """As pandas writes it."""
+    """Pandas writes such a column."""
     proposal = infer(",ts,value\n0,2026-11-24 06:00:00,1.5\n1,2026-11-24 06:00:01,2.5\n")
     assert proposal.document["schema"] == {"column_1": "long", "ts": "timestamp", "value": "double"}
     assert (proposal.records, proposal.accepted) == (2, 2)
@@ -604,7 +604,7 @@ def test_an_array_that_is_too_large_is_said(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_columns_without_values_and_of_one_name_are_columns() -> None:
-    """As many fields as the lines have values: each line would be a dead letter otherwise."""
+    """There are as many fields as the lines have values. Otherwise each line would be a dead letter."""
     proposal = infer("id,v,note,v\na,1,,2\nb,2,,3\n")
     assert proposal.document["schema"] == {"id": "string", "v": "long", "note": "string?", "v_4": "long"}
     assert (proposal.accepted, proposal.rejected) == (2, [])

@@ -1,4 +1,4 @@
-"""What a gateway counted, as Prometheus reads it."""
+"""The counters of a gateway, as Prometheus reads them."""
 
 from __future__ import annotations
 

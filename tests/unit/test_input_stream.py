@@ -30,7 +30,7 @@ READ = StreamSpec.from_document(
 
 
 class Topic:
-    """Stands for the log's index: a topic with these settings."""
+    """Double of the log's index: a topic with these settings."""
 
     def __init__(self, policy: str = "delete", stamp: str = "LogAppendTime") -> None:
         self._settings = {"cleanup.policy": policy, "message.timestamp.type": stamp, "retention.ms": "-1"}
@@ -101,7 +101,7 @@ def test_a_topic_with_its_producers_times_is_read(ledger: Ledger) -> None:
 
 
 def test_a_run_is_refused_before_it_begins(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every start goes this way, a standby's too: no event says that the run begins, and nobody is fenced."""
+    """Every start does this, a standby's too: no event says that the run starts, and no run is fenced."""
     fenced: list[int] = []
     monkeypatch.setattr(preparation, "fence_older_runs", lambda *_: fenced.append(1))
     monkeypatch.setattr(preparation, "require_newest_ledger", lambda *_: None)

@@ -1,4 +1,4 @@
-"""The document of a pipeline that reads several streams: what it says, what is refused, how it is explained and upgraded."""
+"""The document of a pipeline that reads several streams: its fields, its errors, its explanation and its upgrades."""
 
 from __future__ import annotations
 

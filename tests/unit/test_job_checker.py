@@ -1,8 +1,7 @@
-"""The checker of a job's results has teeth: each planted fault, alone, is found and named; what is right is never called
-wrong.
+"""The checker of a job's results finds and names each planted fault, and never reports a right result.
 
-The faults are planted in a made-up run. A dump that `python -m tests.fault.job_ladder --keep` left, put beside checker.py as
-`recorded.json.gz`, is spoilt in the same ways.
+The faults are planted in a made-up run. A dump that `python -m tests.fault.job_ladder --keep` left is changed in the
+same ways, if it is next to checker.py as `recorded.json.gz`.
 """
 
 from __future__ import annotations
@@ -180,7 +179,7 @@ def test_what_was_cut_off_before_the_job_ran_first_is_missed_only_where_nobody_s
 
 
 def test_a_slice_that_is_under_way_may_be_written_in_part(run: Dump) -> None:
-    """Its results may be in the index or not, its dead letters too; what is there must be right."""
+    """The results of such a slice can be in the index or not, its dead letters too. Those that exist must be right."""
     tables = run.tables
     with_results = [row for row in tables["checkpoints"] if row["results"]["short"] > 1]
     number = with_results[-1]["slice"]

@@ -1,5 +1,7 @@
-"""The checker of the graph job has teeth: right runs pass, and each platform that goes wrong in a session, a window that counts,
-a join or a lookup is found out."""
+"""The checker of the graph job accepts right runs, and finds each platform with an error.
+
+The errors are in a session, in a window that counts, in a join or in a lookup.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +64,10 @@ def test_the_checker_knows_the_windows_and_the_rule_of_the_document(pace: Pace) 
 
 
 def at_the_desk(values: list[bytes], version: int) -> tuple[dict[str, tuple[str, Row]], dict[tuple[int, int], str]]:
-    """Of records in two partitions: index and document by id, and why records were refused, by partition and offset. The job is
-    killed now and then."""
+    """Return index and document by id, and the reasons for refused records, by partition and offset.
+
+    The records are in two partitions. The job is killed now and then.
+    """
     pace = PACES[20]
     text = "---\n".join([stream_document(STREAM), lookup_document(version), graph_document(GRAPH, pace, version)])
     desk = Desk(read_pipeline(text.encode(), "chaos.yaml"), 40, restarts=True)
@@ -129,7 +133,7 @@ class MergesSessionsTooFar(MadeUpGraph):
 
 
 class SplitsSessionsBetweenSlices(MadeUpGraph):
-    """A session knows nothing of what came in slices before."""
+    """A session is separate in each slice."""
 
     def begins_chain(self, before: Row | None, one: Row) -> bool:
         return super().begins_chain(before, one) or (before is not None and before["slice"] != one["slice"])
@@ -161,7 +165,7 @@ class CountsOnFromPeriodToPeriod(MadeUpGraph):
 
 
 class LosesPairsAcrossSlices(MadeUpGraph):
-    """Of two rows that came in different slices: what was held is gone."""
+    """Rows of a pair in different slices are lost: the first is forgotten."""
 
     def are_partners(self, left: Row, right: Row) -> bool:
         return super().are_partners(left, right) and left["slice"] == right["slice"]
@@ -175,7 +179,7 @@ class JoinsNulls(MadeUpGraph):
 
 
 class JoinsAtTheBorderNoMore(MadeUpGraph):
-    """What lies before the left row is forgotten."""
+    """Rows before the left row are forgotten."""
 
     def are_partners(self, left: Row, right: Row) -> bool:
         return super().are_partners(left, right) and right["ts"] >= left["ts"]
@@ -192,7 +196,7 @@ class MakesPairsTwice(MadeUpGraph):
 
 
 class WritesPairsTwice(MadeUpGraph):
-    """What a run that died had written is written again."""
+    """Results that a killed run had written are written again."""
 
     def pairs(self, rows: list[Row]) -> Iterator[tuple[Row, Row | None, int, int]]:
         for one in super().pairs(rows):

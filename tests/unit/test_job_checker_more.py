@@ -1,5 +1,4 @@
-"""The checker of the jobs beside the first has teeth: right runs of them pass, and each planted fault, alone, is found and
-named."""
+"""The checker of the other jobs accepts right runs of them, and finds and names each planted fault."""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ def test_the_checker_knows_the_windows_and_the_rule_of_each_document(pace: Pace)
 
 
 def total_by_the_version_before(dump: Dump, chance: Chance) -> None:
-    """As a platform does that goes on with what the version before has added up."""
+    """A platform would do this if it continued with the sums of the version before."""
     newest = dump.tables["job_versions"][-1]["version"]
     sources = [one["_source"] for one in dump.documents]
     found = chance.choice([one for one in sources if one["strandline"]["version"] == newest and one["total"]])

@@ -95,7 +95,7 @@ class CountsSilenceOfABusyPartition(MadeUpJob):
 
 
 class CountsNoSilence(MadeUpJob):
-    """What lets event time run on is in no slice."""
+    """The silence that advances event time is in no slice."""
 
     def watermark(self, row: Row, before: Row | None) -> int | None:
         watermark_ms = super().watermark(row, before)
@@ -123,7 +123,7 @@ class LetsTheFutureMoveEventTime(MadeUpJob):
 
 
 class LosesRecordsOfAnOutage(MadeUpJob):
-    """Where the log doesn't answer it reads on behind the gap."""
+    """If the log doesn't answer, it continues after the gap."""
 
     def take(self, records: list[Record], row: Row) -> Counter[str]:
         return super().take(records[1:] if self.chance.random() < 0.2 else records, row)
@@ -143,7 +143,7 @@ class IgnoresRefusedItems(MadeUpJob):
 
 
 class TakesAConflictForSuccess(MadeUpJob):
-    """What an earlier attempt wrote by another computation stays, unread."""
+    """A result that an earlier attempt wrote with another computation stays unread."""
 
     def write(self, stage: str, end_ms: int, by: Row, values: Row, row: Row, epoch: int) -> None:
         stale = values | {"n": values["n"] - 1} if self.epoch > row["epoch"] else values
@@ -200,7 +200,7 @@ class TakesANullKeyForAnEmptyText(MadeUpJob):
 
 
 class LeavesOutRecordsWithoutAKey(MadeUpJob):
-    """As a join does with null."""
+    """A join does this with null."""
 
     def values_of(self, members: list[tuple[int, Row]]) -> Row:
         keyed = [(at, row) for at, row in members if row.get("client") is not None]
@@ -253,7 +253,7 @@ class FiltersFailedResultsSilently(MadeUpJob):
 
 
 class HasNoRoomForLargeLetters(MadeUpJob):
-    """What is too large for a topic of dead letters is left out."""
+    """A letter that is too large for a topic of dead letters is omitted."""
 
     def bury_bytes(self, key: str, value: bytes, headers: dict[str, str]) -> None:
         if len(value) < LARGE_BYTES:
@@ -267,7 +267,7 @@ class IndexesNoFailedResult(MadeUpJob):
 
 
 class KeepsOpenWindowsOfTheVersionBefore(MadeUpJob):
-    """A new version goes on with the windows that are open, instead of computing them anew."""
+    """A new version continues with the open windows instead of recomputing them."""
 
     def replay(self, closed_ms: int) -> None:
         pass
@@ -349,10 +349,10 @@ def test_a_platform_that_goes_wrong_is_found_out(seed: int, mutant: type[MadeUpJ
 
 
 class OnABrokerWhoseClockSteps(MadeUpJob):
-    """Six hours on, and later six hours back. What counts silence doesn't go by it."""
+    """The broker's clock steps six hours forward, and later six hours back. The count of silence doesn't use it."""
 
     STEPS = ((50, 60, 21_600_000), (90, 100, -21_600_000))
-    """From this slice on, until that one, by so many ms."""
+    """Steps: from this slice on, until that one, by this number of ms."""
     RATE = 1.0
     """How many seconds it goes in a second then."""
 
@@ -386,7 +386,7 @@ def test_the_clock_of_a_broker_may_step_and_drift_and_is_no_silence(seed: int) -
 
 
 class WithAFastClock(MadeUpJob):
-    """Its runner counts twice the silence that there is."""
+    """The runner counts twice the silence that there is."""
 
     def silences(self, fed: set[int]) -> dict[str, int]:
         return {one: 2 * ms for one, ms in super().silences(fed).items()}

@@ -1,4 +1,4 @@
-"""Jobs that are deleted, whose names are used anew, and that are reset; streams that are deleted: through the REST API."""
+"""Jobs that are deleted, whose names are reused, and that are reset, and streams that are deleted, with the REST API."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_reset_to_a_time_begins_at_the_first_record_that_arrived_then(api: Api
 
 
 def test_a_reset_to_the_start_begins_where_the_document_says(api: Api) -> None:
-    """As the range of a batch: a reset to `earliest` would compute what is before it, too."""
+    """For a batch this is the start of its range: a reset to `earliest` would compute what is before it too."""
     api.apply(BOTH.replace("{stream: turbines}", "{stream: turbines, start: 1970-01-01T00:00:00.150Z, end: latest}"))
     run_and_stop(api)
     assert api.ask("POST", "/v1/jobs/power/reset?to=start").status_code == 200
@@ -262,7 +262,7 @@ def test_what_depends_on_a_job_is_named(api: Api) -> None:
 def test_a_job_keeps_its_checkpoints_until_the_readers_of_its_former_stream_have_read_it(
     api: Api, method: str, path: str
 ) -> None:
-    """The present version of job power leaves the stream out, and its reader has read nothing yet."""
+    """The current version of job power omits the stream, and its reader has read nothing yet."""
     api.apply(f"{TO_STREAM}---\n{READER}")
     ledger = api.ledger
     epoch = ledger.begin_run("power", 1).epoch
@@ -289,7 +289,7 @@ def test_a_job_keeps_its_checkpoints_until_the_readers_of_its_former_stream_have
 
 
 def test_a_stream_that_was_deleted_with_a_jobs_results_is_not_emitted_to_again(api: Api) -> None:
-    """Its topic is another one. The job went on from offsets that this one does not have, and failed at each start."""
+    """The new topic is another one. The job continued from offsets that it does not have, and failed at each start."""
     to_stream = BOTH.replace("elasticsearch: turbine-minute", "stream: turbine-minute")
     api.apply(to_stream)
     run_and_stop(api)
@@ -318,7 +318,7 @@ def test_a_name_that_is_used_anew_does_not_add_to_files_and_tables_of_the_delete
 @pytest.mark.parametrize("end", ["reset", "delete"])
 @pytest.mark.parametrize("place", ["stream: turbine-minutes", "files: {path: /data/minutes}", "sql: {table: minutes}"])
 def test_a_place_without_generations_that_an_earlier_life_had_is_not_put_back(api: Api, place: str, end: str) -> None:
-    """The job would compute the windows of the earlier life anew, and emit them there a second time."""
+    """The job would recompute the windows of the earlier life, and emit them there a second time."""
     to_place = BOTH.replace("elasticsearch: turbine-minute", place)
     api.log.ranges["turbines"].offset_first.update({0: 0, 1: 0})
     api.apply(to_place)
@@ -337,7 +337,7 @@ def test_a_place_without_generations_that_an_earlier_life_had_is_not_put_back(ap
 
 
 def test_a_place_that_the_present_life_left_is_put_back(api: Api) -> None:
-    """It goes on there with the first window that is not closed."""
+    """The job continues there with the first window that is not closed."""
     api.log.ranges["turbines"].offset_first.update({0: 0, 1: 0})
     api.apply(TO_STREAM)
     run_and_stop(api)
@@ -422,7 +422,7 @@ def test_another_job_does_not_mix_its_results_with_those_that_a_deleted_one_left
     promise="upgrades-backfills-and-resets-mix-no-results",
 )
 def test_an_alias_with_results_of_an_earlier_life_is_free_for_no_other_job(api: Api) -> None:
-    """It became free when the deleted job's name was used anew, and showed results of two jobs as those of one."""
+    """The alias became free when the deleted job's name was reused, and showed results of two jobs as those of one."""
     api.apply(BOTH)
     api.ledger.add_result_index("power", "turbine-minute-2026.11")
     api.ask("DELETE", "/v1/jobs/power")
@@ -446,7 +446,7 @@ def test_an_alias_that_a_job_left_in_its_only_life_is_free(api: Api) -> None:
 @pytest.mark.guarantee("G711")
 @pytest.mark.parametrize("place", ["stream: turbine-minute", "elasticsearch: turbine-minute"])
 def test_a_place_is_not_put_back_with_results_of_another_meaning(api: Api, place: str) -> None:
-    """In one step that is refused. A version without the place in between changes nothing of what is there."""
+    """One step that does so is refused. A version without the place in between doesn't change this."""
     minutes = BOTH.replace("elasticsearch: turbine-minute", place)
     elsewhere = BOTH.replace("elasticsearch: turbine-minute", "elasticsearch: elsewhere")
     hours = minutes.replace("per_minute", "per_hour").replace("tumbling: 1m", "tumbling: 1h")
@@ -506,7 +506,9 @@ def test_where_deleted_dead_letters_ended_is_forgotten_though_the_index_is_away(
     assert checkpoint is not None and checkpoint.dead_letter_offsets == {}
     del api.log.ranges["power.dead-letter"]
     is_away = False
-    assert api.ask("DELETE", "/v1/jobs/power?dead_letters=true").json()["dead_letters"] == "deleted", "what was left"
+    assert api.ask("DELETE", "/v1/jobs/power?dead_letters=true").json()["dead_letters"] == "deleted", (
+        "the remaining letters"
+    )
     api.apply(PIPELINE)
     assert api.ledger.job("power").letters_first == 0
 
@@ -624,7 +626,7 @@ def hand_over(api: Api) -> str:
     promise="upgrades-backfills-and-resets-mix-no-results",
 )
 def test_an_alias_that_a_job_has_stays_its_own_whatever_becomes_of_the_job_that_had_it_before(api: Api) -> None:
-    """The same documents were refused, and the other job could get no new version."""
+    """The documents were refused, and the other job could get no new version."""
     documents = hand_over(api)
     assert api.ask("POST", "/v1/jobs/power/reset?to=earliest").status_code == 200
     assert api.outcomes(documents) == ["unchanged"] * 3
@@ -635,7 +637,7 @@ def test_an_alias_that_a_job_has_stays_its_own_whatever_becomes_of_the_job_that_
 def test_what_two_jobs_wrote_to_one_index_is_the_other_ones_when_the_results_of_a_deleted_one_are_deleted(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The alias was free for no other job for ever, and the advice, to delete the results, was followed in vain."""
+    """The alias was never free for another job, and the advice to delete the results had no effect."""
     monkeypatch.setattr("strandline.services.jobs.job_lives.request", lambda *given, **options: None)
     hand_over(api)
     assert api.outcomes(WATTS.replace("turbine-minute", "watt-minute")) == ["changed"]
@@ -748,7 +750,7 @@ def test_of_two_deletions_of_the_same_dead_letters_the_older_one_takes_none_of_t
     api.apply(BOTH)
     api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
     assert "another deletion of the dead letters" in detail(api, "DELETE", "/v1/jobs/power?dead_letters=true")
-    assert topics == ["power.dead-letter"], "by the newer one, before the name was used anew"
+    assert topics == ["power.dead-letter"], "by the newer one, before the name was reused"
 
 
 @pytest.mark.guarantee("G742")
@@ -783,7 +785,7 @@ def test_the_older_of_two_deletions_of_dead_letters_does_not_give_the_name_free(
 def test_a_stream_is_not_applied_while_the_topic_of_the_deleted_one_is_being_deleted(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It got the old topic, which then went."""
+    """The stream got the old topic, which was then deleted."""
     delete, told = Admin.delete, list[str]()
 
     def slowly(self: Admin, topic: str) -> None:

@@ -34,7 +34,7 @@ def test_nothing_is_warned_of_where_nothing_can_be_lost(one: RewindCost, retenti
 
 
 def test_completed_is_written_in_one_place() -> None:
-    """What people see of a batch that has ended is a word of the API; a second writing of it would be changed alone."""
+    """The state of an ended batch has its own word in the API. A second place with it could differ."""
     root = Path(strandline.__file__).parent
     shown_by = [
         *root.glob("services/jobs/**/*.py"),

@@ -1,4 +1,4 @@
-"""Joins: what their document may say, what stands at the borders of an interval, and what a change of one means."""
+"""Joins: what their document can say, the borders of an interval, and the meaning of a change."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def pipeline(join: dict[str, Any], behind: Sequence[dict[str, Any]] = BEHIND, **
 
 
 def outcomes(checked: CheckedPipeline, rows: Sequence[tuple[str, str | None, int, int]]) -> list[Outcome]:
-    """Of rows (kind, order, ms, partition), each in a slice of its own."""
+    """Return the outcomes of rows (kind, order, ms, partition), each in a separate slice."""
     desk = Desk(checked, 1)
     found: list[Outcome] = []
     for kind, order, ts_ms, partition in rows:
@@ -153,7 +153,7 @@ def test_which_row_is_beyond_the_bound_depends_on_where_it_stands_not_on_when_it
 
 
 def test_a_join_that_holds_more_text_than_an_array_has_room_for_says_what_to_lower() -> None:
-    """Two rows, each with a text of 1.2 GB, which nobody reads: so no memory is taken for them."""
+    """Two rows, each with a string of 1.2 GB that no step reads, so no memory is used for it."""
     (stage,) = pipeline({**JOIN, "add": {"note": "left.kind"}}).stages
     assert isinstance(stage, JoinStage)
     operator = IntervalJoinOperator(stage)
@@ -203,7 +203,7 @@ def test_a_window_join_meets_in_one_window_and_its_results_are_of_that() -> None
         ({"add": {"x": "right.nothing"}}, "the right side has no column 'nothing'"),
         ({"add": {"x": "order"}}, "add"),
         ({"add": {"_x": "left.order"}}, "begins with '_'"),
-        ({"left": "nobody"}, "no step above is called 'nobody'"),
+        ({"left": "missing"}, "no step above is called 'missing'"),
         ({"right": "met"}, "'met' is this step itself"),
         ({"add": {"n": "lefts.n"}}, "expected left.FIELD or right.FIELD, got 'lefts.n'"),
         ({"max_rows": 0}, "greater than or equal to 1"),

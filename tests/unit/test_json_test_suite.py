@@ -72,7 +72,7 @@ def test_each_text_is_accepted_or_a_dead_letter_as_the_suite_says(name: str) -> 
         for record in (text, AROUND[name] % text):
             (alone,) = stream.outcomes(record)
             assert stream.outcomes(good, record, good) == ["accepted", alone, "accepted"], case
-        # What stands inside of a record that is otherwise good decides about it; no text of the suite is one by itself.
+        # The element inside the otherwise valid record decides its outcome. No text of the suite is a record itself.
         if not case.startswith("i_"):
             assert (alone == "accepted") == case.startswith("y_"), (case, alone)
         assert stream.outcomes(text)[0] != "accepted", case

@@ -1,4 +1,7 @@
-"""Which rejected records later versions have taken: by the slices that they read again, over a real ledger without a log."""
+"""The rejected records that later versions have accepted, by the slices that they read again.
+
+Over a real ledger without a log.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ class Lab:
         self.ledger.submit_job("power", text, PipelineSpec.parse(document).as_document())
 
     def begin(self, slice_first: int, slice_committed: int) -> int:
-        """A run of the present version, and what it says of its rewind."""
+        """Start a run of the current version, and record its rewind."""
         run = self.ledger.begin_run("power", 1)
         self.ledger.set_run_streams("power", run.epoch, {"turbines": 1})
         facts = {"slice_first": slice_first, "slice_committed": slice_committed}
@@ -63,7 +66,7 @@ class Lab:
             self.ledger.commit_checkpoint(a_checkpoint(number, epoch, version=version, closes_ms=None))
 
     def taken(self, *offsets: int, value: bytes = RATED_0) -> set[int]:
-        """Those of the offsets, in partition 1, of 20 records a slice."""
+        """Return which of the offsets were accepted, in partition 1, with 20 records per slice."""
         job = self.ledger.job("power")
         pipeline = load_pipeline(self.ledger, "power", job.version, {"turbines": 1})
         places = [RejectedPlace(1, offset, value, {}, 1_000) for offset in offsets]
@@ -97,7 +100,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     promise="a-requeued-record-counts-once",
 )
 def test_a_version_has_taken_what_it_read_again_and_can_use(lab: Lab) -> None:
-    assert lab.taken(0, 50, 179) == set(), "nobody but the version that rejected it has read it"
+    assert lab.taken(0, 50, 179) == set(), "only the version that rejected it has read it"
     lab.begin(3, 9)
     assert lab.taken(0, 50, 179) == set(), "nor has its second run taken it"
     lab.submit(ADDED)
@@ -120,7 +123,7 @@ def test_what_a_later_version_rejects_too_was_not_taken(lab: Lab) -> None:
 
 
 def test_a_version_in_between_counts(lab: Lab) -> None:
-    """The present one has read less: windows that the one in between counted it in are closed by now."""
+    """The current one has read less: windows in which the one in between counted it are closed by now."""
     lab.submit(ADDED)
     lab.begin(2, 9)
     lab.submit(DIVIDED)

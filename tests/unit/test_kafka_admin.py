@@ -1,4 +1,4 @@
-"""What is where in the log is asked again when a broker has been restarted: that ends no run."""
+"""Questions about the log are repeated after a restart of a broker, so it ends no run."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Described:
 
 
 def test_a_partition_that_a_broker_does_not_know_yet_is_asked_for_again() -> None:
-    """It was just added. To fail for good, as without a topic, would end the job."""
+    """The partition was just added. A permanent failure, as without a topic, would end the job."""
     clients: list[Any] = [NotYetClient(True), NotYetClient(True), FreshClient()]
     admin = KafkaAdmin("nowhere", timeout_s=5, make_client=lambda _: clients.pop(0))
     assert admin.ends("readings", [0, 1]) == {0: 7, 1: 7}
@@ -114,7 +114,7 @@ def test_a_topic_that_is_gone_is_not_waited_for() -> None:
 
 
 class SilentClient(FreshClient):
-    """Its question or the answer was lost for one partition: librdkafka calls that no error."""
+    """A client whose request or answer was lost for one partition: librdkafka doesn't report this as an error."""
 
     def list_offsets(self, wanted: Any, **_: object) -> Any:
         answers: dict[Any, Future[Found]] = {place: Future() for place in wanted}

@@ -194,7 +194,7 @@ def test_both_libraries_get_the_client_of_an_oauth_provider(provider, monkeypatc
         "sasl.oauthbearer.client.secret": SECRET,
         "sasl.oauthbearer.scope": "kafka",
     }
-    assert provider.asked == [], "nobody is asked before a client connects"
+    assert provider.asked == [], "the provider is not asked before a client connects"
     first, second = aiokafka(), aiokafka()
     assert first["sasl_mechanism"] == "OAUTHBEARER"
     assert first["sasl_oauth_token_provider"] is second["sasl_oauth_token_provider"], "one token for all connections"

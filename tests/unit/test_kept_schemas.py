@@ -1,4 +1,7 @@
-"""What the schema registry gave once counts for ever: one that is away changes nothing, one that says otherwise stops the job."""
+"""An answer of the schema registry counts permanently.
+
+An unavailable registry changes nothing, and one with a different answer stops the job.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ class Process:
     def slice(
         self, registry: SchemaRegistry | None, number: int, *, stream: str = "turbines", is_open: bool = True
     ) -> SchemasOfSlice:
-        """What a process that has just started reads a slice by."""
+        """Return the schemas with which a process that has just started reads a slice."""
         return SchemasOfSlice(self.begin(registry), SliceScope("power", stream, number, is_open))
 
     def commit(self, number: int) -> None:

@@ -90,7 +90,7 @@ class KeptRows:
 
 
 class KeptLetters:
-    """Stands for the writer of dead letters."""
+    """Double of the writer of dead letters."""
 
     def __init__(self) -> None:
         self.written: list[DeadLetter] = []
@@ -201,7 +201,7 @@ BRANCHES = check(
 
 
 class EngineOfBranches(Engine):
-    """The same with branches: by device, and two that regroup all."""
+    """The engine with branches: by device, and two that regroup all."""
 
     pipeline = BRANCHES
 
@@ -274,7 +274,7 @@ def test_the_same_records_give_the_same_bits_in_any_slices_and_buckets(
 def test_a_record_that_fails_in_a_branch_has_one_dead_letter_and_is_in_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One is of no use for `load`, from which all but the last branch take; one for the last branch alone; one for both."""
+    """One is unusable for `load`, which all branches except the last need; one for the last branch alone; one for both."""
     engine = EngineOfBranches(2, monkeypatch)
     chunks = [
         chunk_of(0, 0, [record(1_000), record(2_000, rated=0.0), record(3_000, power=0.0), record(4_000, 0.0, 0.0)])
@@ -297,8 +297,10 @@ def test_a_record_that_fails_in_a_branch_has_one_dead_letter_and_is_in_the_other
 def test_a_new_slice_closes_in_every_bucket_what_its_own_records_complete(
     buckets: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Event time came to 21 s in one partition and to 15 s in the other, and the delay is half a second: the first ten seconds of
-    every device are final, in buckets without such a record too."""
+    """Event time reached 21 s in one partition and 15 s in the other, and the delay is half a second.
+
+    The first ten seconds of every device are final, in buckets without such a record too.
+    """
     engine = Engine(buckets, monkeypatch)
     row = a_slice(1, offsets={"farm": {0: 6, 1: 1}}, watermark_ms=None, rule=EventTimeRule(500, None), reached={})
     work = SliceWork(1, True, None, None, {}, {}, row)

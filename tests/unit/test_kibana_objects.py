@@ -1,4 +1,4 @@
-"""What Kibana is given fits the documents: every field is in the mapping, and every operation takes its type."""
+"""The objects for Kibana fit the documents: every field is in the mapping, and every operation accepts its type."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_the_dashboards_of_the_examples_are_what_the_command_makes(
     assert not end_of_export(monkeypatch, ROOT / FILES[job])
     made = capsys.readouterr().out
     kept = ROOT / "examples" / "kibana" / f"{job}.ndjson"
-    assert made == kept.read_text(), f"make it anew: strandline kibana export {FILES[job]} > {kept}"
+    assert made == kept.read_text(), f"export it again: strandline kibana export {FILES[job]} > {kept}"
 
 
 def test_documents_link_to_what_the_api_says_of_them() -> None:

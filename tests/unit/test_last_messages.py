@@ -13,7 +13,10 @@ from strandline.log.reader import OffsetRange
 
 
 class ShrinkingTopic:
-    """A topic, and a reader of it. A record is its offset. `removed`: what retention has removed after so many calls."""
+    """A topic, and a reader of it. A record is its offset.
+
+    `removed`: what retention has removed after a number of calls.
+    """
 
     def __init__(self, *removed: int) -> None:
         self.removed = list(removed)

@@ -1,4 +1,4 @@
-"""What a control service knows of its leases: its share, the time that is left, and when it must let go."""
+"""The state of a control service's leases: its share, the remaining time, and when it must stop leading."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEASE_S = 0.6
 
 
 class LeasingLedger:
-    """Grants every claim; renews what it is told to; may be away or hang."""
+    """A ledger that grants every claim, renews the leases that the test names, and can be unavailable or hang."""
 
     def __init__(self) -> None:
         self.free: dict[str, int] = {}
@@ -154,7 +154,10 @@ def test_a_job_that_is_deleted_meanwhile_keeps_no_other_from_being_led(service: 
 def test_after_the_ledgers_clock_was_set_back_the_jobs_of_a_lost_service_are_claimed_a_lease_later(
     service: Service,
 ) -> None:
-    """Their leases, and the lost service itself, seem to last for two hours more. One that lives renews its leases first."""
+    """The leases, and the lost service itself, seem to last for two more hours.
+
+    A living service renews its leases first.
+    """
     service.ledger.living = 2
     service.lead("one")
     service.ledger.free = {"two": -7_200_000, "three": -7_200_000}
@@ -243,7 +246,7 @@ def test_a_service_that_resigns_renews_nothing_and_ends_its_runners(service: Ser
 
 @pytest.mark.parametrize("asked", ["jobs", "free_jobs"])
 def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
-    """The ledger's client reads its secrets anew when it connects again, and one may just be replaced."""
+    """The ledger's client reads its secrets again when it connects again, and one can just be replaced."""
     with closing(Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")) as ledger:
         supervisor = Supervisor(ledger, tmp_path)
         monkeypatch.setattr(supervisor._leadership, "_is_announced", True)

@@ -85,7 +85,7 @@ def test_a_spool_of_another_port_is_reported_and_left_alone(tmp_path: Path) -> N
 @pytest.mark.guarantee("G153")
 @pytest.mark.parametrize("name", ["http-new-8081", "http-older-8081"])
 def test_a_directory_that_was_renamed_is_refused(tmp_path: Path, name: str) -> None:
-    """Its records were sent under another writer id, under which they are looked for in the log."""
+    """The records were sent under another writer id, with which they are searched in the log."""
     leave(tmp_path, "http-old-8081", b"one")
     (tmp_path / "ingest" / "http-old-8081").rename(tmp_path / "ingest" / name)
     with pytest.raises(StackError, match="rename it to http-old-8081, and start again"), opened(tmp_path, "new"):

@@ -1,4 +1,4 @@
-"""What a viewer sends to be checked or previewed costs the control service a limited amount of memory and time."""
+"""A check or preview of a viewer's document costs the control service a limited amount of memory and time."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_documents_checked_by_the_process_are_those_checked_here(work: LimitedWo
 
 @pytest.mark.guarantee("G777")
 def test_nested_replacements_of_a_preview_use_little_memory(work: LimitedWork) -> None:
-    """They used 3.7 GB. Now each record whose text would be too long is a dead letter."""
+    """Such previews used 3.7 GB. Now each record whose string would be too long is a dead letter."""
     pipeline = chosen_pipeline(check_documents(documents(nested(6)), "a.yaml", {}), None, "a.yaml")
     newest = NewestRecords([0] * 200, [*range(200)], [1_700_000_000_000] * 200, [RECORD] * 200, [None] * 200)
     found = work.run("preview", _run_desk, pipeline, "tanks", newest)

@@ -66,7 +66,7 @@ def test_a_small_log_stays_and_one_that_nobody_wants_older_of_is_emptied(setting
 
 
 def test_who_writes_writes_on_into_the_same_file(settings: Settings) -> None:
-    """As a runner, its JVM and its workers: they hold the file that the control service opened for them."""
+    """A runner, its JVM and its workers do so: they have the file that the control service opened for them."""
     log = settings.data_dir / "logs" / "runner-power.log"
     fill(log, "x")
     script = "import sys; print('before', flush=True); sys.stdin.readline(); print('after', flush=True)"

@@ -1,4 +1,4 @@
-"""What a log index knows of a topic that gets partitions. The brokers are made up."""
+"""The state of a log index for a topic that gets partitions. The brokers are made up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ STREAM = "turbine-minute"
 
 
 class GrowingTopic:
-    """As much of KafkaAdmin as an index asks for, and a reader. Each partition holds a record at each offset before its end."""
+    """The part of KafkaAdmin that an index uses, and a reader.
+
+    Each partition has a record at each offset before its end.
+    """
 
     def __init__(self, *ends: int) -> None:
         self.offsets = list(ends)
@@ -53,7 +56,7 @@ class GrowingTopic:
 
 @pytest.fixture
 def topic(monkeypatch: pytest.MonkeyPatch) -> GrowingTopic:
-    """Of two partitions. No time passes."""
+    """Return a topic of two partitions. No time passes."""
     made = GrowingTopic(3, 4)
     monkeypatch.setattr(index, "KafkaAdmin", lambda *_, **__: made)
     monkeypatch.setattr(index, "time", SimpleNamespace(monotonic=lambda: 5.0))
@@ -62,7 +65,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> GrowingTopic:
 
 @pytest.mark.guarantee("G36")
 def test_a_checkpoint_holds_a_partition_that_was_added_since_the_one_before(topic: GrowingTopic) -> None:
-    """Its results stand there already: a reader would take the emission without them, and them as late."""
+    """The partition's results are already there: a reader would take the emission without them, and treat them as late."""
     stage = SimpleNamespace(name="minutes", streams=(STREAM,))
     run: Any = SimpleNamespace(
         index=LogIndex("nowhere"), pipeline=SimpleNamespace(all_stages=[stage]), ledger=None, job="minutes"

@@ -1,4 +1,4 @@
-"""What a reader says of a Kafka that is away."""
+"""The errors of a reader if Kafka is unavailable."""
 
 from __future__ import annotations
 

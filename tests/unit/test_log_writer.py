@@ -1,5 +1,7 @@
-"""What the writer promises while Kafka is late, refuses, contradicts itself or fails for good; with clients that do what
-they are told."""
+"""The guarantees of the writer while Kafka is late, refuses, contradicts itself or fails permanently.
+
+The clients are scripted.
+"""
 
 import asyncio
 

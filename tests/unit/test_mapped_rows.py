@@ -138,7 +138,7 @@ def test_a_module_of_no_package_and_one_that_fails_are_refused(package: Path, mo
 
 
 def test_a_stored_pipeline_can_be_read_where_its_function_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in the status of a job; it is a run of it that stops with the sentence."""
+    """For example in the status of a job. Only a run of it stops with the error."""
     pipeline = checked()
     monkeypatch.setenv(ALLOW, "")
     again = check(PipelineSpec.from_document(pipeline.spec.as_document()), pipeline.inputs[0].stream)
@@ -214,7 +214,7 @@ NAN = float("nan")
 def test_values_are_the_same_to_the_last_bit_within_arrays_and_structs_too(
     kind: str, values: list[Any], other: Any
 ) -> None:
-    """What is not a number is the same as itself, and a zero another one than that below it."""
+    """A NaN equals itself, and a zero differs from a negative zero."""
     one = step("fahrenheit", warm=kind)
     steps = mapped_rows.MappedRows(one)
 
@@ -308,7 +308,7 @@ def test_the_command_line_runs_a_pipeline_with_a_function(package: Path) -> None
 
 
 def test_a_function_behind_a_window_is_called_before_its_emission_and_before_a_further_window() -> None:
-    """It was left out there."""
+    """The call was omitted there."""
     stream, pipeline = read_documents(DOCUMENTS, "warm.yaml")
     window = {"name": "w", "tumbling": "1s", "by": ["sensor"], "aggregate": {"temp": "max(temp)"}}
     further = {"name": "x", "tumbling": "2s", "by": ["sensor"], "aggregate": {"warm": "max(warm)"}}

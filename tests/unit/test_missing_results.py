@@ -97,7 +97,7 @@ def test_an_index_that_lacks_results_of_the_last_slices_is_refused_with_the_comm
 
 
 def start(lab: StoredLab, monkeypatch: pytest.MonkeyPatch, index: Index) -> None:
-    """As a run begins, over doubles of Kafka and of the index."""
+    """Start a run, over doubles of Kafka and of the index."""
     last = lab.run.ledger.last_slice("power")
     assert last is not None
     lab.index.ends_of |= {stream: dict(ends) for stream, ends in last.offsets.items()}
@@ -216,7 +216,7 @@ def test_files_and_tables_that_lack_results_are_refused(lab: StoredLab, tmp_path
     promise="a-damaged-log-or-ledger-stops-the-job",
 )
 def test_a_restore_emits_the_slices_from_the_first_missing_result_on(lab: StoredLab) -> None:
-    assert plan_restore(lab.run, "http://index") is None, "nobody ordered it"
+    assert plan_restore(lab.run, "http://index") is None, "it wasn't ordered"
     lab.run.ledger.order_restore("power")
     lab.store.emissions[INDEX] = {4: 3}
     plan = plan_restore(lab.run, "http://index")

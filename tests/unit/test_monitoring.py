@@ -79,7 +79,7 @@ def test_panels_stand_beside_each_other() -> None:
 
 
 @pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool is not installed: the alerts were NOT judged by it"
+    shutil.which("promtool") is None, reason="promtool is not installed: the alerts were NOT checked by it"
 )
 def test_promtool_accepts_the_alerts() -> None:
     ran = subprocess.run(
@@ -90,7 +90,7 @@ def test_promtool_accepts_the_alerts() -> None:
 
 
 @pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool is not installed: the alerts were NOT judged by it"
+    shutil.which("promtool") is None, reason="promtool is not installed: the alerts were NOT checked by it"
 )
 @pytest.mark.parametrize(("reason", "is_alarming"), [("schema", True), ("duplicate", False), ("late", False)])
 def test_only_dead_letters_that_somebody_can_list_and_repair_raise_their_alert(

@@ -53,7 +53,7 @@ def writer(index: RefusingIndex, made: MadeInMemory) -> ElasticsearchWriter:
 
 @dataclass
 class Meanwhile:
-    """Does something once, after so many looks."""
+    """Does something once, after some looks."""
 
     looks: int
     act: Callable[[], None]
@@ -65,7 +65,7 @@ class Meanwhile:
 
 
 class RememberedByOne(MadeInMemory):
-    """What one process reads of what all remember."""
+    """Part of the memory of all that one process reads."""
 
     def __init__(self, all_: MadeInMemory, meanwhile: Meanwhile) -> None:
         self.held, self.meanwhile = all_.held, meanwhile
@@ -175,7 +175,7 @@ def test_processes_that_begin_a_month_together_do_not_take_each_other_s_index_fo
 def test_an_index_that_was_made_and_not_remembered_is_remembered_by_who_writes_to_it(
     index: RefusingIndex, writer: ElasticsearchWriter, made: MadeInMemory
 ) -> None:
-    """Who made it died in between."""
+    """The process that created it died in between."""
     writer.write_batches([BATCH], 1, 1)
     made.held.clear()
     writer.write_batches([BATCH], 2, 2)
@@ -199,7 +199,7 @@ def test_the_newest_index_may_be_deleted_once_nothing_goes_there_any_more(
 def test_a_job_whose_event_time_has_come_to_the_end_of_the_year_9999_starts_again(
     index: RefusingIndex, writer: ElasticsearchWriter
 ) -> None:
-    """Its next window ends in the year 10000, and no index can be named after that year."""
+    """The job's next window ends in the year 10000, and no index can be named after that year."""
     minutes, last_end_ms = WindowShape(60_000, 60_000), YEAR_10000_MS - 60_000
     last = stage_batch(SHAPE.fields, [("a", 1)], starts_ms=[last_end_ms - 60_000])
     writer.write_batches([last], 1, 1)
@@ -214,7 +214,7 @@ def test_a_job_whose_event_time_has_come_to_the_end_of_the_year_9999_starts_agai
 def test_an_old_index_may_be_read_only(
     index: RefusingIndex, writer: ElasticsearchWriter, next_end_ms: int | None
 ) -> None:
-    """It lacks a field and its alias for writing, and only a result for it would need them."""
+    """The index lacks a field and its alias for writing, and only a result for it would need them."""
     mapping = build_mapping(SHAPE)
     without_fields = {"_meta": mapping["_meta"], "properties": {"strandline": mapping["properties"]["strandline"]}}
     for name in (MAY_INDEX, JUNE_INDEX):
@@ -241,7 +241,7 @@ def test_an_older_index_may_be_deleted(index: RefusingIndex, writer: Elasticsear
 def test_an_alias_that_a_backfill_has_filtered_is_not_set_by_guess(
     index: RefusingIndex, writer: ElasticsearchWriter, of_backfill: dict[str, Any]
 ) -> None:
-    """Its mark tells, or the filter of another month."""
+    """The mark of the index decides, or the filter of another month."""
     for name, aliases in ((MAY_INDEX, {}), (JUNE_INDEX, {"emit": {}} | of_backfill)):
         indices_of(index)[name] = {"mappings": build_mapping(SHAPE), "aliases": {f"{name}.write": {}} | aliases}
     with pytest.raises(Conflict, match=f"index {MAY_INDEX} is no longer in the alias emit"):

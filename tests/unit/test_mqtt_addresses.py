@@ -1,4 +1,4 @@
-"""What one address, or one who guesses passwords, can take from the others."""
+"""Limits of what one address, or a client that guesses passwords, can take from the others."""
 
 import pytest
 

@@ -255,7 +255,7 @@ def test_a_fault_of_the_bridge_itself_leaves_messages_with_the_broker_and_ends_t
             nonlocal calls
             calls += 1
             if calls == 1:
-                raise KeyError("what nobody expects")
+                raise KeyError("an unexpected key")
             return await real(topic, records, **about)
 
         bench.writer.append = append  # type: ignore[method-assign]

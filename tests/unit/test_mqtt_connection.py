@@ -1,4 +1,4 @@
-"""What a client is answered, over a transport of lists and an owner that does what the test says."""
+"""The answers to a client, over a transport of lists and a scripted owner."""
 
 import asyncio
 
@@ -159,7 +159,7 @@ def test_a_refused_connect_of_5_says_why():
         bench.send(client.connect(5, will=("a", b"gone", b"")))
         await turns()
         assert bench.transport.written == b"\x20\x0b\x00\x86\x08\x1f\x00\x05wrong"
-        assert bench.owner.left == [None]  # whoever was not let in leaves no will
+        assert bench.owner.left == [None]  # a client that was refused leaves no will
 
     run(test)
 

@@ -215,7 +215,7 @@ def test_what_follows_a_disconnect_in_the_same_bytes_is_not_held(play):
 
 
 class Later:
-    """Moves the loop's clock on, so that nobody waits."""
+    """Advances the loop's clock, so that no task waits."""
 
     def __init__(self):
         self.loop = asyncio.get_running_loop()
@@ -263,7 +263,7 @@ def test_who_comes_back_to_the_session_in_time_leaves_no_will(play, is_taken_ove
         again = await with_will(server, 5)
         await later.at(10)
         assert server.log.values() == []
-        again.connection_lost(None)  # its own will waits anew
+        again.connection_lost(None)  # its own will waits again
         await later.at(14)
         assert server.log.values() == []
         await later.at(16)

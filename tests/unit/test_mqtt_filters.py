@@ -1,4 +1,4 @@
-"""Which subscriptions are needed, and what they cover: against the plain meaning of topic filters."""
+"""The needed subscriptions and their topics, compared with the plain meaning of topic filters."""
 
 from __future__ import annotations
 

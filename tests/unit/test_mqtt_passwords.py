@@ -39,7 +39,7 @@ def test_a_user_that_was_written_is_read_and_checked(tmp_path):
 
 
 def test_a_file_that_could_not_be_read_is_tried_again_and_told_once(tmp_path, monkeypatch, caplog):
-    """It is readable a moment later, and has not changed since: as after a chmod."""
+    """The file is readable a moment later, and has not changed since, for example after a chmod."""
     path = tmp_path / "passwords"
     write_password(path, "lundy", b"old")
     with contextlib.closing(Passwords(path)) as passwords:

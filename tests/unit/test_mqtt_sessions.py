@@ -60,7 +60,7 @@ def test_a_session_is_there_when_its_client_comes_back_in_time(open_sessions, cl
 
 @pytest.mark.parametrize("had_one", [False, True])
 def test_what_can_not_be_written_changes_nothing(open_sessions, clock, monkeypatch, had_one):
-    """The client is refused then: it must not hear at its next CONNECT of a session that nobody promised it."""
+    """The client is then refused: it must not receive, at its next CONNECT, a session that was never promised."""
     sessions = open_sessions()
     if had_one:
         begin(sessions, "a", expiry_s=100)
@@ -179,8 +179,10 @@ def test_all_who_share_a_write_that_fails_are_told(open_sessions, monkeypatch):
 @pytest.mark.parametrize("lines_spare_max", [100, 0], ids=["appended", "rewritten"])
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_what_was_noted_before_a_write_that_failed_is_not_lost(open_sessions, monkeypatch, lines_spare_max, is_closed):
-    """The end of a session waits for the next write; that one fails, and its client is told. The end is on disk all the same with
-    the write that follows, or when the gateway ends."""
+    """The end of a session waits for the next write; that one fails, and its client gets the error.
+
+    The end is still on disk with the following write, or when the gateway ends.
+    """
     monkeypatch.setattr("strandline.ingest.mqtt.sessions.LINES_SPARE_MAX", lines_spare_max)
     sessions = open_sessions()
     begin(sessions, "ended")

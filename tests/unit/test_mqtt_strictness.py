@@ -1,4 +1,4 @@
-"""What the OASIS texts forbid a client, and with which reason it is refused."""
+"""Things that the OASIS specifications forbid a client, and the reason with which it is refused."""
 
 import pytest
 

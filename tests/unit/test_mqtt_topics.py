@@ -1,4 +1,4 @@
-"""Which stream a topic belongs to."""
+"""The stream to which a topic belongs."""
 
 import pytest
 from hypothesis import given

@@ -78,7 +78,7 @@ class Lab:
         self.asked: list[dict[str, Any]] = []
         self.document: dict[str, Any] | None = None
         self.generations: set[int] = set()
-        """Those with results of the job in the index, but for its own."""
+        """Generations with results of the job in the index, other than its own."""
 
     def last_records(
         self, bootstrap: str, index: object, topic: str, since: Mapping[int, int], is_wanted: Callable[[Any], bool]
@@ -102,7 +102,7 @@ class Lab:
 class FakeIndex:
     def __init__(self) -> None:
         self.ids: dict[str, str | None] = {"turbines": "id-1", "minutes": "id-1", "minutes-2": "id-1"}
-        """Of each topic; None: it is not there."""
+        """Id of each topic. None if it doesn't exist."""
         self.ends_of = {"turbines": {0: 30, 1: 60}, "minutes": {0: 7}, "minutes-2": {0: 0}}
 
     def topic_id(self, stream: str) -> str:
@@ -279,7 +279,7 @@ def emit_by(lab: Lab, settings: Settings, emit: Emit) -> StoreWriter:
 
 @pytest.mark.guarantee("G28")
 def test_a_manifest_that_the_ledger_cannot_know_is_refused(lab: Lab, tmp_path: Path) -> None:
-    """The slice would be cut anew, and its rows would be there twice, in files of two slices."""
+    """The slice would be cut again, and its rows would exist twice, in files of two slices."""
     writer = emit_by(lab, Settings(), Emit("files", str(tmp_path / "results")))
     assert isinstance(writer, FilesWriter)
     require_newest_ledger(lab.run, None)
@@ -371,7 +371,7 @@ def test_a_run_looks_after_it_has_fenced_the_older_ones(lab: Lab, monkeypatch: p
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-    """What happens at the next waits for a broker that may be behind; each takes a second."""
+    """Return what happens at the next waits for a broker with outdated metadata. Each takes a second."""
     now_s, happens = [0], list[Callable[[], None]]()
 
     def sleep(_: float) -> None:

@@ -1,4 +1,4 @@
-"""What the options of `spark.read.format("strandline")` are taken for, and how a chunk's rejected records stand in its rows."""
+"""The meaning of the options of `spark.read.format("strandline")`, and a chunk's rejected records in its rows."""
 
 from __future__ import annotations
 

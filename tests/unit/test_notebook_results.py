@@ -1,4 +1,4 @@
-"""What `spark.read.format("strandline")` asks the index for, over a double of it."""
+"""The requests of `spark.read.format("strandline")` to the index, over a double of it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def document(minute: int, emission: int, job: str = "power") -> dict[str, Any]:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    """Of a job that revises and has emitted two minutes in as many slices."""
+    """Yield the ledger of a job that revises and has emitted two minutes in two slices."""
     opened = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     text = BOTH + "late: {revise: 30m}\n"
     assert Api(opened).outcomes(text) == ["created", "created"]

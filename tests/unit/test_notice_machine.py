@@ -1,4 +1,4 @@
-"""The state machine of notices, what is sent when, and the texts. All pure."""
+"""The state machine of notices, what is sent when, and the messages. All pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Values that devices send in another form than the schema's type: markers, words, texts, times by a pattern, any type."""
+"""Values that devices send in another form than the schema's type.
+
+Markers, words, strings, times by a pattern, any type.
+"""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_a_right_token_says_who_it_is_what_it_may_and_until_when(provider: Provi
     assert issuer.principal(provider.token())[:2] == (Principal("oidc:jo", Role.OPERATOR), NOW_S + 600 + LEEWAY_S)
     many = provider.token(aud=["other", "strandline"], roles=["x", "farm-readers", "farm-admins", "farm-senders", 7])
     assert issuer.principal(many)[0] == Principal("oidc:jo", Role.ADMIN, frozenset({"readings"}))
-    assert issuer.principal(provider.token(roles=None))[0] == Principal("oidc:jo"), "nobody gave it a right"
+    assert issuer.principal(provider.token(roles=None))[0] == Principal("oidc:jo"), "it was given no right"
     assert issuer.principal(provider.token(roles="farm-readers"))[0].role is Role.VIEWER
     assert provider.asked == ["/realm/.well-known/openid-configuration", "/realm/keys"], "once for all"
 

@@ -1,4 +1,4 @@
-"""Which slices go from the ledger, and that what reads old slices says so when they are gone."""
+"""The slices that are deleted from the ledger, and that readers of old slices report when they are gone."""
 
 from __future__ import annotations
 
@@ -115,12 +115,12 @@ def test_what_a_reader_of_a_stream_of_results_is_cut_at_stays_however_old_it_is(
     lab.result_starts = {0: 35, 1: 15}  # the end of emission 5
     assert lab.floor(0, 1) == 4
     lab.result_starts = {0: 7 * SLICES, 1: 3 * SLICES}
-    assert lab.floor(0, 1) == 15, "audits need no more than so many days"
+    assert lab.floor(0, 1) == 15, "audits need only this number of days"
 
 
 @pytest.mark.guarantee("G771")
 def test_what_a_lagging_reader_of_a_former_emitter_is_cut_at_stays_however_old_it_is(lab: Lab) -> None:
-    """The emitter's present version leaves the stream out; the reader has read up to the end of emission 5."""
+    """The emitter's current version omits the stream; the reader has read up to the end of emission 5."""
     streamed = BOTH.replace("turbine-minute}]", "turbine-minute}, {stream: turbine-minute}]")
     assert lab.api.apply(f"{streamed}---\n{READER}").status_code == 200
     assert lab.api.apply(BOTH).status_code == 200
@@ -128,7 +128,7 @@ def test_what_a_lagging_reader_of_a_former_emitter_is_cut_at_stays_however_old_i
     lab.ledger.begin_run("daily", pid=1)
     read = {"turbine-minute": {0: 7 * SLICES, 1: 3 * SLICES}}
     lab.ledger.plan_slice(a_slice(1, job="daily", offsets_first={}, offsets=read))
-    assert (unread, lab.floor(0, 1)) == (0, 15), "audits need no more than so many days"
+    assert (unread, lab.floor(0, 1)) == (0, 15), "audits need only this number of days"
 
 
 def test_a_job_without_a_checkpoint_has_nothing_to_clear(lab: Lab) -> None:
@@ -210,13 +210,16 @@ def test_runs_of_an_outage_go_with_their_events(lab: Lab, monkeypatch: pytest.Mo
     )
     lab.old_slices().clear()
     assert [run.epoch for run in ledger.runs("power")] == [1, 20, 21, 22], (
-        "what came before the commit was fenced by then"
+        "the attempt before the commit was fenced by then"
     )
 
 
 @pytest.mark.guarantee("G29")
 def test_of_a_version_the_newest_run_stays(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says by which documents of its streams the version is compiled; one that did not come so far says nothing."""
+    """A run records the versions of its streams' documents with which the pipeline is compiled.
+
+    A run that ended before that records none.
+    """
     monkeypatch.setattr(old_runs, "RUNS_KEPT", 3)
     ledger = lab.ledger
     for epoch in range(2, 6):

@@ -1,4 +1,4 @@
-"""What a Spark task knows of the ledger: its address without the password, which is in the process's environment."""
+"""Access of a Spark task to the ledger: its address without the password, which is in the environment."""
 
 from __future__ import annotations
 

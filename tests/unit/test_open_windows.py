@@ -131,7 +131,7 @@ def test_steps_behind_a_window_say_what_is_shown() -> None:
 
 
 class Store:
-    """Stands for the indices of open windows."""
+    """Double of the indices of open windows."""
 
     def __init__(self) -> None:
         self.documents: dict[str, dict[str, Any]] = {}
@@ -254,7 +254,7 @@ def test_what_a_store_does_not_take_is_dropped_counted_and_shown_by_the_next_upd
 
 @pytest.mark.guarantee("G531")
 def test_what_a_store_may_have_lost_is_written_anew_and_what_is_gone_still_deleted(store: Store) -> None:
-    """Somebody deletes the index while a job runs: windows of quiet devices are shown again, too."""
+    """A user deletes the index while a job runs: windows of silent devices are also shown again."""
     shown, one = OpenWindows(), emission()
     place = shown_by._Place(one)
     shown.show(place, one, 7, 1, rows(("a", 1), ("b", 1), ("c", 1)))
@@ -338,7 +338,7 @@ def test_a_store_that_takes_no_deletes_is_asked_once_a_look(monkeypatch: pytest.
     def ask(_url: str, _method: str, path: str, **_: Any) -> Any:
         if path == "/_bulk":
             rounds.append(path)
-            assert len(rounds) < 9, "it is asked for ever"
+            assert len(rounds) < 9, "it is asked endlessly"
             return {"errors": True, "items": [{"delete": {"status": status}} for status in (429, 403)]}
         return {"hits": {"hits": [{"_id": "x"}, {"_id": "y"}]}}
 

@@ -19,7 +19,10 @@ from tests.support.messages import RegistryServer
 
 
 class ToldClient:
-    """Stands for the client of Kafka's admin; `partitions` of one topic, each (leader, replicas, replicas in step)."""
+    """Double of the client of Kafka's admin.
+
+    `partitions` of one topic, each (leader, replicas, replicas in step).
+    """
 
     def __init__(self, *partitions: tuple[int, int, int]) -> None:
         self.asked = 0

@@ -1,4 +1,4 @@
-"""Which servers of a stack are somebody else's, and how that is remembered."""
+"""The servers that are outside a stack, and how this is remembered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a stack writes into the directory of Elasticsearch, whose user can put links there: no link is followed."""
+"""Files that a stack writes into the directory of Elasticsearch, whose user can put links there.
+
+No link is followed.
+"""
 
 from __future__ import annotations
 

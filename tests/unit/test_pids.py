@@ -53,7 +53,7 @@ def test_zombie_is_dead(pids: PidFile) -> None:
     pids.add("mqtt", child.pid)
     assert pids.alive() == {"mqtt": child.pid}
     child.stdin.close()
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has collected it
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and no process has collected it
     assert process_identity(child.pid) is None
     assert pids.alive() == {}
     child.wait()
@@ -88,7 +88,7 @@ def test_process_that_is_gone_cannot_be_recorded(pids: PidFile) -> None:
 
 
 def test_remove_leaves_a_successor(pids: PidFile) -> None:
-    """Who removes late, after another process took the name, removes nothing."""
+    """A process that removes late, after another process took the name, removes nothing."""
     pids.add("runner-a", os.getppid())
     pids.add("runner-a", os.getpid())
     pids.remove("runner-a", os.getppid())

@@ -611,7 +611,7 @@ def test_a_pipeline_without_a_window_is_refused() -> None:
 
 
 def test_one_mistake_is_told_once_and_several_at_once() -> None:
-    """A wrong derived column is used in two windows and a condition: that is one problem. The other two stand beside it."""
+    """A wrong derived column that two windows and a condition use is one problem. The other two are reported too."""
     text = changed("power / rated_power", "power / rated").replace("sum(cost)", "sum(coast)").replace("1h", "61s")
     assert [line.split(": ")[1] for line in problems(text)] == [
         "steps[0].derive.load",

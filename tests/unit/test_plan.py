@@ -60,7 +60,7 @@ def together(*documents: str) -> str:
 
 
 def nothing(api: Api) -> None:
-    """What is there stays as it was applied."""
+    """Leave everything as it was applied."""
 
 
 def topic_made_anew(api: Api) -> None:
@@ -86,7 +86,7 @@ REFUSED = {
         nothing,
         together(STREAM, PIPELINE),
     ),
-    "a stream whose topic was made anew": (BOTH, topic_made_anew, STREAM),
+    "a stream whose topic was recreated": (BOTH, topic_made_anew, STREAM),
     "a stream that a lookup follows": (together(FOLLOWED, FOLLOWING), nothing, FOLLOWED.replace("power: double", "w: double")),
     "a stream of results that can't hold them": (
         together(STREAM, MINUTES),
@@ -220,7 +220,7 @@ def test_every_refusal_of_a_text_is_in_its_plan(api: Api) -> None:
 
 @pytest.mark.guarantee("G700")
 def test_a_stream_is_refused_before_anything_is_changed(api: Api) -> None:
-    """That the topic of one was made anew was found when others were registered already."""
+    """That the topic of one was recreated was found when others were already registered."""
     api.apply(STREAM)
     topic_made_anew(api)
     assert api.apply(together(STREAM.replace("turbines", "mills"), STREAM)).status_code == 409

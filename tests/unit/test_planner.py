@@ -1,4 +1,4 @@
-"""How the log is cut into slices, over a real ledger in a file and a log that a test fills by hand."""
+"""Cuts of the log into slices, over a real ledger in a file and a log that a test fills by hand."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FakeLog(OneByOne):
         self.id = "first"
         """The topic's; None: there is no topic."""
         self.unseen = set()
-        """Partitions that are not known yet to those who ask for ends, until somebody asks for the partitions."""
+        """Partitions that a query for ends doesn't see until the partitions are queried."""
 
     def add(self, partition, log_ms, event_ms):
         self.records[partition].append((log_ms, event_ms))
@@ -322,8 +322,10 @@ def test_what_was_held_up_by_an_outage_is_not_late(job, begins_a_new_run):
 
 @pytest.mark.parametrize("is_good", [True, False])
 def test_the_first_records_of_a_partition_are_not_late_for_the_silence_of_others(job, is_good):
-    """They are like those of a partition that has held some: with what comes now event time does not run on. When none of them
-    was accepted, it does from the next slice on."""
+    """The records are like those of a partition with earlier records: event time does not advance with what arrives now.
+
+    If none of them was accepted, it does from the next slice on.
+    """
     job.planner = job.planner_of(PlannerSettings("j", 1, job.run.epoch, (InputStream("s"),), 100, RULE, WINDOWS[1:]))
     job.log.add(0, 100, 9_000)
     job.commit_all(200)
@@ -407,7 +409,7 @@ def test_far_behind_all_partitions_are_cut_at_one_log_time(tmp_path):
 
 
 def job_that_has_read(tmp_path, record_ms, until_ms, rule=RULE, rows_max=10):
-    """Its topic has one partition, with one record, which it has committed by `until_ms`."""
+    """Return a job over a topic of one partition, with one record, which it has committed by `until_ms`."""
     job = Job(tmp_path, rule, rows_max)
     job.log.records = {0: []}
     job.log.add(0, record_ms, record_ms)
@@ -600,7 +602,7 @@ def test_a_record_that_is_accepted_again_ends_the_idle_time_of_its_partition(bou
 
 @pytest.mark.guarantee("G756")
 def test_records_of_a_partition_that_are_not_read_yet_do_not_count_as_none(tmp_path):
-    """A slice takes only a part of what waits there: nobody knows whether the rest is accepted."""
+    """A slice takes only a part of what waits there. It is unknown whether the rest is accepted."""
     job = Job(tmp_path, rows_max=10)
     job.is_bounded = True
     for partition in (0, 1):
@@ -680,7 +682,7 @@ TIMES = {
     "out of order": lambda chance: chance.randrange(10_000),
     "one far ahead of all": lambda chance: FAR_MS if chance.random() < 0.01 else chance.randrange(10_000),
     "none": lambda chance: -1,
-    "all the same": lambda chance: 5_000,
+    "equal": lambda chance: 5_000,
 }
 
 
@@ -783,7 +785,7 @@ def test_no_record_of_an_added_partition_is_late_because_it_was_seen_late(tmp_pa
 
 
 def test_silence_does_not_pass_by_a_partition_that_was_added_a_moment_ago(tmp_path):
-    """What is remembered of the partitions is older, until the topic is described anew."""
+    """The remembered partitions are older, until the topic is described again."""
     job = Job(tmp_path)
     for partition in (0, 1):
         job.log.add(partition, 100, 9_000)
@@ -799,7 +801,7 @@ def test_silence_does_not_pass_by_a_partition_that_was_added_a_moment_ago(tmp_pa
 
 
 def remember_partitions(log):
-    """As LogIndex does for a moment, until it is asked for the topic's id."""
+    """Remember the partitions as LogIndex does for a moment, until the topic's id is requested."""
     known = [log.partitions("s")]
     ends, topic_id = log.ends, log.topic_id
 
@@ -887,7 +889,10 @@ def test_a_stream_of_results_is_read_up_to_the_last_committed_emission_only(tmp_
     ("rows_max", "cuts"), [(20, [10, 15]), (10, [5, 10, 15]), (9, [5, 10, 15]), (1, [5, 10, 15]), (30, [15])]
 )
 def test_far_behind_a_stream_of_results_is_cut_between_emissions(tmp_path, rows_max, cuts):
-    """As many as fit, and a single one that is larger whole. Emissions without results make no cut."""
+    """A slice has as many emissions as fit, and a single larger one completely.
+
+    Emissions without results make no cut.
+    """
     job = Reader(tmp_path, rows_max)
     numbers = iter(range(1, 100))
     for ends in (None, 5, 5, 10, 15, 15):

@@ -196,7 +196,7 @@ def test_first_records_of_a_stream_hold_all_and_when_all_are_idle_event_time_run
     job.log.add("a", 0, 200_000)
     job.log.add("a", 1, 200_000)
     job.log.add("b", 0, 200_000, 150_000)
-    assert job.planned(2_000).watermark_ms == 99_000, "nobody knew how far event time had come in b"
+    assert job.planned(2_000).watermark_ms == 99_000, "the event time reached in b was unknown"
     assert job.closed_ms == 140_000
     row = job.planned(90_000)
     assert row.kind is SliceKind.IDLE and row.watermark_ms is not None

@@ -1,4 +1,4 @@
-"""The polling gateway's parts: when it asks, whom it may ask, what it takes of an answer, and what it never lets out."""
+"""The parts of the polling gateway: when it asks, which hosts, the records of an answer, and the secrets."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ def test_a_secret_is_sent_to_its_hosts_only_and_not_by_plain_http(
 
 @pytest.mark.guarantee("G786")
 def test_the_gateway_sends_no_secret_to_another_host(tmp_path: Path) -> None:
-    """Whoever may register a stream chooses the URL and the name of the secret."""
+    """Any client that can register a stream chooses the URL and the name of the secret."""
     settings = PollSettings(
         poll_hosts=("*.example",), poll_secrets={"S": "Bearer canary"}, poll_secret_hosts={"S": ("meters.example",)}
     )
@@ -346,7 +346,7 @@ Device = Callable[[bytes], bytes | Awaitable[bytes]]
 
 
 async def ask(answers: list[bytes], url_path: str = "/status?q=1", **asking: Any) -> tuple[list[Any], list[bytes]]:
-    """What asking comes to, once for each answer that a device gives byte for byte, and the requests that it saw."""
+    """Return the outcome of each answer of a device, byte for byte, and the requests that it received."""
     requests: list[bytes] = []
     left = list(answers)
     closed = asyncio.Event()
@@ -558,7 +558,7 @@ def test_no_text_breaks_the_reading_of_when(text: str) -> None:
 
 
 class ToldAsker:
-    """Answers as it is told, and keeps what it was asked with."""
+    """A source with scripted answers, which records its requests."""
 
     body_bytes_max = BODY_BYTES_MAX
 
@@ -678,7 +678,7 @@ def kept(tmp_path: Path, name: str) -> bool:
 def test_etags_that_could_not_be_written_are_written_when_the_disk_has_room(
     gateway: PollGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also behind an error that nobody thought of, and each reason is told once."""
+    """Also after an unexpected error, and each reason is reported once."""
     full = OSError(28, "No space left on device")
     errors = [full, full, full, RuntimeError("a mistake"), full]
 

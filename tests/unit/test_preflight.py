@@ -1,4 +1,4 @@
-"""What `up` looks at before it begins: Java, ports, the directory, the servers' files, the addresses."""
+"""The checks of `up` before it starts: Java, ports, the directory, the servers' files, the addresses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.settings_classes import all_settings
 
 
 def fake_java(home: Path, output: str) -> None:
-    """A Java that only answers what it is."""
+    """Make a Java that only reports its properties."""
     launcher = home / "bin" / "java"
     launcher.parent.mkdir(parents=True)
     launcher.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{output}\nEND\n")
@@ -91,7 +91,7 @@ def test_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ve
 
 
 def test_java_17_is_found_where_it_really_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What stands on the PATH may be a link or a script of a version manager."""
+    """The `java` in the PATH can be a link or a script of a version manager."""
     fake_java(
         tmp_path, "Picked up JAVA_TOOL_OPTIONS: -Dx=y\n    java.home = /real\n    java.specification.version = 17"
     )

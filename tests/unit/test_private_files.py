@@ -1,4 +1,4 @@
-"""What Strandline makes is for its owner alone: the data directory, and the ledger wherever it lies."""
+"""Files of Strandline are accessible only to their owner: the data directory, and the ledger in any directory."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ IDENTITIES = [f"turbines/0/{number}" for number in range(5)]
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """Double of the end of the process."""
 
 
 class Topic:
@@ -122,8 +122,11 @@ def test_what_is_in_doubt_where_the_stream_is_gone_is_left_out(ledger: Ledger, t
 @pytest.mark.guarantee("G224")
 @pytest.mark.parametrize("killed_at", ["replay.intended", "replay.committed"])
 def test_what_nobody_asks_for_again_is_decided_by_the_next_replay(ledger: Ledger, topic: Topic, killed_at: str) -> None:
-    """It stayed in doubt for ever. So each replay read the stream from there; and once retention had removed that place, letters
-    of another call that was killed before it wrote were taken for put back."""
+    """The letter stayed in doubt permanently, so each replay read the stream from there.
+
+    Once retention had removed that position, letters of another call that was killed before it wrote were considered
+    replayed.
+    """
     topic.killed_at = killed_at
     with pytest.raises(Killed):
         put(ledger, topic, IDENTITIES[:1])
@@ -155,7 +158,7 @@ def test_what_is_taken_for_put_back_without_being_asked_for_is_told(ledger: Ledg
 
 
 def test_what_the_stream_holds_is_not_put_back_though_the_ledger_forgot_it(ledger: Ledger, topic: Topic) -> None:
-    """As after a kill before the first settlement, with a ledger that lost the last intents."""
+    """For example after a kill before the first settlement, with a ledger that lost the last intents."""
     attempt = ledger.begin_replay("turbines", {0: 0})
     ledger.intend_replays(attempt, [Replay("turbines/9/9", "power", 9, is_repaired=False)])
     topic.records.append(IDENTITIES[0])

@@ -172,7 +172,7 @@ def test_a_mistake_against_the_stream_names_the_call_that_made_it():
 
 
 def test_windows_say_what_a_document_says():
-    """Which of them the model takes is the model's own affair."""
+    """The model decides which of them it accepts."""
     forms = [
         (tumbling("1d", tz="Europe/Berlin"), {"tumbling": "1d", "tz": "Europe/Berlin"}),
         (sliding("60s", every="5s"), {"sliding": {"size": "60s", "every": "5s"}}),
@@ -206,7 +206,7 @@ INVERTERS = stream("inverters", schema={"inverter": "string", "time": "timestamp
 
 @pytest.mark.guarantee("G540")
 def test_flows_are_joined_and_united():
-    """Steps stand in the order in which they were said, and what is taken from gets a name."""
+    """Steps are in the order of the calls, and each step that another one reads gets a name."""
     power, watts = TURBINES.event_time("ts", delay="10s"), INVERTERS.event_time("time", delay="1m", start="latest")
     large = power.where("power > 2")
     met = large.join(

@@ -1,4 +1,4 @@
-"""When a range is complete, decided from made-up answers; real brokers answer in tests/contract/test_log_readers.py."""
+"""Complete and incomplete ranges, with made-up answers. Real brokers answer in tests/contract/test_log_readers.py."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_an_error_of_a_later_range_waits_for_its_turn():
 
 @pytest.mark.parametrize("broken", [full(0, 10)[:-1] + b"?", full(0, 10).replace(b"a", b"b", 1)], ids=["end", "value"])
 def test_bytes_that_broke_in_a_later_range_cost_no_record_of_those_before_it(broken: bytes):
-    """Once the reader has counted records as read, it hands them on: nobody asks for them again."""
+    """Once the reader has counted records as read, it returns them, because they are never requested again."""
     left = [rest(0), rest(1)]
     with closing(RangeReader("127.0.0.1:1")) as reader:
         arrived = reader._take(left, [answer(full(0, 10)), answer(broken)])
@@ -178,7 +178,7 @@ def test_bytes_that_broke_in_a_later_range_cost_no_record_of_those_before_it(bro
     ids=["whole", "cut", "marker"],
 )
 def test_a_range_whose_last_batch_is_not_the_recorded_one_is_refused(last: bytes):
-    """The log was cut off and has grown again: other records stand under the same offsets."""
+    """The log was cut off and has grown again: other records have the same offsets."""
     before = full(0, 8)
 
     def take(checksum: int | None, *records: bytes) -> int:

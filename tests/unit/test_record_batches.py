@@ -1,4 +1,4 @@
-"""Record batches as brokers send them: cut off, damaged, compressed in ways that nobody can read."""
+"""Record batches as brokers send them: cut off, damaged, and with unreadable compression."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def at_offset(data: bytearray, offset: int) -> bytes:
 
 
 def with_attributes(data: bytes, attributes: int, records: int | None = None) -> bytes:
-    """The same batch with these attributes, and with no records where `records` is 0; its checksum is right again."""
+    """Return the batch with these attributes, and without records if `records` is 0. Its checksum is right."""
     from aiokafka.record._crc32c import crc
 
     body = struct.pack(">h", attributes) + data[23:]
@@ -128,7 +128,7 @@ def test_a_marker_that_compaction_emptied_is_passed_over():
 @pytest.mark.guarantee("G751")
 @pytest.mark.parametrize("kept", [0, 1])
 def test_a_batch_from_which_records_were_removed_is_a_hole(kept: int):
-    """Its offsets follow those of the batch before, and only the number of its records shows that some are missing."""
+    """The offsets follow those of the batch before, and only its number of records shows that some are missing."""
     cut = (
         with_attributes(batch(1, b"a", b"b", b"c"), 0, records=0)
         if kept == 0
@@ -152,7 +152,7 @@ def test_a_batch_after_the_next_offset_ends_the_reading_and_names_the_hole(after
     assert committed_batches(before + after, [], 9, 200, [9, 11])[1:] == (10, [checksum_at(before, 9).checksum], hole)
     assert committed_batches(after, [], 10, 200)[1:] == (10, [], hole)
     assert committed_batches(after, [], 10, 11)[1:] == (10, [], hole), "also if the hole is the rest of the range"
-    assert committed_batches(before + after, [], 9, 10)[1:] == (10, [], None), "nobody reads there"
+    assert committed_batches(before + after, [], 9, 10)[1:] == (10, [], None), "this part is never read"
 
 
 def test_a_topic_that_may_be_compacted_is_read_over_its_holes():

@@ -102,7 +102,7 @@ def batch_of(times_us: list[int], elements: list[int | None] | None = None, **co
     promise="each-sink-contains-each-result-once",
 )
 def test_a_document_is_a_function_of_the_record() -> None:
-    """Its index is of the month of its event time, its id of where the record stands."""
+    """The index is that of the month of its event time, and its id depends on the position of the record."""
     march, april = 1_711_929_599_999_000, 1_711_929_600_000_500
     found = list(shape_of().documents(batch_of([march, april], [None, 4]), 7, 12))
     assert all(isinstance(one, Document) for one in found)
@@ -259,7 +259,7 @@ def test_every_record_that_comes_so_far_is_emitted(
 
 
 def test_texts_of_more_than_an_array_has_room_for_are_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three chunks, each with a text of 1.2 GB, which nobody reads: so no memory is taken for them."""
+    """Three chunks, each with a string of 1.2 GB that no step reads, so no memory is used for it."""
     size = 1_200_000_000
     offsets, text = np.array([0, size], np.int32), np.zeros(size, np.uint8)
     column = pa.StringArray.from_buffers(1, pa.py_buffer(offsets), pa.py_buffer(text))
@@ -310,8 +310,10 @@ def test_what_an_upgrade_means_for_emissions_of_records() -> None:
     promise="operators-compute-what-the-reference-describes",
 )
 def test_steps_behind_a_window_change_its_results() -> None:
-    """A result that a `where` leaves out is no result; one without a value is a dead letter, with null for what is not known; and
-    a further window takes up what is left."""
+    """A result that a `where` omits is no result; one without a value is a dead letter, with null for unknown values.
+
+    A further window takes the rest.
+    """
     checked = pipeline_of(
         [
             {
@@ -445,7 +447,7 @@ COUNTED = {"name": "minutes", "tumbling": "1m", "by": ["device"], "aggregate": {
     ids=["records", "a window"],
 )
 def test_a_field_of_a_table_has_a_name_that_postgresql_does_not_cut(steps: list[dict[str, Any]], path: str) -> None:
-    """It cuts names to 63 bytes: the table was made, and then its column not found."""
+    """PostgreSQL cuts names to 63 bytes: the table was created, and its column was then not found."""
     with pytest.raises(InvalidDocument) as refused:
         pipeline_of(steps)
     (problem,) = refused.value.problems
@@ -459,7 +461,7 @@ def test_a_field_of_a_table_has_a_name_that_postgresql_does_not_cut(steps: list[
 
 
 def test_kibana_is_told_of_records_by_their_event_time() -> None:
-    """Texts make the series, numbers are drawn; no chart looks for a window."""
+    """Strings define the series, numbers are drawn; no chart refers to a window."""
     objects = kibana_objects(PIPELINE)
     views = [one["attributes"] for one in objects if one["type"] == "index-pattern"]
     assert [(one["title"], one["name"], one["timeFieldName"]) for one in views] == [

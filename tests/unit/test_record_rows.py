@@ -285,7 +285,7 @@ def test_a_bare_value_goes_where_the_schema_says() -> None:
     assert rejected == []
     assert [row["state"] for row in accepted] == ["ON", "", ' "off" ', "off", "a\n"]
     assert accepted[2]["room"] == "hall"
-    # Of several that nothing else fills, the only one that is required.
+    # If nothing else fills several fields, the only required one.
     accepted, rejected = read({"a": "long?", "b": "boolean", "c": "string?"}, b"true", b"false\r\n", format="value")
     assert [row["b"] for row in accepted] == [True, False]
 
@@ -451,7 +451,7 @@ def test_a_map_inside_a_tag_of_cbor_is_a_map(tag: int) -> None:
     expected = [text, b'{"meta":%s}' % text, b'{"all":[%s]}' % text, b'{"all":[%s]}' % text]
     reader = cbor_maps()
     assert reader.objects(records, [None] * 4) == expected
-    assert reader.objects([*records, b""], [None] * 5)[:4] == expected  # one by one, as beside a bad record
+    assert reader.objects([*records, b""], [None] * 5)[:4] == expected  # one by one, as with a bad record in the batch
 
 
 @pytest.mark.parametrize(
@@ -459,7 +459,7 @@ def test_a_map_inside_a_tag_of_cbor_is_a_map(tag: int) -> None:
     [
         ("cbor", "d9270f01", "1"),  # an unknown tag
         ("cbor", "f7", "null"),  # undefined
-        ("cbor", "f0", "null"),  # a simple value that nobody has given a meaning
+        ("cbor", "f0", "null"),  # a simple value without a defined meaning
         ("cbor", "d9010283616261616162", '["b","a","b"]'),  # a set
         ("cbor", "d823615b", '"["'),  # a regular expression, which is none
         ("cbor", "d8255000112233445566778899aabbccddeeff", '"00112233-4455-6677-8899-aabbccddeeff"'),

@@ -29,14 +29,14 @@ RECORD_BYTES_MAX = 1_024
 HEADER_OVERHEAD_BYTES = 10
 """More than Kafka adds to one header."""
 KAFKA_REQUEST_BYTES_MAX = 104_857_600
-"""`socket.request.max.bytes` of a broker, unless somebody sets it."""
+"""Default of a broker's `socket.request.max.bytes`."""
 FARM = StreamSpec.from_document(
     {"stream": "farm", "format": "json", "schema": {"a": "string"}, "key": "a", "mqtt": {"topics": ["#"]}}
 )
 
 
 def largest_record() -> bytes:
-    """Its key is nearly as long as itself."""
+    """Return the largest record. Its key is nearly as long as the record."""
     empty = len(json.dumps({"a": ""}, separators=(",", ":")))
     return json.dumps({"a": "x" * (RECORD_BYTES_MAX - empty)}, separators=(",", ":")).encode()
 
@@ -47,7 +47,7 @@ def mqtt_message(name: str, count: int) -> Publish:
 
 
 def mqtt_headers(name: str) -> list[tuple[str, bytes]]:
-    """As many properties of this name as are taken."""
+    """Return the largest accepted number of properties of this name."""
     count = next(n for n in range(1, 10_000) if not properties_fit(mqtt_message(name, n))) - 1
     publish = mqtt_message(name, count)
     route = TopicRoutes([FARM]).find(publish.topic)

@@ -1,4 +1,7 @@
-"""Who reads recorded slices again compares with the checkpoints before anything is emitted. Real ledger; no Spark, no Kafka."""
+"""A process that reads recorded slices again compares with the checkpoints before anything is emitted.
+
+Real ledger; no Spark, no Kafka.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ THREE = {reason: 3 * count for reason, count in REJECTED.items()}
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    """Of each slice 30 records: 27 accepted, one late, one broken, one for which an expression has no value."""
+    """Yield a ledger.
+
+    Each slice has 30 records: 27 accepted, one late, one broken, one without a value for an expression.
+    """
     opened = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     assert Api(opened).outcomes(BOTH) == ["created", "created"]
     for number in range(1, SLICES + 1):
@@ -126,7 +132,7 @@ def test_a_replay_that_reads_the_same_goes_on_to_the_next_batch(ledger: Ledger) 
 
 @pytest.mark.guarantee("G473")
 def test_a_replay_does_not_compare_duplicates(ledger: Ledger) -> None:
-    """What came before the first slice that is read again decides about them, too; they are counted where they are committed."""
+    """Records before the first slice of the replay affect them too. They are counted when they are committed."""
     row = ledger.begin_run(JOB, 1)
     ledger.plan_slice(a_slice(5, row.epoch, version=2, checksums={"turbines": {0: 1, 1: 2}}))
     batches = Batches(ledger, RewindPlan(5, 4), 2)
@@ -218,7 +224,7 @@ def test_a_backfill_that_reads_something_else_emits_nothing(buckets: int, monkey
     frame = pd.DataFrame(rows, columns=["bucket", "kind", "partition", "sequence", "blob"])
 
     def results(records: int, rejected: dict[str, int]) -> Iterator[int]:
-        """Of each bucket that has rows."""
+        """Yield the results of each bucket that has rows."""
         recorded = RecordedCounts("power", 5, 7, records, rejected, True)
         task = ChunkTask(engine.keyed, work_of(7, None, 10_000), recorded)
         for key in engine.source.bucket_keys:

@@ -1,4 +1,4 @@
-"""The parts of the recovery benchmark that judge: what must come out, and what is repeated, lost or wrong."""
+"""The parts of the recovery benchmark that check: the expected results, and what is repeated, lost or wrong."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_a_batch_holds_one_version_and_one_slice_at_least() -> None:
 
 
 def test_a_run_that_begins_elsewhere_reads_from_there() -> None:
-    """As a snapshot does."""
+    """A snapshot starts such a run."""
     replay = Replay(CountingLedger(20), "power", 20, 60)
     assert [row.number for row in replay.batch_from(9)] == [9, 10]
     assert [row.number for row in replay.batch_from(15)] == [15, 16]

@@ -1,4 +1,4 @@
-"""What a sender can't do to the REST API: over uvicorn as the control service runs it, and a real socket."""
+"""Attacks of a sender on the REST API, over uvicorn as the control service runs it, and a real socket."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Door:
         self.bodies: list[bytes] = []
         self.port = 0
         self.answers = asyncio.Semaphore(1_000)
-        """So many may be given."""
+        """Number of answers that are permitted."""
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = (await receive())["body"]

@@ -1,4 +1,4 @@
-"""A field of type json: what a record holds beside the declared fields."""
+"""A field of type json: the members of a record that aren't declared."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ EVIL = "</script><script>document.title='broken'</script>"
 
 
 def answer(**more: Any) -> dict[str, Any]:
-    """As `GET /v1/results/ALIAS` answers."""
+    """Return an answer of `GET /v1/results/ALIAS`."""
     rising = [[START_MS + n * 60_000, 10.0 + n] for n in range(100)]
     falling = [[START_MS + n * 60_000, 120.0 - n] for n in range(100) if n % 7]
     return {

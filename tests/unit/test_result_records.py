@@ -1,4 +1,4 @@
-"""Where the records of a result stand: from the first slice that can hold one to the slice that closed its window."""
+"""The range of the records of a result: from the first slice that can contain one to the slice that closed its window."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def refused(api: Api, text: str) -> list[str]:
 
 @pytest.mark.parametrize("documents", [(STREAM, MINUTES, HOURS), (HOURS, MINUTES, STREAM)], ids=["in order", "turned"])
 def test_a_cascade_over_two_jobs_is_applied_in_one_file(api: Api, documents: tuple[str, ...]) -> None:
-    """The streams between them are made from the stages; in whatever order the documents stand."""
+    """The streams between them are made from the stages, for any order of the documents."""
     answer = api.apply("---\n".join(documents))
     assert [(one["kind"], one["name"], one["outcome"]) for one in answer.json()["applied"]] == [
         ("stream", "turbines", "created"),
@@ -270,7 +270,7 @@ steps:
     promise="unusable-documents-are-refused",
 )
 def test_a_job_that_reads_results_beside_streams_is_thought_of_when_their_emitter_changes(api: Api) -> None:
-    """What it goes by are the windows that come next; and as what senders send it would lose results."""
+    """The job uses the next windows of that stream. Read like a stream of senders, it would lose results."""
     own = f"stream: turbine-minute\nschema: {SCHEMA}\n"
     assert api.apply("---\n".join((STREAM, own, BOTH))).status_code == 200
     told = problem_of(api.apply(MINUTES), 409, "conflict")["detail"]
@@ -285,7 +285,7 @@ def test_a_job_that_reads_results_beside_streams_is_thought_of_when_their_emitte
 
 
 def test_readers_are_restarted_with_the_change_or_not_at_all(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failure behind the change is no reason to apply it anew, and applying it again changes nothing."""
+    """A failure after the change is no reason to apply it again, and applying it again changes nothing."""
     own = f"stream: turbine-minute\nschema: {SCHEMA}\n"
     api.apply("---\n".join((STREAM, own, HOURS)))
     with monkeypatch.context() as patch:
@@ -301,7 +301,7 @@ def test_a_circle_is_found_through_any_of_several_streams() -> None:
 
 
 def test_those_that_read_a_stream_are_restarted_when_another_job_emits_to_it(api: Api) -> None:
-    """Their runs look who does it when they begin."""
+    """At their start, their runs check which job emits."""
     own = f"stream: turbine-minute\nschema: {SCHEMA}\n"
     api.apply("---\n".join((STREAM, own, HOURS)))
     api.apply(MINUTES)
@@ -337,7 +337,7 @@ def test_a_new_run_shuts_out_each_slot_of_the_runs_since_the_one_that_committed_
 
 
 def test_a_cascade_over_two_jobs_is_checked_without_a_stack() -> None:
-    """The stream between them is in no document, and nobody has to be asked for it."""
+    """The stream between them is in no document, and no server must be asked for it."""
     both = check_without_stack("---\n".join((STREAM, MINUTES, HOURS)).encode(), "farm.yaml")
     assert both is not None and both.problems == []
     assert [stage.emits for stage in both.stages] == [

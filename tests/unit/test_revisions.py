@@ -1,4 +1,4 @@
-"""`late: {revise: ...}`: what a document may ask for, what is recorded, planned, audited and told."""
+"""`late: {revise: ...}`: what a document can request, what is recorded, planned, audited and reported."""
 
 from __future__ import annotations
 

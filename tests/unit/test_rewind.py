@@ -55,15 +55,17 @@ def test_a_sliding_window_begins_before_the_last_one_ended():
 
 
 def test_a_version_with_other_windows_takes_over_where_all_were_closed():
-    """What the former version's stages were called, and how long their windows were, says nothing about the new ones."""
+    """The names of the former version's stages, and the sizes of their windows, mean nothing for the new ones."""
     before = checkpoint_row(7_265_000, emitted={"minute": 7_260_000, "gone": 7_265_000})
     stages = {"minute": WindowShape(90_000, 90_000), "new": WindowShape(5_000, 5_000)}
     assert plan_rewind(before, lambda _: 42, stages).emitted == {"minute": 7_200_000, "new": 7_265_000}
 
 
 def test_what_a_version_with_longer_windows_had_not_emitted_is_the_next_ones():
-    """Windows of 15 s were emitted up to 45 s and everything up to 52 s is closed: of those of 10 s, the one up to 50 s
-    is nobody's yet, and its records must be replayed."""
+    """Windows of 15 s were emitted up to 45 s and everything up to 52 s is closed.
+
+    The window of 10 s up to 50 s isn't emitted yet, and its records must be replayed.
+    """
     asked = []
     before = checkpoint_row(52_000, emitted={"short": 45_000})
     plan = plan_rewind(before, lambda ms: asked.append(ms) or 7, {"short": WindowShape(10_000, 10_000)})
@@ -106,7 +108,8 @@ KEPT = {
 
 
 def plan_at(shapes, closes_ms, latest_ms=7_234_567):
-    """The plan when the last record stood at `latest_ms`, in slice 5, and windows are closed up to `closes_ms` in slice 90."""
+    """Return the plan with the last record at `latest_ms`, in slice 5, and windows closed up to `closes_ms` in slice
+    90."""
     checkpoint = a_checkpoint(90, closes_ms=closes_ms, latest_event_ms=latest_ms, emitted={})
     stages = {str(at): shape for at, shape in enumerate(shapes)}
     return plan_rewind(checkpoint, lambda event_ms: 5 if event_ms <= latest_ms else None, stages)
@@ -121,7 +124,7 @@ def plan_at(shapes, closes_ms, latest_ms=7_234_567):
 )
 @pytest.mark.parametrize("shapes", KEPT.values(), ids=KEPT)
 def test_where_all_windows_are_closed_no_start_reads_anything_again(shapes):
-    """As after a drain, and after silence: however far windows reach back, and whatever the log holds by then."""
+    """For example after a drain, and after silence: for any reach of the windows, and for any later records in the log."""
     ends_ms = open_until(shapes, 7_234_567)
     assert plan_at(shapes, ends_ms - 1).slice_first == 5, "something is open"
     assert plan_at(shapes, ends_ms).slice_first == 91

@@ -1,4 +1,7 @@
-"""Who may do what: every operation by every kind of principal, at the REST API and at the gateways, as the tables declare it."""
+"""The rights of every principal: each operation by each kind of principal, at the REST API and at the gateways.
+
+The expected answers are the declared tables.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,7 @@ def test_what_the_description_says_of_each_operation_is_what_the_table_says() ->
 )
 @pytest.mark.guarantee("G778")
 def test_every_cell_of_the_rest_api_is_as_declared(ledger: Ledger, doorkeeper: Doorkeeper) -> None:
-    """No cell leaks: who has no valid token gets 401 everywhere but at the open doors, who lacks the role gets 403."""
+    """No cell leaks: without a valid token the answer is 401 except on the open routes, without the role it is 403."""
     api = Api(ledger, doorkeeper=doorkeeper)
     tokens = tokens_of_each_kind(ledger, STREAM)
     for name, need in REST_OPERATIONS.items():
@@ -195,7 +198,7 @@ def test_what_no_route_takes_is_401_without_a_token(
 def ask_gateway(
     doorkeeper: Doorkeeper | None, method: str, url: str, authorization: str | None
 ) -> tuple[Answer, ToldWriter, bool]:
-    """What a request to the HTTP gateway comes to, what was appended, and whether its body was read."""
+    """Return the outcome of a request to the HTTP gateway, what was appended, and whether its body was read."""
 
     async def run() -> tuple[Answer, ToldWriter, bool]:
         writer = ToldWriter()

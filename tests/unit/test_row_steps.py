@@ -1,4 +1,4 @@
-"""What the steps between windows do with a row for which an expression has no value."""
+"""The steps between windows, with a row for which an expression has no value."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_filter_without_a_value_is_a_problem_unless_it_lacks_something_or_says
 def test_a_derived_column_is_null_where_its_expression_says_so(
     text: str, kind: str, values: list[object], problems: list[int]
 ) -> None:
-    """A failure beside it is none in a row in which it says so."""
+    """An expression that fails gives no failure in a row in which the result doesn't use it."""
     found = RowSteps([Derive(0, (Column("new", text, kind),))], TYPES).apply(ROWS, 5)
     assert [one.row for one in found.problems] == problems
     assert found.columns["new"].to_pylist() == values

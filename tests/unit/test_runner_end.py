@@ -1,4 +1,4 @@
-"""How a run that failed is told of in the ledger. Real ledger; no Spark, no Kafka."""
+"""The ledger's report of a failed run. Real ledger; no Spark, no Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner's log through the API: its last lines, what came since, and no secret."""
+"""The runner's log through the API: its last lines, the lines since then, and no secret."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_long_log_is_given_in_parts(ledger: Ledger, tmp_path: Path, monkeypatc
 def test_of_a_line_longer_than_a_part_the_beginning_is_given(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ends the reading of nobody, and a secret that lies across the end of a part is not given out."""
+    """The line stops no reader, and a secret across the end of a part is not shown."""
     monkeypatch.setattr(runner_logs, "BYTES_MAX", 40)
     log = log_of(tmp_path)
     long_line = f"a long line, password=geheim {'x' * 43}postgresql://me:geheim@db {'y' * 30}"
@@ -112,7 +112,7 @@ def test_who_has_the_log_is_said(ledger: Ledger, tmp_path: Path) -> None:
 
 
 def test_a_log_of_another_machine_is_there_even_if_its_path_is_the_same(ledger: Ledger, tmp_path: Path) -> None:
-    """As in containers, and on machines that are set up alike."""
+    """This occurs in containers, and on machines with the same setup."""
     ledger.announce_service("other-00000001", "http://other:8080", str(tmp_path), 60_000)
     ledger.claim_lease("power", "other-00000001", 60_000)
     log_of(tmp_path).write_text("of an earlier run, here\n")

@@ -1,4 +1,7 @@
-"""How a stream's document may change while a job reads it, and when the job goes by the change. Real ledger, made-up topics."""
+"""Changes of a stream's document while a job reads it, and when the job uses the change.
+
+Real ledger, made-up topics.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +151,7 @@ def test_a_header_that_fills_a_field_stays(before: dict[str, str], after: dict[s
 
 
 def test_a_level_of_the_topic_that_becomes_the_key_is_refused() -> None:
-    """It goes before the key in the record; a header does not."""
+    """The level is before the key in the record; a header is not."""
     old, new = (
         stream(key="device", mqtt={"topics": ["a/+"], "fields": fields}, http={"headers": {"device": "x-device"}})
         for fields in ({}, {"device": 1})
@@ -322,7 +325,7 @@ def test_a_slice_is_decoded_by_its_own_version_into_the_columns_of_the_run(ledge
 
 
 def test_a_record_that_comes_when_a_version_is_applied_is_decoded_by_it(ledger: Ledger) -> None:
-    """It is applied, and a record comes, just when the planner looks where the log ends."""
+    """The version is applied, and a record arrives, just when the planner reads the end of the log."""
 
     new = stream({"wind": "double?"})
     run = ledger.begin_run("j", 1)

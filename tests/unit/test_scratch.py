@@ -91,7 +91,7 @@ def test_a_checkpoint_of_a_query_lies_where_all_its_machines_see_it_and_is_swept
 
 
 def test_a_container_with_the_same_host_name_and_path_keeps_its_own(settings: Settings, tmp_path: Path) -> None:
-    """Their roots are one shared directory, their data directories are two, and neither sees the other's processes."""
+    """The roots are one shared directory, their data directories are two, and neither sees the other's processes."""
     with scratch_directory(settings, "runner-power") as own:
         of_other = own.with_name("runner-wind.1.1")
         of_other.mkdir()

@@ -1,4 +1,4 @@
-"""What a `dedupe` remembers, as files in a checkpoint directory: shared by hard links, taken again, damaged, removed."""
+"""The memory of a `dedupe`, as files in a checkpoint directory: shared by hard links, reused, damaged, removed."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_each_member_of_an_object_is_a_row_with_its_name() -> None:
 
 
 def test_names_may_be_times_and_members_bare_values() -> None:
-    """As a feed of prices, or Graphite's values by time."""
+    """Such records are sent by a feed of prices, or by Graphite with values by time."""
     schema = {"meter": "string", "at": "timestamp", "kwh": DOUBLE | {"from": "$.values"}}
     record = {"meter": "m", "values": {"2026-10-05T06:00:00Z": 1.5, "2026-10-05T07:00:00Z": 2}}
     rows = rows_of(schema, {"members": "$.values", "name": "at"}, record)
@@ -153,7 +153,7 @@ def test_names_may_be_times_and_members_bare_values() -> None:
 
 
 def test_names_at_the_top_of_a_record_are_data() -> None:
-    """As Philips Hue's lights, or a price feed by currency."""
+    """Such records are sent by Philips Hue for lights, or by a price feed by currency."""
     schema = {
         "light": "string",
         "bri": {"type": "long", "from": "$.state.bri"},
@@ -177,7 +177,7 @@ def test_a_member_that_stands_twice_makes_the_record_a_dead_letter() -> None:
 
 
 def test_members_whose_names_match_are_rows_and_the_others_hold_for_each() -> None:
-    """As Ecowitt's temp1f, temp2f, or channels of a data logger."""
+    """Such records are sent by Ecowitt with temp1f, temp2f, or by a data logger with channels."""
     schema = {"station": "string", "at": "timestamp", "channel": "long", "temp": DOUBLE | {"from": "$"}}
     explode = {"members": "$", "match": "temp(?P<channel>[0-9]+)f"}
     record = {"station": "s", "at": "2026-10-05T06:00:00Z", "temp1f": 50.5, "temp2f": 60, "humidity": 3}

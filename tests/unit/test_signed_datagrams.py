@@ -74,13 +74,13 @@ def test_a_datagram_says_who_sent_it_and_each_bit_of_it_counts() -> None:
 
 
 def test_stream_and_payload_are_told_apart() -> None:
-    """What is signed for stream `turbines` with payload `0...` is not signed for a stream `turbines0`."""
+    """A signature for stream `turbines` with payload `0...` is not valid for a stream `turbines0`."""
     signed = read_signed(datagram(b"0\0rest"))
     assert signed is not None and not is_signed_by(signed, b"turbines\x000", KEY)
 
 
 class Gate:
-    """Who may send to the stream, at a time that a test sets."""
+    """The senders of the stream, at a time that a test sets."""
 
     def __init__(self, directory: Path, *, max_age: str = "5m", row: TokenRow = ROW, senders_max: int = 50_000) -> None:
         self.book = ToldBook()
@@ -102,7 +102,7 @@ class Gate:
         )
 
     def says(self, *datagrams: bytes) -> list[str]:
-        """Of each datagram, whose it is or why it is refused."""
+        """Return for each datagram its sender, or the reason why it is refused."""
         said = []
         for one in datagrams:
             taken, refused = self.senders.open([one], "192.0.2.1")

@@ -1,4 +1,4 @@
-"""What counts as silence, and what doesn't."""
+"""Times that count as silence, and others."""
 
 import pytest
 
@@ -63,7 +63,8 @@ def test_an_open_transaction_is_no_silence(lab):
 
 
 def test_a_transaction_that_is_open_when_a_count_begins_is_no_silence(lab):
-    """It may have hung for hours: at the first look of a run, and where an accepted record ended the count."""
+    """The transaction can have hung for hours: at the first look of a run, and after an accepted record ended the
+    count."""
     lab.written[0] += 3
     lab.look()
     lab.ends[0] = lab.written[0]

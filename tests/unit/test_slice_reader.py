@@ -1,4 +1,4 @@
-"""How the source waits for the next slice, by a clock that only the test moves."""
+"""The source's wait for the next slice, with a clock that only the test moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the source tells the keyed tasks to do in a batch, by the checkpoint before it."""
+"""The work of the keyed tasks in a batch, which the source takes from the checkpoint before it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def work_of(ledger: KeptLedger, plan: RewindPlan, first: int, last: int, monkeyp
 
 
 def test_a_new_slice_goes_on_where_the_one_before_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It reads one checkpoint: many slices a second may be planned."""
+    """The source reads one checkpoint, because many slices can be planned per second."""
     ledger = KeptLedger(committed=4)
     work = work_of(ledger, RewindPlan(1, 3), 5, 5, monkeypatch)
     assert (work.number, work.emits, work.from_ms, work.to_ms) == (5, True, 4000, None)

@@ -1,4 +1,7 @@
-"""When a run begins from a snapshot, and when it leaves it for a rewind. Real ledger and directories; no Spark, no Kafka."""
+"""Conditions for a start from a snapshot, and for a rewind instead.
+
+Real ledger and directories; no Spark, no Kafka.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,7 @@ class Stage:
         self.is_java_alive = True
         assert Api(self.ledger).outcomes(f"{BOTH}recovery: snapshot\n") == ["created", "created"]
         self.began: list[tuple[int, bool]] = []
-        """Of each query: where it began, and whether from a snapshot."""
+        """Start of each query, and whether it was from a snapshot."""
         self.run = self.begin()
         self.ledger.plan_slice(a_slice(1))
         self.ledger.commit_checkpoint(a_checkpoint(1))
@@ -219,7 +222,7 @@ def test_where_the_log_holds_no_rewind_no_failure_costs_the_snapshot(stage: Stag
     """Whatever the cause is, after the remedy the job can begin from nothing else."""
     stage.index = LogFrom({0: 1_000_000, 1: 1_000_000})
     with pytest.raises(Conflict, match="somebody else's"):
-        stage.start(failing(Conflict("the alias is somebody else's")))
+        stage.start(failing(Conflict("the alias belongs to another job")))
     assert stage.began == [(2, True)]
     assert sorted(one.name for one in (stage.snapshots / JOB).iterdir()) == ["1", "2"]
 

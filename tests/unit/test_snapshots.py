@@ -1,4 +1,4 @@
-"""Which snapshot a run begins from, and what it takes from it. Directories as Spark makes them, without Spark."""
+"""The snapshot from which a run starts, and the files that it takes from it. Directories as Spark's, without Spark."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_torn_snapshot_is_refused(tmp_path: Path, name: str, content: bytes | 
     promise="one-leader-and-one-run-write",
 )
 def test_a_run_writes_into_its_own_directory_only(tmp_path: Path) -> None:
-    """As Spark does: a new file under a temporary name, which takes the place of the old one."""
+    """Spark does so: a new file under a temporary name, which replaces the old one."""
     old = made(tmp_path, 3, 50, 51)
     (old / "state" / "0" / "1" / ".9.delta.0f.tmp").write_bytes(b"half")
     mine = snapshots_of(tmp_path, 4)

@@ -1,4 +1,4 @@
-"""What the soak finds to grow, and what it doesn't."""
+"""Values that the soak reports as growing, and others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session on a Spark cluster is told, what an executor's machine must have, and what doesn't travel there."""
+"""The settings of a session on a Spark cluster, the needs of an executor's machine, and what isn't sent there."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_snapshots_lie_where_all_machines_see_them(settings: Settings, tmp_path:
 
 
 def expect(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
-    """As the driver with these settings has its executors' environment made."""
+    """Set the environment that the driver with these settings gives its executors."""
     monkeypatch.setenv(VARIABLE, cluster_settings(settings)[f"spark.executorEnv.{VARIABLE}"])
 
 

@@ -1,4 +1,4 @@
-"""What a Spark query failed of is told as text only; the runner makes the error of it that was raised."""
+"""The failure of a Spark query is only text; the runner recreates the error that was raised from it."""
 
 from __future__ import annotations
 

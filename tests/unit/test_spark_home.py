@@ -13,7 +13,7 @@ from strandline.processing.spark.spark_home import use_spark_home
 
 @pytest.fixture(autouse=True)
 def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_HOME", "whatever it is")  # so that the end of the test puts back what was there
+    monkeypatch.setenv("SPARK_HOME", "whatever it is")  # so that the end of the test restores the previous value
     monkeypatch.delenv("SPARK_HOME")
 
 

@@ -160,8 +160,10 @@ def test_an_alias_and_a_datatype_are_those_of_the_birth() -> None:
     ],
 )  # fmt: skip
 def test_values_by_their_datatypes(datatype: str, value: Any, members: dict[str, Any]) -> None:
-    """The arrays are the specification's examples, with its slips mended: it writes -23 as EF, which is -17, cuts moments to six
-    bytes, and has floats in the other byte order than its text says."""
+    """The arrays are the specification's examples, with its errors corrected.
+
+    It writes -23 as EF, which is -17, cuts moments to six bytes, and has floats in the other byte order than it says.
+    """
     (row,) = rows(MessageReader(Sessions()), "NCMD", payload(metric("m", value, datatype)))
     assert {name: one for name, one in row.items() if name.startswith("value_")} == members
     assert row["is_null"] is (not members)
@@ -214,7 +216,7 @@ def test_what_has_no_birth_before_it_or_does_not_follow_is_rejected_whole() -> N
     ((_, sentence),) = rows(reader, "NDATA", payload(seq=7))
     assert sentence.startswith("its node has no birth before it, or has died since")
     rows(reader, "NBIRTH", NBIRTH)
-    assert rows(reader, "DDATA", payload(seq=1), "Pibrella")[0][0] == "schema", "its device is born anew"
+    assert rows(reader, "DDATA", payload(seq=1), "Pibrella")[0][0] == "schema", "its device has a new birth"
 
 
 def test_a_sequence_runs_over_and_a_missing_birth_of_a_device_counts_in_it() -> None:
@@ -420,7 +422,7 @@ def test_each_row_has_a_dead_letter_of_its_own_that_repeats_no_other() -> None:
     again = RowReader(record)
     (back,) = again.parts(letters[:1], [topic("NBIRTH")])
     assert json.loads(back.texts[0])["metric"] == "b" and again.sessions is not None and not again.sessions.nodes  # type: ignore[arg-type]
-    # The metric with an alias that nobody declared is the payload with this one alone, without a body.
+    # The metric with an undeclared alias is the payload with only this metric, without a body.
     assert letters[1] == payload(metric(alias=9, value=6, kind="Int32"), seq=1)
 
 

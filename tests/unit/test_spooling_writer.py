@@ -1,4 +1,4 @@
-"""What goes to the spool when a transaction hangs: in which order, and what is written down to be in doubt."""
+"""The records that are spooled when a transaction hangs, their order, and those that are recorded as in doubt."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ DEADLINE_S = 10
 
 
 class HangingProducer(ObedientProducer):
-    """Its transactions hang until they are let go; every commit then fails."""
+    """A producer whose transactions hang until the test releases them; every commit then fails."""
 
     def __init__(self, config, log, let_go):
         super().__init__(config, log)
@@ -52,14 +52,14 @@ class HangingProducer(ObedientProducer):
 
 
 class NarrowProducer(HangingProducer):
-    """Its topic takes no records of this size: so says Kafka at every commit."""
+    """A producer whose topic accepts no records of this size: Kafka says so at every commit."""
 
     def commit_transaction(self, timeout_s):
         raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
 
 
 class PickyProducer(NarrowProducer):
-    """Of two topics, `narrow` takes no records of this size, and the other takes all."""
+    """A producer with two topics: `narrow` accepts no records of this size, and the other accepts all."""
 
     def produce(self, topic, value, key, partition, on_delivery, *_):
         self.sent.append((topic, value, key, on_delivery, _[-1]))
@@ -152,7 +152,7 @@ def test_what_is_in_doubt_comes_first_and_covers_nothing_else(tmp_path, hangs_lo
 
 
 def test_what_is_too_large_for_its_topic_waits_in_the_spool_and_the_log_says_what_to_do(tmp_path, monkeypatch):
-    """It may have been acknowledged from there, so it is kept, and tried again until somebody has raised the topic's limit."""
+    """Such a record can have been acknowledged from there, so it is kept, and tried again until the topic's limit is raised."""
     said = []
     logger = SimpleNamespace(info=lambda *_, **__: None, warning=lambda *_, reason, **__: said.append(reason))
     monkeypatch.setattr(spooling_writer, "logger", logger)
@@ -243,7 +243,7 @@ def test_a_transactional_producer_that_fails_for_good_costs_no_record_of_the_oth
 
 
 def test_spooled_records_of_a_topic_that_is_gone_are_not_read_again_and_again(tmp_path, monkeypatch):
-    """They wait until the topic is there again, and the log says so once."""
+    """The records wait until the topic exists again, and the log says so once."""
     said, read, asked, is_gone = [], [], [], threading.Event()
     logger = SimpleNamespace(info=lambda *_, **__: None, warning=lambda *_, reason, **__: said.append(reason))
     monkeypatch.setattr(spool_drain, "logger", logger)
@@ -391,7 +391,7 @@ def test_records_that_are_resent_and_lost_from_sight_again_are_asked_about_again
 
 
 def test_what_was_only_slow_is_written_directly_again(tmp_path):
-    """The ends of a topic are told too late for the batch that waits for them; after that Kafka is as quick as ever."""
+    """The ends of a topic are answered too late for the batch that waits for them. Kafka is then as fast as before."""
     let_go = threading.Event()
 
     class SlowOnce(TwoPartitions):
@@ -488,7 +488,7 @@ def test_a_topic_that_is_spooled_for_the_first_time_disturbs_no_look_for_the_nex
 
 @pytest.mark.parametrize("is_spooled", [False, True])
 def test_a_batch_is_let_go_as_soon_as_it_is_settled(tmp_path, monkeypatch, is_spooled):
-    """Its records are no longer counted, so they must not be kept until the time for which it might have waited."""
+    """The batch's records are no longer counted, so they must not be kept for the rest of the longest wait."""
     made = []
 
     class WatchedBatch(SpoolingBatch):
@@ -604,7 +604,7 @@ def test_until_a_caller_knows_of_its_refused_batch_no_later_one_of_its_topic_is_
 
 
 def test_what_waits_to_be_written_directly_overtakes_no_refused_batch(tmp_path, monkeypatch):
-    """A topic that is just being caught up with: what comes then waits for the end of that in memory."""
+    """A topic whose spool is just being written: later records wait for the end of this in memory."""
     monkeypatch.setattr(spooling_writer, "RETRY_S", 100 * DEADLINE_S)  # nothing else sends it to the spool
 
     async def story():

@@ -1,4 +1,4 @@
-"""How a batch's part of the log is spread over tasks."""
+"""Distribution of a batch's part of the log over tasks."""
 
 from __future__ import annotations
 

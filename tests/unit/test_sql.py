@@ -125,7 +125,7 @@ def test_rows_are_chosen_before_they_are_counted():
     ],
 )  # fmt: skip
 def test_having_knows_what_is_selected_by_all_that_is_written(aggregates, having, wanted):
-    """The longest that fits, and no part of what an operator beside it takes."""
+    """The longest expression that fits, and no part of an operand next to an operator."""
     assert steps(f"select turbine, {aggregates} from {TUMBLE} {GROUPED} having {having}")[1] == {"where": wanted}
 
 

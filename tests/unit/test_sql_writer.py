@@ -1,4 +1,4 @@
-"""What a database says to the writer of a table, and what the writer makes of it."""
+"""The answers of a database to the writer of a table, and how the writer treats them."""
 
 from __future__ import annotations
 

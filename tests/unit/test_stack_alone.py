@@ -1,4 +1,4 @@
-"""What starts and stops one stack at the same time: two `up`, and a watcher beside `down`."""
+"""Commands that start and stop one stack at the same time: two `up`, and a watcher during `down`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUIET = Console(quiet=True)
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
-    """Stands for a part of the stack."""
+    """Double of a part of the stack."""
     with subprocess.Popen(["/bin/sleep", "600"], start_new_session=True) as process:
         yield process
         process.kill()

@@ -1,4 +1,4 @@
-"""What an emission writes of a stage's results, with a writer that refuses some, and without Spark."""
+"""The writes of an emission for a stage's results, with a writer that refuses some, and without Spark."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def results_of(rows: pa.RecordBatch, failed: pa.RecordBatch | None = None) -> St
 
 
 class KeptLetters:
-    """Stands for the writer of dead letters."""
+    """Double of the writer of dead letters."""
 
     written: ClassVar[list[DeadLetter]] = []
     ids: ClassVar[set[str]] = set()
@@ -110,7 +110,7 @@ def test_what_an_earlier_run_emitted_is_left_out(letters: type[KeptLetters]) -> 
 
 
 def test_a_store_is_told_of_which_windows_results_may_come() -> None:
-    """Of a long window the next one ends long after the last."""
+    """For a long window, the next one ends long after the last."""
     writer = RefusingWriter(refused_ms=0)
     emission(writer).prepare(WindowShape(size_ms=10, every_ms=10))
     emission(writer, 365).prepare(WindowShape(size_ms=365, every_ms=365))

@@ -1,4 +1,4 @@
-"""When a standby starts, and when it doesn't; `tests/integration/test_supervisor.py` has what becomes of it."""
+"""Conditions for the start of a standby. `tests/integration/test_supervisor.py` tests its further life."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ PATIENCE_S = 10.0
 
 
 class BusyWriter:
-    """Refuses so many attempts, then takes what is offered; confirms when it is told."""
+    """A writer that refuses some attempts, then accepts records. It confirms when the test says so."""
 
     def __init__(self, refusals, refusal=None):
         self.refusals = refusals

@@ -222,7 +222,7 @@ def test_repeats_are_left_out_of_one_side() -> None:
     assert found.reach_ms == checked().reach_ms + 60_000, "its horizon adds to the reach"
     rows = [parcel("a", 2_000), order("a", 1_000), parcel("a", 2_500), parcel("a", 2_600), parcel("b", 2_000)]
     results = [one for one in outcomes(found, rows) if isinstance(one, DeskResult)]
-    assert [json.loads(one.document.source)["id"] for one in results] == ["a"], "each repeat met nobody"
+    assert [json.loads(one.document.source)["id"] for one in results] == ["a"], "no repeat was joined"
     branches = pipeline_graph(found)["branches"]
     assert [(one["by"], one["buckets"] == "one") for one in branches] == [(["id"], False)]
     alone = deduped.replace("by: [parcel, id]", "by: [parcel]")
@@ -241,7 +241,7 @@ def test_a_dedupe_stands_before_a_union() -> None:
 
 
 def test_a_column_that_is_made_anew_behind_a_dedupe_makes_no_bucket() -> None:
-    """It isn't the one that the dedupe compares, though it is called as that."""
+    """The column isn't the one that the dedupe compares, although it has the same name."""
     steps = """
 steps:
   - {from: parcels, dedupe: {by: [parcel, id], within: 1m}}

@@ -1,4 +1,7 @@
-"""What a present topic refuses of a stream's document is known before anything is changed. A double for Kafka."""
+"""The changes of a stream's document that an existing topic prevents are known before anything is changed.
+
+A double for Kafka.
+"""
 
 from __future__ import annotations
 

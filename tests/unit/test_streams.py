@@ -1,4 +1,4 @@
-"""What a gateway knows of the streams: as the ledger has them, and as they were last seen when it is away or slow."""
+"""The streams that a gateway knows: as in the ledger, and as last seen when the ledger is unavailable or slow."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ToldLedger:
 
 
 def run(story):
-    """Tell a story about streams that are followed, but for the first look."""
+    """Run a story about streams that are followed after a first look."""
 
     async def told():
         ledger = ToldLedger()

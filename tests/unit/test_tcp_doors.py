@@ -1,4 +1,4 @@
-"""What a sender can't do to the TCP gateway and its other senders, over real sockets and a writer that waits as it is told."""
+"""Attacks of a sender on the TCP gateway and its other senders, over real sockets and a scripted writer."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_connection_is_read_no_further_than_its_records_may_cost() -> None:
         bound = tcp_connection.QUEUE_BYTES_MAX
         await door.until(lambda: door.room.queued_bytes >= 3 * bound)
         reader, writer = await door.connect()
-        for number in range(1, 101):  # a well-behaved sender beside them
+        for number in range(1, 101):  # a well-behaved sender at the same time
             writer.write(b'{"n":1}\n')
             assert await reader.readline() == b"ok %d\n" % number
         assert door.room.queued_bytes <= 3 * (bound + READ_COST)

@@ -244,7 +244,7 @@ def test_attributes_of_all_kinds() -> None:
 
 
 def test_a_point_that_does_not_know_its_time_has_none() -> None:
-    """It is not of 1970: it becomes a dead letter, or takes the time of arrival (`else: log`)."""
+    """The point is not of 1970: it becomes a dead letter, or gets the time of arrival (`else: log`)."""
     for time in ({}, {"timeUnixNano": 0}):
         gauge = {"name": "x", "gauge": {"dataPoints": [{"asDouble": 1.5, **time}]}}
         request = {"resourceMetrics": [{"scopeMetrics": [{"metrics": [gauge]}]}]}
@@ -349,7 +349,10 @@ def test_snappy_is_unpacked_within_its_bound(monkeypatch: pytest.MonkeyPatch) ->
 def test_points_are_written_out_within_their_bound(
     label_bytes: int, points_count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A label stands in each of its series' rows, so a few bytes may ask for any amount; and a point may take two bytes."""
+    """A label is in each of its series' rows, so a few bytes could require any amount.
+
+    A point can take two bytes.
+    """
     monkeypatch.setattr(telemetry_points, "EXPLODED_BYTES_MAX", 1 << 20)
     name, text = _field(1, b"a"), b"x" * label_bytes
     series = _field(1, name + _field(2, text)) + _field(2, b"") * points_count
@@ -422,7 +425,7 @@ def example(name: str) -> StreamSpec:
 
 @pytest.mark.guarantee("G306")
 def test_a_dead_letter_of_a_point_holds_it_alone_and_is_read_again() -> None:
-    """Of three samples the second has no time that is one."""
+    """The second of three samples has no valid time."""
     spec = example("prometheus")
     body = write_request(({"__name__": "up", "instance": "a"}, [(1.0, 1_000), (2.0, 2**62), (3.0, 3_000)]))
     reader = RowReader(record_format(spec))

@@ -153,7 +153,7 @@ def test_with_an_authority_for_clients_only_those_with_a_certificate_pass(run, m
             assert (await echoed(port, trusting(made, with_certificate=True)))[0] == b"twelve bytes"
             with pytest.raises((ssl.SSLError, OSError, asyncio.IncompleteReadError)):
                 await echoed(port, trusting(made))
-            make_dev_certificates(made.ca.parent)  # also with a certificate that was read anew
+            make_dev_certificates(made.ca.parent)  # also with a certificate that was read again
             with pytest.raises((ssl.SSLError, OSError, asyncio.IncompleteReadError)):
                 await echoed(port, trusting(made))
 

@@ -1,4 +1,4 @@
-"""What each user of the MQTT server may do: Mosquitto's form of the file, and what a login may do with tokens and without."""
+"""The rights of each user of the MQTT server: Mosquitto's form of the file, and logins with tokens and without."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_filters_match_as_mqtt_says(topic_filter: str, topic: str, is_match: boo
 
 @pytest.mark.guarantee("G325")
 def test_a_token_is_the_password_of_the_user_who_is_named_like_it(tmp_path: Path) -> None:
-    """It writes to its streams; it ends when it is revoked; and where the file of rights names its user, both must allow."""
+    """A token writes to its streams, and ends when it is revoked. If the file of rights names its user, both must allow."""
     secret = TOKEN.removeprefix(b"Bearer ")
     rights = tmp_path / "rights"
     rights.write_text("user sensor\ntopic a/#\n")
@@ -162,7 +162,7 @@ def test_a_token_is_the_password_of_the_user_who_is_named_like_it(tmp_path: Path
 def test_a_file_of_rights_that_could_not_be_read_is_tried_again_and_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is readable a moment later, and has not changed since: as after a chmod."""
+    """The file is readable a moment later, and has not changed since, for example after a chmod."""
     path = tmp_path / "rights"
     path.write_text("user skye\ntopic old\n")
     rights = RightsFile(path)

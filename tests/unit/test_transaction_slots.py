@@ -1,4 +1,4 @@
-"""What a slot makes of a topic that ends before the last checkpoint. Kafka is made up."""
+"""Treatment of a topic that ends before the last checkpoint. Kafka is made up."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_nothing_is_written_to_a_stream_that_has_lost_results(monkeypatch: pytes
 
 
 def test_dead_letters_go_on_once_in_a_topic_that_was_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an interrupted slice has written there stands before the offset of the last checkpoint."""
+    """The letters that an interrupted slice has written there are before the offset of the last checkpoint."""
     topic = Topic("b")
     assert slot_of(topic, monkeypatch, 9, must_reach=False).write(ENTRIES) == 1
     assert topic.values == ["b", "c"]

@@ -1,4 +1,7 @@
-"""What UDP ports do while Kafka stalls: nothing that was read is refused for want of room, and what can wait stays unread."""
+"""UDP ports while Kafka stalls.
+
+No received datagram is refused for lack of space, and what can wait stays in the socket.
+"""
 
 import asyncio
 import socket
@@ -49,7 +52,7 @@ class TrustingSenders:
 
 
 class FullBuffers:
-    """Reads numbered datagrams, READ_AT_ONCE at a time, of sockets in which so many wait."""
+    """Reads numbered datagrams, READ_AT_ONCE per call, of sockets in which a number of them wait."""
 
     def __init__(self, sockets):
         self.left = {one: [b"%d %s" % (number, DATAGRAM) for number in range(SENT)] for one in sockets}
@@ -94,7 +97,7 @@ def test_while_kafka_stalls_ports_stop_reading_and_nothing_is_refused(closes, se
 
 
 def readable_socket():
-    """The event loop finds it readable for ever: nobody takes its datagram."""
+    """The event loop finds it readable all the time, because its datagram is never read."""
     one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     one.bind(("127.0.0.1", 0))
     one.sendto(b"", one.getsockname())

@@ -1,4 +1,4 @@
-"""What records hold that the schema doesn't declare, and a document for a topic that is there."""
+"""Undeclared members of records, and a document for an existing topic."""
 
 from __future__ import annotations
 

@@ -29,7 +29,10 @@ OFFSET = 1200
 
 @pytest.fixture
 def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of a stack with OFFSET and without passwords, all of whose processes run: this process stands for each."""
+    """Return the directory of a stack with OFFSET and without passwords.
+
+    All its processes run: this process represents each.
+    """
     StackAddresses.of(tmp_path, OFFSET).write()
     pids = PidFile(tmp_path)
     for name in (*PARTS, WATCHER, "runner-power"):

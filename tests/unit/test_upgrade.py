@@ -1,4 +1,4 @@
-"""What may change between two versions of a pipeline, and what each change means."""
+"""Changes between two versions of a pipeline, and the meaning of each change."""
 
 from __future__ import annotations
 
@@ -174,8 +174,11 @@ def test_a_field_of_results_that_are_there_keeps_its_type():
 
 
 def test_what_the_readers_of_a_stream_of_results_rely_on_stays():
-    """Its fields with their types, and that no result comes late, as those of long sessions do for who goes by when they begin.
-    New fields and shorter windows take nothing away."""
+    """The fields with their types stay, and no result becomes late.
+
+    For readers that use the start of windows, results of long sessions would be late. New fields and shorter windows
+    remove nothing.
+    """
     text = PIPELINE[: PIPELINE.index("  - window: {name: hour")].replace("elasticsearch: minute", "stream: minute")
 
     def changed(old: str, new: str) -> dict[str, Effect]:
@@ -216,7 +219,7 @@ def test_where_results_go_and_what_is_done_with_bad_records_is_safe():
 
 
 def test_where_results_are_those_of_one_stage_stay() -> None:
-    """What was emitted before keeps its meaning; only the name of its stage may change."""
+    """Results from before keep their meaning; only the name of their stage can change."""
     swapped = (
         ("elasticsearch: minute", "elasticsearch: other"),
         ("elasticsearch: hour", "elasticsearch: minute"),

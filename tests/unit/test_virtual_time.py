@@ -1,4 +1,4 @@
-"""The loop with virtual time, in which stories of timeouts are told."""
+"""The loop with virtual time, in which tests of timeouts run."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Standing = tuple[int, int | None] | StrandlineError
 
 
 class StandingLedger:
-    """Answers what it is told to, or hangs."""
+    """A ledger with scripted answers, which can hang."""
 
     def __init__(self) -> None:
         self.answer: Standing = (3, 7)
@@ -147,7 +147,7 @@ def test_silence_of_spark_counts_from_its_first_sign_of_life(watch: Callable[...
 def test_a_run_that_never_begins_is_ended_and_the_ledger_told_why(
     watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with a Java process that hangs while it starts."""
+    """For example with a Java process that hangs while it starts."""
     monkeypatch.setattr(watchdog_module, "START_MAX_S", 0.1)
     hanging, begun, ended = watch(), watch(), watch()
     begun.watchdog.beat()

@@ -65,7 +65,10 @@ def test_sessions_that_share_no_field_are_computed_in_one_bucket() -> None:
 
 
 def test_with_other_rules_of_time_zones_no_snapshot_of_days_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its panes are days by the old rules, its records' times or values of their expressions. Else the rules change nothing."""
+    """The panes are days by the old rules, or its records have times or values of expressions by them.
+
+    Otherwise the rules change nothing.
+    """
     texts = [(ROOT / "examples" / f"{name}.yaml").read_bytes() for name in ("days", "formats/csv", "cumulative")]
     clocks = texts[2].replace(b"steps:\n", b"steps:\n  - where: hour(from_utc_timestamp(ts, 'Europe/Berlin')) > 5\n")
     asking = [read_pipeline(text, "a.yaml") for text in (*texts[:2], clocks)]

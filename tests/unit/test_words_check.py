@@ -90,6 +90,7 @@ def test_messages_and_comments_are_read(source: str) -> None:
         "told_it = 1\n",
         's = "CREATE TABLE told (it)"\n',
         's = "pipeline: p\\nfrom: told it was"\n',
+        's = "create view v as\\nselect told it was"\n',
     ],
 )
 def test_names_and_short_strings_are_not_read(source: str) -> None:

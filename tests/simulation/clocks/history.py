@@ -1,4 +1,7 @@
-"""What senders send and Kafka takes in one history: wrong clocks, outages, gateways that buffer, and uploads of old data."""
+"""The records of senders and of Kafka in one history.
+
+It contains wrong clocks, outages, gateways that buffer, and uploads of old data.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ class Record(NamedTuple):
 
 @dataclass
 class Place:
-    """One partition: its records in the order of offsets, and the times at which nobody can write to it."""
+    """One partition: its records in the order of offsets, and the times at which it isn't writable."""
 
     records: list[Record] = field(default_factory=list)
     came_ms: list[int] = field(default_factory=list)
@@ -165,7 +168,7 @@ def _draw_place(chance: random.Random, faults: set[str], kafka_away: list[Span],
     place.not_writable = _some(chance, faults, "a partition is read-only", 0.15, 4_000, 30_000)
     buffers = _some(chance, faults, "a gateway buffers", 0.2, 3_000, 40_000)
     sent: list[tuple[int, int, int, bool]] = []
-    """Of each record: when it leaves the gateway, the sender's time, its event time, and whether it can be read."""
+    """For each record: when it leaves the gateway, the sender's time, its event time, and whether it can be read."""
     rejected = chance.random() < 0.15
     if rejected:
         faults.add("all records of a partition are rejected")

@@ -1,13 +1,14 @@
-"""A job that reads a history: real are the planner, the meter and the arithmetic of watermarks. It counts what is wrong.
+"""A job that reads a history. The planner, the meter and the arithmetic of watermarks are real. It counts problems.
 
-* `late`: a record is late, and neither its own event time nor an idle partition is the cause. That is so if the record came to
-  Kafka within the delay after its event time; and if it is in order in its partition, and the watermark didn't pass it while the
-  partition was idle: without an accepted record for `idle_timeout` between two times in which Kafka or the partition
-  couldn't take records. Before its first accepted record, a partition holds no window open.
-* `stuck`: a window stays open for more than two timeouts, though nothing is in the way. The time begins at the end of the window
-  and the delay, at the last record in it, or when the last obstacle ended. Obstacles are outages, a job that doesn't run, a
-  backlog, and a partition that is behind and not idle. If event time hasn't reached the end of the window when an obstacle ended,
-  the window may stay open for the remaining event time, too: silence is counted again from there.
+- `late`: a record is late, and the cause is neither its own event time nor an idle partition. The record arrived in
+  Kafka within the delay after its event time. It is in order in its partition, and the watermark didn't pass it while
+  the partition was idle. Idle means: no accepted record for `idle_timeout` between two times at which Kafka or the
+  partition couldn't accept records. Before its first accepted record, a partition holds no window open.
+- `stuck`: a window stays open for more than two timeouts without an obstacle. The time is counted from the end of the
+  window and the delay, from the last record in it, or from the end of the last obstacle. Obstacles are outages, a job
+  that doesn't run, a backlog, and a partition that is behind and not idle. An obstacle can end before event time
+  reaches the end of the window. The window can then stay open for the remaining event time too, because silence is
+  counted again from there.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ PlaceName = tuple[str, int]
 @dataclass
 class Outcome:
     findings: list[str] = field(default_factory=list)
-    """Its kind, a colon, a sentence."""
+    """Findings: kind, a colon, a sentence."""
     records: int = 0
     late: int = 0
     by_stated_limit: int = 0
     """Late for a reason that the documentation states as a limit: producers write the log times, and the job had a backlog."""
     waits_ms: list[int] = field(default_factory=list)
-    """Of each window: from its end and the delay, or its last record if that came later, to its close."""
+    """For each window, the time from its end and the delay, or from its last record if that is later, to its close."""
     slices: int = 0
 
 
@@ -128,16 +129,16 @@ class SimulatedJob:
         )  # fmt: skip
         self._meter: Any = None
         self._accepted: dict[PlaceName, Record] = {}
-        """Of each partition, its last accepted record."""
+        """Last accepted record of each partition."""
         self._accepted_before: dict[PlaceName, Record] = {}
-        """The same before the slice that is committed now. Its watermark depends on these."""
+        """Last accepted records before the slice that is committed now. Its watermark depends on these."""
         self._passed_ms: dict[PlaceName, int] = {}
         """Up to where windows were closed while the partition was idle, or before its first accepted record."""
         self._in_order_ms: dict[PlaceName, int] = {}
         self._open: dict[int, int] = {}
         """End of each window that is open -> when its last record came."""
         self._clear_from_ms = history.now_ms
-        """Since then, nothing but windows themselves is in the way."""
+        """Since this time, only the windows themselves hold the job back."""
         self._had_backlog = False
         self._planner = self._new_run()
 
@@ -284,11 +285,13 @@ class SimulatedJob:
         self.outcome.findings.append(f"late: {record} of {place} is {why}, and late in slice {row.number}")
 
     def _idle_ms(self, place: PlaceName, from_ms: int, to_ms: int) -> int:
-        """How long the partition was idle between two records, as far as the job can know: the longest time without an outage,
-        because a count begins again after each outage."""
+        """Return how long the partition was idle between two records, as far as the job can know.
+
+        It is the longest time without an outage, because a count starts again after each outage.
+        """
         history = self.history
         away = [*history.kafka_away, *history.places[place[0]][place[1]].not_writable]
-        # Of a time in which the job doesn't look, a part counts that is not known to be an outage.
+        # A part of the time in which the job doesn't look counts, because it isn't known to be an outage.
         unseen_ms = GAP_MAX_MS * len(history.slow) + LOOK_MS * 2 * len(away)
         longest_ms = begin_ms = 0
         for span in sorted(away):

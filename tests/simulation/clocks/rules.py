@@ -20,10 +20,10 @@ _look = SilenceMeter.look
 
 @dataclass(frozen=True)
 class Variant:
-    """How the job treats event time in a history."""
+    """A way in which the job treats event time in a history."""
 
     replaced: tuple[tuple[Any, str, Any], ...] = ()
-    """(object, attribute, what stands in for it)"""
+    """Tuples (object, attribute, replacement)."""
     is_bounded: bool = True
     """False if event times ahead of log times count in full."""
     meter: type = SilenceMeter

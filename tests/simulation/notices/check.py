@@ -1,4 +1,4 @@
-"""What is wrong with a history of notices. A pure function over what was received and what the ledger contains."""
+"""Find what is wrong with a history of notices, as a pure function of what was received and what the ledger contains."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check(history: History) -> list[str]:
         confirmed[one.number] += one.was_confirmed
 
     def reaches(message: MessageRow) -> bool:
-        """Whether it, or the summary that replaces it, was received and confirmed."""
+        """Return whether the message, or the summary that replaces it, was received and confirmed."""
         while message.merged_into is not None:
             if set(message.problems) - set(messages[message.merged_into].problems):
                 return False

@@ -54,7 +54,7 @@ class World:
     """Job -> number of the event."""
     lag: dict[str, bool] = field(default_factory=dict)
     is_blind: bool = False
-    """True if nothing is known of the lag."""
+    """True if the lag is unknown."""
     causes: dict[int, str] = field(default_factory=dict)
     """Number of an event -> failed job."""
     lagged: set[str] = field(default_factory=set)
@@ -69,7 +69,7 @@ class World:
             self.causes[event.id] = job
 
     def look(self, keyword: str, options: Any, view: View) -> Sight:
-        """What the condition modules do, over this world."""
+        """Do what the condition modules do, over this world."""
         if keyword == "job_failed":
             happened = tuple(
                 Happened(event.id, event.at_ms, _finding(str(event.job), "failed"))
@@ -78,7 +78,7 @@ class World:
             )
             return Sight({job: _finding(job, "failed") for job in self.failed}, happened, by_events=True)
         if self.is_blind:
-            raise LedgerUnavailable("nothing is known of the lag")
+            raise LedgerUnavailable("the lag is unknown")
         for job, has_lag in self.lag.items():
             if has_lag:
                 self.lagged.add(job)
@@ -93,7 +93,7 @@ def _finding(job: str, what: str) -> Finding:
 
 
 class Condition:
-    """Stands for a condition module."""
+    """Double of a condition module."""
 
     def __init__(self, world: World, keyword: str) -> None:
         self._world, self._keyword = world, keyword
@@ -257,7 +257,10 @@ to: [{{webhook: {{url: "http://127.0.0.1:1"}}}}, {{webhook: {{url: "http://127.0
         self.at(self.chance.randint(500, 40_000), lambda: self.start(process._service))
 
     def pause(self, process: Process) -> None:
-        """Pause a process, perhaps for longer than its lease. It can have sent what it has not recorded."""
+        """Pause a process, perhaps for longer than its lease.
+
+        It can have sent messages that it has not recorded.
+        """
         process.paused_until_ms = self.now_ms + self.chance.randint(1_000, 60_000)
         if process.paused_until_ms > self.now_ms + LEASE_MS - TIMEOUT_S * 1_000:
             self.interrupt(process)
