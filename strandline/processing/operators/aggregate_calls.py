@@ -1,4 +1,4 @@
-"""The aggregates of a window stage, taken apart: calls of aggregate functions, their arguments for each row, and the expressions
+"""The aggregates of a window stage as parts: calls of aggregate functions, their arguments for each row, and the expressions
 over the values of the calls.
 
 Pure. Operators and the audit share this module. They compute the values of the calls independently of each other.
@@ -29,21 +29,21 @@ from strandline.results.writer import LATE
 
 
 class _Argument(NamedTuple):
-    """What each row has for a function."""
+    """An argument of a function, with a value for each row."""
 
     expression: ColumnExpression | None
-    """None: its event time."""
+    """None for the event time of the row."""
     type: str
-    """To which its value is cast."""
+    """Type to which its value is cast."""
     is_hashed: bool
-    """Whether the function sees a hash of it."""
+    """True if the function gets hashes of the values."""
 
 
 _EVENT_TIME = _Argument(None, "long", is_hashed=False)
 
 
 class AggregateCalls:
-    """The aggregates of one window stage, taken apart. A function that stands in several expressions is there once."""
+    """The aggregates of one window stage as parts. A call that occurs in several expressions is computed once."""
 
     def __init__(self, stage: str, aggregates: Sequence[Column], types: Mapping[str, str]) -> None:
         self.calls: list[AggregateCall] = []
@@ -60,17 +60,17 @@ class AggregateCalls:
 
     @property
     def columns_read(self) -> tuple[str, ...]:
-        """The input columns that the arguments read."""
+        """Input columns that the arguments read."""
         expressions = (one.expression for one in self._arguments.values())
         return tuple(dict.fromkeys(name for one in expressions if one is not None for name in one.columns))
 
     @property
     def argument_types(self) -> tuple[pa.DataType, ...]:
-        """Of the arguments' columns, in their order."""
+        """Types of the arguments' columns, in their order."""
         return tuple(arrow_type("long" if one.is_hashed else one.type) for one in self._arguments.values())
 
     def evaluate_arguments(self, columns: dict[str, pa.Array], event_us: pa.Array) -> list[pa.Array]:
-        """Each argument's value for each row. Runs where records are decoded. `event_us`: the event time of each row."""
+        """Return the value of each argument for each row. Runs where records are decoded. `event_us`: event time of each row."""
         values = []
         for expression, kind, is_hashed in self._arguments.values():
             if expression is None:
@@ -81,9 +81,11 @@ class AggregateCalls:
         return values
 
     def results(self, found: Sequence[CallValues], groups: int) -> tuple[list[pa.Array], pa.Array]:
-        """The result columns from the values of each call, and per result what went wrong with it (null where nothing did): a
-        value that does not fit its type, or that can't be computed from values that are there, makes the result a dead letter,
-        never a silent null, but where the expression is null by choice."""
+        """Return the result columns from the values of each call, and the problem of each result (null if it has none).
+
+        A value that doesn't fit its type, or that can't be computed from existing values, makes the result a dead letter. It
+        never becomes null silently, unless the expression returns null on purpose.
+        """
         values = {_name(at): one.values for at, one in enumerate(found)}
         problem = pa.nulls(groups, pa.string())
         results = []
@@ -105,7 +107,7 @@ class AggregateCalls:
         return results, problem
 
     def _with_problem(self, problem: pa.Array, failed: npt.NDArray[np.bool_], column: Column, text: str) -> pa.Array:
-        """This problem where there is none yet."""
+        """Add this problem to results without a problem."""
         found = pc.if_else(pa.array(failed), f"{self._stage}.{column.name}: {text}", pa.scalar(None, pa.string()))
         return pc.coalesce(problem, found)
 

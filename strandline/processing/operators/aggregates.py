@@ -1,4 +1,4 @@
-"""All aggregates of a window stage together: what is computed per row, kept per group, and finished per result. Pure."""
+"""All aggregates of a window stage: values computed for each row, partial results of each group, and final results. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from strandline.processing.pipelines.row_step import Column
 
 
 class StageAggregates(AggregateCalls):
-    """All aggregates of one window stage: what is computed per row, kept per group, and finished per result."""
+    """All aggregates of one window stage, from the rows to the results."""
 
     def __init__(self, stage: str, aggregates: Sequence[Column], types: Mapping[str, str]) -> None:
         super().__init__(stage, aggregates, types)
         self._kept: list[tuple[AggregateCall, Kernel]] = []
         """The calls that keep partial results, each with its kernel."""
         self._finished: list[tuple[int, Kernel]] = []
-        """For each call the index of its partial results in `_kept`, and the kernel that finishes them."""
+        """For each call, the index of its partial results in `_kept`, and the kernel that finishes them."""
         indices: dict[Hashable, int] = {}
         for number, call in enumerate(self.calls):
             kernel = call.function.kernel(call)
@@ -34,7 +34,7 @@ class StageAggregates(AggregateCalls):
 
     @property
     def partial_types(self) -> list[pa.DataType]:
-        """Of the columns of all partial results together."""
+        """Types of the columns of all partial results."""
         return [kind for _, kernel in self._kept for kind in kernel.partial_types]
 
     def fold(
@@ -45,7 +45,7 @@ class StageAggregates(AggregateCalls):
         row_codes: Codes,
         groups: int,
     ) -> list[pa.Array]:
-        """The partial results of all functions after new rows; see `Kernel.fold`."""
+        """Return the partial results of all functions after new rows. See `Kernel.fold`."""
         folded: list[pa.Array] = []
         for (call, kernel), partials in zip(self._kept, self._split(state), strict=True):
             rows = [arguments[at] for at in call.arguments]
@@ -53,14 +53,14 @@ class StageAggregates(AggregateCalls):
         return folded
 
     def merge(self, partials: Sequence[pa.Array], codes: Codes, groups: int) -> list[pa.Array]:
-        """The partial results of all functions, combined; see `Kernel.merge`."""
+        """Combine the partial results of all functions. See `Kernel.merge`."""
         merged: list[pa.Array] = []
         for (_, kernel), columns in zip(self._kept, self._split(partials), strict=True):
             merged += kernel.merge(columns, codes, groups)
         return merged
 
     def finish(self, partials: Sequence[pa.Array], groups: int) -> tuple[list[pa.Array], pa.Array]:
-        """The result columns, and per result what went wrong with it; see `AggregateCalls.results`."""
+        """Return the result columns, and the problem of each result. See `AggregateCalls.results`."""
         parts = self._split(partials)
         return self.results([kernel.finish(parts[index]) for index, kernel in self._finished], groups)
 

@@ -1,5 +1,5 @@
-"""Arithmetic on Arrow columns by Spark's rules. Where Spark's ANSI mode would raise, as at a whole number that does not fit or at
-a division by zero, the value is null."""
+"""Arithmetic on Arrow columns by Spark's rules. Where Spark's ANSI mode would raise an error, for example for an integer that
+doesn't fit, or for a division by zero, the value is null."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from strandline.processing.operators.casting import cast
 Bools = npt.NDArray[np.bool_]
 
 _DIVISION_PLACES = Decimal(1).scaleb(-39)
-"""Spark divides decimals to this many places before it rounds to the type of the result."""
+"""Number of places to which Spark divides decimals before it rounds to the type of the result."""
 _EXACT_DOUBLE = 2.0**52
 _POWERS_MAX = 22
-"""Powers of ten up to this one are exact doubles."""
+"""Maximum power of ten that a double represents exactly."""
 
 
 def valid_in(*arrays: pa.Array) -> Bools:
-    """The rows in which no array is null."""
+    """Return a mask of the rows in which no array is null."""
     valid = np.ones(len(arrays[0]), np.bool_)
     for array in arrays:
         if array.null_count:
@@ -36,13 +36,13 @@ def valid_in(*arrays: pa.Array) -> Bools:
 
 
 def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
-    """The numbers; 0 where there is none."""
+    """Return the numbers; 0 for nulls."""
     values: npt.NDArray[Any] = (array.fill_null(0) if array.null_count else array).to_numpy(zero_copy_only=False)
     return values
 
 
 def array_of(values: npt.NDArray[Any], valid: Bools) -> pa.Array:
-    """The values, null where they are not valid."""
+    """Return the values, null where they aren't valid."""
     return pa.array(values, mask=None if valid.all() else ~valid)
 
 
@@ -64,7 +64,7 @@ def _multiply(left: pa.Array, right: pa.Array) -> pa.Array:
     valid = valid_in(left, right)
     product = a * b
     doubtful = np.abs(a.astype(np.float64) * b.astype(np.float64)) > 9.2e18
-    for at in np.flatnonzero(doubtful & valid).tolist():  # near or past the end of 64 bits, where doubles can't tell
+    for at in np.flatnonzero(doubtful & valid).tolist():  # near or beyond 64 bits, where doubles aren't exact enough
         valid[at] = -(2**63) <= int(a[at]) * int(b[at]) < 2**63
     return array_of(product, valid)
 
@@ -124,7 +124,7 @@ _DECIMAL_OPERATIONS: dict[type[exp.Expr], Callable[[Decimal, Decimal], Decimal |
 
 
 def _fits_exactly(kind: type[exp.Expr], one: pa.DataType, other: pa.DataType, target: pa.DataType) -> bool:
-    """Whether Arrow's exact kernel has the type of the result, so that nothing is to be rounded."""
+    """Return True if Arrow's exact kernel returns the type of the result, so that no rounding is needed."""
     if kind is exp.Mul:
         precision, scale = one.precision + other.precision + 1, one.scale + other.scale
     else:
@@ -134,7 +134,7 @@ def _fits_exactly(kind: type[exp.Expr], one: pa.DataType, other: pa.DataType, ta
 
 
 def decimal_operation(kind: type[exp.Expr], one: pa.Array, other: pa.Array, target: pa.DataType) -> pa.Array:
-    """Arithmetic of two columns of decimals. `target`: the decimals or the long whole numbers that it leads to."""
+    """Compute two columns of decimals. `target`: type of the result, decimals or integers of type long."""
     if kind in _DECIMAL_KERNELS and _fits_exactly(kind, one.type, other.type, target):
         return _DECIMAL_KERNELS[kind](one, other)
     compute = _DECIMAL_OPERATIONS[kind]
@@ -148,10 +148,10 @@ def decimal_operation(kind: type[exp.Expr], one: pa.Array, other: pa.Array, targ
 
 
 def round_half_up(array: pa.Array, places: int) -> pa.Array:
-    """Doubles rounded half up in their shortest decimal digits, as Spark's `round` does it.
+    """Round doubles half up in their shortest decimal digits, as Spark's `round` does.
 
-    Rounding the product with a power of ten is exact but for numbers next to a half and for very large ones; those are rounded
-    as decimals, one by one.
+    Rounding the product with a power of ten is exact, except for numbers next to a half and for very large numbers. These are
+    rounded as decimals, one by one.
     """
     values, valid = numbers_of(array).astype(np.float64), valid_in(array)
     power = 10.0 ** abs(places)
@@ -179,7 +179,7 @@ def quantized(array: pa.Array, places: int, target: str) -> pa.Array:
 
 
 def double_to_whole(array: pa.Array, function: Callable[[Any], Any]) -> pa.Array:
-    """As Java turns a double into a long: the nearest one there is, and 0 for what is no number."""
+    """Convert doubles to long as Java does: the nearest long, and 0 for NaN."""
     values = function(numbers_of(array).astype(np.float64))
     with np.errstate(all="ignore"):
         result = np.where(np.isnan(values), 0.0, values).clip(-(2.0**63), 2.0**63 - 1024).astype(np.int64)

@@ -1,6 +1,6 @@
-"""Arrow batches as bytes: what crosses Spark's exchange and lies in its state store. Pure.
+"""Arrow batches as bytes: the form in which they cross Spark's exchange and are in its state store. Pure.
 
-A blob is a sequence of Arrow IPC streams of one batch each, every one behind its length (8 bytes, little endian).
+A blob is a sequence of Arrow IPC streams of one batch each. Before each stream is its length (8 bytes, little endian).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LENGTH_BYTES = 8
 
 
 def pack(batches: Sequence[pa.RecordBatch]) -> bytes:
-    """One blob that holds the batches in their order."""
+    """Return one blob that contains the batches in their order."""
     parts = []
     for batch in batches:
         sink = pa.BufferOutputStream()
@@ -29,9 +29,10 @@ def pack(batches: Sequence[pa.RecordBatch]) -> bytes:
 
 
 def parts_of(items: Sequence[_Item], bytes_of: Callable[[_Item], int], bytes_max: int) -> Iterator[Sequence[_Item]]:
-    """The items in parts of at most so many bytes, in their order; a larger item is a part by itself. At least one part.
+    """Yield the items in parts of at most `bytes_max` bytes, in their order. A larger item is its own part. Yields at least one
+    part.
 
-    Arrow's arrays of texts have no room for 2 GiB: more must not be joined into one.
+    Arrow's arrays of strings hold less than 2 GiB, so longer ones must not be joined.
     """
     first = size = 0
     for at, one in enumerate(items):
@@ -44,14 +45,14 @@ def parts_of(items: Sequence[_Item], bytes_of: Callable[[_Item], int], bytes_max
 
 
 def batch_of(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.RecordBatch:
-    """One batch of rows that have a value for each field of the schema."""
+    """Return one batch of rows that have a value for each field of the schema."""
     columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
     arrays = [pa.array(list(values), item.type) for values, item in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def unpack(blob: bytes | memoryview) -> list[pa.RecordBatch]:
-    """The batches of a blob, without copying their columns."""
+    """Return the batches of a blob, without copying their columns."""
     view, at, batches = memoryview(blob), 0, []
     while at < len(view):
         length = int.from_bytes(view[at : at + _LENGTH_BYTES], "little")

@@ -1,22 +1,24 @@
-"""All windows of a pipeline in one operator: a stage's results are the rows of those that take them, within one bucket. Pure.
+"""All windows of a pipeline in one operator. Within one bucket, the results of a stage become rows of the stages that read
+them. Pure.
 
-The bucket of a record is a hash of the fields by which every stage of its branch groups (`branches.py`). So a bucket holds all
-records of its keys, a whole branch runs in it, and no result crosses to another bucket, with one exception:
+The bucket of a record is a hash of fields by which every stage of its branch groups (`branches.py`). So a bucket contains all
+records of its keys, a whole branch is computed in it, and no result crosses to another bucket. There is one exception.
 
-Where the last stage of a path groups by none of the fields that the stages before it share (but perhaps by what these have
-computed), or there is one stage, without a key, it is *split*: each bucket keeps its own partial results of the stage's windows.
-When these close, the partial results of all buckets go to one bucket and are merged there. Each is labelled with its virtual
-bucket (in a first stage: with its input partition), and they are merged in the order of the labels, so results don't depend on
-the number of buckets.
+A last stage of a path is *split* if it groups by no field that the stages before it share. It is also split if it is the only
+stage and has no key. Each bucket then keeps its own partial results of the stage's windows. When these windows close, the
+partial results of all buckets go to one bucket and are merged there. Each result has the label of its virtual bucket, or of its
+input partition in a first stage. The results are merged in the order of the labels, so they don't depend on the number of
+buckets.
 
-Where the stages before the last one share no field either, everything is in one bucket; and where a last stage of sessions, or of
-windows that count, is of this kind, because no bucket alone sees where one ends.
+If the stages before the last one share no field either, everything is in one bucket. The same is true for a last stage of
+sessions or count windows that would be split, because a single bucket can't determine where their windows end.
 
-Where a `dedupe` stands before a branch's first window, repeats are left out here, before the window sees them: the fields of the
-bucket are among those that it compares, or a whole partition is in one bucket. Where it stands before an emission of records,
-each partition is judged in one bucket.
+If a `dedupe` is before the first window of a branch, duplicates are left out here, before the window. The fields of the bucket
+are among the fields that it compares, or a whole partition is in one bucket. If it is before an emission of records, each
+partition is deduplicated in one bucket.
 
-A bucket has one state, with all windows of all branches, and what each `dedupe` remembers; large parts of that may lie beside it.
+A bucket has one state, with all windows of all branches, and the records that each `dedupe` keeps. Large parts of the state can
+be stored separately.
 """
 
 from __future__ import annotations
@@ -55,35 +57,35 @@ SegmentStores = Callable[[int], SegmentStore]
 
 @dataclass(frozen=True)
 class StageResults:
-    """What became final of one stage in one step, ordered by window and key; see `WindowOperator.result_schema`."""
+    """Final results of one stage in one step, ordered by window and key; see `WindowOperator.result_schema`."""
 
     stage: str
     rows: pa.RecordBatch
     failed: pa.RecordBatch
-    """Those of them that a next stage can't use, because a step before it gives no value; `problem` says why. Each once, whatever
-    several next stages say."""
+    """Results that a later stage can't use, because a step before it has no value; `problem` has the reason. Each result occurs
+    once, even if several stages can't use it."""
     revised: pa.RecordBatch | None = None
-    """Results that were final before and have changed, as they are now; None: there are none."""
+    """Results that were final before and have changed, with their new values. None if there are none."""
 
 
 @dataclass(frozen=True)
 class Stepped:
-    """What one step gave."""
+    """The outcome of one step."""
 
     state: bytes
     results: list[StageResults]
-    """Of each stage in the order of the pipeline, but for those that are split."""
+    """Results of each stage in the order of the pipeline, without split stages."""
     parts: list[tuple[int, int, bytes]]
-    """Of stages that are split: (bucket that merges, place of the stage, partial results of closed windows)."""
+    """For split stages: (bucket that merges, index of the stage, partial results of closed windows)."""
     repeats: int = 0
-    """How many of the rows a `dedupe` has left out, each counted in one bucket once."""
+    """Number of rows that a `dedupe` has left out. Each is counted once, in one bucket."""
     repeated_records: RepeatedRecords | None = None
-    """Those of them that no emission of records behind it may have; None: there is no such emission."""
+    """Duplicates for emissions of records after the `dedupe`. None if there is no such emission."""
 
 
 @dataclass(frozen=True)
 class OpenStage:
-    """What one stage has open in a bucket, with its segments read."""
+    """Open groups of one stage in a bucket, with its segments read."""
 
     at: int
     """Index of the stage."""
@@ -96,16 +98,16 @@ class Chunk:
     """Rows of one input partition for one bucket, as they cross the exchange."""
 
     partition: int
-    """Its label (`partition_labels`): of the only stream, its number."""
+    """Label of the partition (`partition_labels`). For a single stream, the number of the partition."""
     sequence: int
-    """Their place among the chunks of the partition."""
+    """Index among the chunks of the partition."""
     blob: bytes
     entry: int = 0
-    """Which branch and window they are for: the place among `Cascade.entries`."""
+    """Index in `Cascade.entries` of the branch and window that reads it."""
 
 
 class Cascade:
-    """The stages of one pipeline. Holds what is fixed; states and rows are passed in and out."""
+    """The stages of one pipeline. Contains only constants; state and rows are arguments and results."""
 
     def __init__(
         self,
@@ -119,7 +121,7 @@ class Cascade:
         self.operators: list[WindowOperator] = []
         self.branches = plan_branches(stages)
         self.entries = entries_of(self.branches)
-        """For which records chunks are: (place of the branch, place of the window there)."""
+        """Entries of chunks: (index of the branch, index of the window in it)."""
         self._post_steps: list[RowSteps | None] = []
         takers = [taker for at, stage in enumerate(stages) for taker in _takers_at(at, stage, stages)]
         for stage in stages:
@@ -128,17 +130,17 @@ class Cascade:
         self._open = [OpenGroupsOperator(one) for one in self.operators]
         self._takers = [[one for one in takers if one.taken == at] for at in range(len(stages))]
         self.split_stages = [at for branch in self.branches for at in branch.split] if buckets > 1 else []
-        """The places of those whose results come from `merge`, not from `step`."""
+        """Indices of the stages whose results are returned by `merge`, not by `step`."""
         dedupe = first_dedupe([*record_stages, *stages])
         self.repeats = None if dedupe is None else RepeatsOperator(dedupe)
-        """What leaves repeats out, before some of the branches and emissions of records, or before all."""
+        """Operator that leaves out duplicates, before some or all branches and emissions of records. None without a `dedupe`."""
         self._deduped = [at for at, (_, first) in enumerate(self.entries) if stages[first].dedupe is not None]
         self.has_deduped_records = any(stage.dedupe is not None for stage in record_stages)
-        """Whether an emission of records stands behind it."""
+        """True if an emission of records is after the `dedupe`."""
 
     @property
     def is_split(self) -> bool:
-        """Whether results of a stage come from `merge`."""
+        """True if results of a stage are returned by `merge`."""
         return bool(self.split_stages)
 
     def cut(
@@ -151,11 +153,14 @@ class Cascade:
         candidates: Candidates | None = None,
         side: int = LEFT,
     ) -> Iterator[tuple[int, Chunk]]:
-        """Cut records, after the record steps, into (bucket, chunk). Runs where records are decoded.
+        """Divide records, after the record steps, into (bucket, chunk). Runs where records are decoded.
 
-        `partition`: its label. `event_us`: the event time of each, in whole microseconds. `first`: the place of the first window
-        that takes them. `candidates`: those that came to the `dedupe` before that window, with their places if its operator
-        needs them; None: there is none. `side`: the input of the window.
+        - `partition`: label of the partition.
+        - `event_us`: event time of each record, in microseconds.
+        - `first`: index of the first window that reads them.
+        - `candidates`: records that reached the `dedupe` before that window, with log positions if its operator needs them.
+          None if there is no `dedupe`.
+        - `side`: input of the window.
         """
         if not self.operators:
             return
@@ -186,7 +191,8 @@ class Cascade:
                 yield bucket, Chunk(partition, sequence, self._pack(rows, chosen, here), number)
 
     def cut_records(self, partition: int, sequence: int, candidates: Candidates) -> tuple[int, Chunk]:
-        """(bucket, chunk) of what came to the `dedupe` before an emission of records, with its places."""
+        """Return (bucket, chunk) of the records that reached the `dedupe` before an emission of records, with their log
+        positions."""
         return partition % self.buckets, Chunk(partition, sequence, pack([candidates.packed()]), len(self.entries))
 
     def _buckets_of(self, branch: Branch, keys: pa.RecordBatch) -> Codes:
@@ -203,15 +209,17 @@ class Cascade:
         *,
         emits: bool = True,
     ) -> Stepped:
-        """(state, chunks of new rows, what closes) -> (state, results). `stores`: of this bucket; None: all lies in the state.
-        `emits`: whether the results are emitted; if not, those are left out that no stage here takes.
+        """(state, chunks of new rows, closing) -> (state, results).
 
-        1. Fold the chunks into the first stage of their branch, by partition and sequence, whatever their order here; but for
-           rows that are repeats.
-        2. Each later stage takes the results of the one before it, through its steps.
-        3. Where a stage is split, cut what it closes by the bucket that merges it.
+        1. Fold the chunks into the first stage of their branch, by partition and sequence, whatever the order of the argument.
+           Leave out duplicates.
+        2. Pass the results of each stage through the steps to the stages that read them.
+        3. If a stage is split, divide its closed windows by the bucket that merges them.
 
-        Raises StrandlineError where a segment isn't in its store.
+        `stores`: stores of this bucket. None if everything is in the state. `emits`: True if the results are emitted. If not,
+        results that no stage here reads are left out.
+
+        Raises StrandlineError if a segment isn't in its store.
         """
         states, remembered = self._unpack_state(state)
         ordered = sorted(chunks, key=lambda one: (one.partition, one.sequence))
@@ -275,8 +283,8 @@ class Cascade:
     def _repeats(
         self, remembered: Remembered, batches: Sequence[pa.RecordBatch], closing: Closing, store: SegmentStore | None
     ) -> tuple[Remembered, list[Flags]]:
-        """What is remembered from now on, and which of the candidates of each batch are repeats."""
-        assert self.repeats is not None, "asked where there is a dedupe"
+        """Return the new state of the `dedupe`, and a mask of the duplicates among the candidates of each batch."""
+        assert self.repeats is not None, "only called with a dedupe"
         parts = [Seen.unpacked(one) for one in batches]
         kept, repeats = self.repeats.step(remembered, Seen.joined(parts), closing, store)
         return kept, np.split(repeats, np.cumsum([len(one) for one in parts])[:-1]) if parts else []
@@ -288,13 +296,16 @@ class Cascade:
         partitions: Sequence[int],
         repeats: Mapping[int, tuple[pa.RecordBatch, Flags]],
     ) -> list[Rows]:
-        """The rows of each chunk for the window at `first` that are no repeats. `partitions`: of each chunk. `repeats`: the place
-        of a chunk -> what came to the `dedupe` in it, and which of it are repeats."""
+        """Return the rows of each chunk for the window at `first` that aren't duplicates.
+
+        `partitions`: partition of each chunk. `repeats`: index of a chunk -> records in it that reached the `dedupe`, and a
+        mask of the duplicates.
+        """
         kept = self.operators[first].without_repeats(rows, partitions, repeats)
         return [_only(one, kept[place]) if place in kept else one for place, one in enumerate(rows)]
 
     def merge(self, stage: int, parts: Sequence[bytes]) -> StageResults:
-        """The results of a stage that is split, at this place, from the parts that all buckets have cut for one bucket, in any
+        """Return the results of the split stage with this index. `parts`: the parts from all buckets for one bucket, in any
         order."""
         operator = self.operators[stage]
         closed = self._behind_steps(stage, operator.finish_parts([ClosedWindows(*unpack(part)) for part in parts]))
@@ -325,13 +336,13 @@ class Cascade:
         return [part for one in windows for part in self._cut_windows(one)]
 
     def _behind_steps(self, at: int, closed: pa.RecordBatch) -> pa.RecordBatch:
-        """One stage's results behind the steps that stand before its emission. One that fails there stays, with the problem; so
-        does one that had a problem before, which no step can use."""
+        """Return the results of one stage after the steps before its emission. A result that fails there stays, with its
+        problem. So does a result that had a problem before, which no step can read."""
         steps = self._post_steps[at]
         return closed if steps is None else results_behind_steps(steps, closed, self.operators[at].stage)
 
     def _cut_windows(self, closed: ClosedWindows) -> Iterator[tuple[int, bytes]]:
-        """(bucket that merges, part) of closed windows."""
+        """Yield (bucket that merges, part) of closed windows."""
         bucket_of_key = virtual_buckets_of(closed.keys) % self.buckets
         numbers = closed.groups.column(1).to_numpy()
         bucket_of_row = bucket_of_key[numbers]
@@ -342,9 +353,11 @@ class Cascade:
     def _rows_of_results(
         self, branch: Branch, takers: Sequence[_Taker], closed: pa.RecordBatch, shown: pa.RecordBatch
     ) -> tuple[list[tuple[int, Rows]], pa.RecordBatch]:
-        """One stage's results as rows for each of the stages that take them, as far as these are in the branch; and those that
-        fail on the way to any. A result that is a dead letter has no place in a later window. `shown`: behind the steps before
-        the emission."""
+        """Return the results of one stage as rows for the stages in the branch that read them, and the results that fail on the
+        path to any stage.
+
+        A result that is a dead letter isn't a row of a later window. `shown`: results after the steps before the emission.
+        """
         rows: list[tuple[int, Rows]] = []
         failed: list[pa.RecordBatch] = []
         for taker in takers:
@@ -374,7 +387,8 @@ class Cascade:
         return len(self._deduped) + self.has_deduped_records
 
     def _unpack_state(self, state: bytes | None) -> tuple[list[OpenGroups], list[Remembered]]:
-        """Of each window of each branch, and of each `dedupe` before a branch; that of emissions of records is the last."""
+        """Return the state of each window of each branch, and of each `dedupe` before a branch. That of emissions of records is
+        last."""
         stages = [at for branch in self.branches for at in branch.stages]
         if state is None:
             empty = [OpenGroups(self.operators[at].empty_state()) for at in stages]
@@ -385,7 +399,7 @@ class Cascade:
 
     @staticmethod
     def _pack(rows: Rows, chosen: np.ndarray, candidates: Candidates | None = None) -> bytes:
-        """The chosen rows with the keys that they have, so that a blob carries nothing of other buckets."""
+        """Pack the chosen rows with only their keys, so that a blob contains nothing of other buckets."""
         used, local = np.unique(rows.keys[chosen], return_inverse=True)
         places = pa.array(chosen)
         columns = [
@@ -408,7 +422,7 @@ class Cascade:
 
 
 def _only(rows: Rows, kept: Flags) -> Rows:
-    """Some of them. A key that none has any more leaves the state by itself."""
+    """Return some of the rows. A key without rows disappears from the state later."""
     if kept.all():
         return rows
     arguments = [one.filter(pa.array(kept)) for one in rows.arguments]
@@ -421,22 +435,22 @@ def _counted(batches: Sequence[pa.RecordBatch], repeats: Sequence[Flags]) -> int
 
 @dataclass(frozen=True)
 class _Taker:
-    """Who takes the results of a stage."""
+    """A stage that reads the results of another stage."""
 
     at: int
-    """The place of the window or join."""
+    """Index of the window or join that reads."""
     side: int
-    """Of a join."""
+    """Side of a join."""
     taken: int
-    """The place of the stage."""
+    """Index of the stage that is read."""
     before_post_steps: bool
-    """As `StageInput.before_post_steps`."""
+    """See `StageInput.before_post_steps`."""
     steps: RowSteps
-    """Between the two."""
+    """Steps between the two stages."""
 
 
 def _takers_at(at: int, stage: Stage, stages: Sequence[Stage]) -> Iterator[_Taker]:
-    """What the stage at this place takes of others: a join on up to two sides."""
+    """Yield the inputs of the stage with this index that are results of other stages. A join can have two."""
     for side, given in stage.result_inputs:
         assert given.stage is not None
         before = stages[given.stage]
@@ -445,8 +459,11 @@ def _takers_at(at: int, stage: Stage, stages: Sequence[Stage]) -> Iterator[_Take
 
 
 def labels_of_results(branch: Branch, at: int, columns: Mapping[str, pa.Array]) -> int | Codes:
-    """The partition of these rows of the stage at this place, which takes the results of another: of each its virtual bucket
-    where the stage is split, else 0 for all. Among the rows of one label, results stand by window and key."""
+    """Return the partition of these rows of the stage with this index, which reads results.
+
+    It is the virtual bucket of each row if the stage is split, otherwise 0 for all rows. The rows of one label are ordered by
+    window and key.
+    """
     if at not in branch.split:
         return 0
     names = list(branch.bucket_by)
@@ -454,14 +471,17 @@ def labels_of_results(branch: Branch, at: int, columns: Mapping[str, pa.Array]) 
 
 
 def _operator_of(stage: Stage, types: dict[str, str]) -> WindowOperator:
-    """`types`: the columns in sight of the stage."""
+    """`types`: columns that the stage can read."""
     operator: WindowOperator = part_of(stage.kind, "operator", stage.kind_package).operator_of(stage, types)
     return operator
 
 
 def results_behind_steps(steps: RowSteps, results: pa.RecordBatch, stage: Stage) -> pa.RecordBatch:
-    """A window's results behind the stage's `post_steps`: WINDOW_START, WINDOW_END, the stage's fields, PROBLEM. Those that have
-    a problem, before or by a step, stay: their dead letters show what is known of them, and null for the rest."""
+    """Return the results of a window after the stage's `post_steps`: WINDOW_START, WINDOW_END, the stage's fields, PROBLEM.
+
+    Results that have a problem, from before or from a step, stay. Their dead letters contain the known values, and null for the
+    others.
+    """
     own = [name for name in stage.identifying if name not in stage.by]
     names = [WINDOW_START, WINDOW_END, *stage.field_types, *own, PROBLEM]
     schema = pa.schema(
@@ -483,7 +503,7 @@ def results_behind_steps(steps: RowSteps, results: pa.RecordBatch, stage: Stage)
 
 
 def _as_far_as_known(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows with these columns: null where they have none of this name and type."""
+    """Return rows with these columns: null if they have none with this name and type."""
     known = set(rows.schema.names)
     columns = [
         rows.column(one.name)
@@ -495,8 +515,8 @@ def _as_far_as_known(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def each_once(failed: Sequence[pa.RecordBatch], shown: pa.RecordBatch, identifying: Sequence[str]) -> pa.RecordBatch:
-    """Results that fail on the way to next stages, each once, with the first problem; those left out that have one where they are
-    emitted. `shown`: all that are emitted. `identifying`: as of the stage."""
+    """Return the results that fail on the paths to later stages, each once, with the first problem. Results that have a problem
+    where they are emitted are left out. `shown`: all emitted results. `identifying`: see `Stage.identifying`."""
     if not failed:
         return shown.slice(0, 0)
     names = [WINDOW_START, WINDOW_END, *identifying]
@@ -518,5 +538,5 @@ def _failed(results: pa.RecordBatch, problems: Sequence[RowProblem]) -> pa.Recor
 
 @lru_cache(maxsize=8)
 def cascade_of(stages: tuple[Stage, ...], buckets: int, record_stages: tuple[RecordStage, ...] = ()) -> Cascade:
-    """The cascade of these stages, compiled once in each process: a task comes with every slice."""
+    """Return the cascade of these stages. It is compiled once in each process, because each slice has a task."""
     return Cascade(stages, buckets, record_stages)

@@ -1,4 +1,4 @@
-"""Casts between the types of a pipeline, on Arrow columns: what has no value in the target type is null.
+"""Casts between the types of a pipeline, on Arrow columns. A value that the target type can't represent becomes null.
 
 The rules are those of Spark's ANSI `try_cast`, in UTC.
 """
@@ -25,7 +25,7 @@ _TIMESTAMP = arrow_type("timestamp")
 
 
 def cast(array: pa.Array, source: str, target: str) -> pa.Array:
-    """The same values in another type; null where the target has no such value."""
+    """Return the values in another type; null if the target has no such value."""
     if array.type == arrow_type(target):
         return array
     if source == NULL or pa.types.is_null(array.type):
@@ -44,7 +44,7 @@ def cast(array: pa.Array, source: str, target: str) -> pa.Array:
 
 
 def decimals_of(array: pa.Array) -> list[Decimal | None]:
-    """Whole numbers and decimals as Python's."""
+    """Return integers and decimals as Python decimals."""
     return [None if value is None else Decimal(value) for value in array.to_pylist()]
 
 
@@ -69,7 +69,8 @@ def _decimal_of_double(value: object) -> Decimal | None:
 
 
 _UNSIGNED = r"(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][+-]?\d++)?"
-"""Possessive, and one way to read each text: else a long run of digits before something else takes time with its square."""
+"""Possessive, and unambiguous for each string. Otherwise, a long run of digits before another character would take quadratic
+time."""
 _NUMBER = re.compile(rf"[+-]?{_UNSIGNED}", re.ASCII)
 
 
@@ -79,15 +80,15 @@ def _decimal_of_text(value: object) -> Decimal | None:
         return None
     try:
         number = EXACT_OF_DOUBLE.create_decimal(text)
-    except DecimalException:  # greater than Python has decimals
+    except DecimalException:  # larger than Python's decimals
         return None
     if not number:
-        return Decimal(0)  # with any exponent
+        return Decimal(0)  # whatever the exponent
     return number if number.adjusted() < 40 else None
 
 
 def _whole(target: str) -> Callable[[pa.Array], pa.Array]:
-    """From doubles and decimals: cut off towards zero; null for what is no number or does not fit."""
+    """Convert doubles and decimals to integers, rounded towards zero; null for NaN, or if the integer doesn't fit."""
     low, high = WHOLE_RANGES[target]
 
     def from_numbers(array: pa.Array) -> pa.Array:
@@ -131,7 +132,7 @@ _TRUE, _FALSE = {"t", "true", "y", "yes", "1"}, {"f", "false", "n", "no", "0"}
 
 
 def _trimmed(text: str) -> str:
-    """Without the white space and control characters at both ends that Spark ignores in a cast."""
+    """Return the string without the white space and control characters at both ends that Spark ignores in a cast."""
     first, end = 0, len(text)
     while first < end and _is_blank(text[first]):
         first += 1
@@ -170,7 +171,7 @@ def _boolean_of_text(text: str) -> bool | None:
 
 
 def _text_of_double(value: float) -> str:
-    """As Java writes a double: plain from 0.001 to 10,000,000, else with an exponent."""
+    """Format a double as Java does: plain from 0.001 to 10,000,000, otherwise with an exponent."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -193,7 +194,7 @@ def _text_of_double(value: float) -> str:
 def _text_of_time(micros: int) -> str | None:
     try:
         moment = _EPOCH + timedelta(microseconds=micros)
-    except OverflowError:  # beyond the years 1 to 9999
+    except OverflowError:  # outside of the years 1 to 9999
         return None
     text = moment.strftime("%Y-%m-%d %H:%M:%S").rjust(19, "0")
     return f"{text}.{moment.microsecond:06d}".rstrip("0") if moment.microsecond else text
@@ -226,7 +227,7 @@ def _time_of_number(value: float | Decimal) -> int | None:
     scaled = value * 1_000_000
     if not math.isfinite(scaled):
         return None
-    micros = int(scaled)  # towards zero
+    micros = int(scaled)  # rounded towards zero
     return micros if -(2**63) <= micros < 2**63 else None
 
 

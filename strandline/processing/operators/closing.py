@@ -1,4 +1,4 @@
-"""Which windows become final in one step."""
+"""The windows that become final in one step."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Closing:
-    """Which windows become final in one step: those that end after `after_ms` and at or before `up_to_ms`."""
+    """The windows that become final in one step: those that end after `after_ms` and at or before `up_to_ms`."""
 
     after_ms: int | None
-    """None: no lower limit. So it is before the first window closes, and where the state begins empty: in the first batch of a
-    rewind and in each chunk of a backfill. The emission leaves out what an earlier run emitted."""
+    """None for no lower limit: before the first window closes, and if the state starts empty, in the first batch of a rewind or
+    in a chunk of a backfill. The emission leaves out results that an earlier run emitted."""
     up_to_ms: int | None
-    """None: no window."""
+    """None if no window becomes final."""
     emitted_ms: int | None = None
-    """Windows that end at or before it are emitted: new rows of theirs revise them. None: no revision is asked for."""
+    """Windows that end at or before this time are emitted. New rows revise them. None if no revision is requested."""
     gives_results: bool = True
-    """Not where nobody takes them: what a replay closes may be many times what one step closes later."""
+    """False if no stage and no emission reads the results. A replay can close many more windows in one step than a normal step.
+    """

@@ -1,4 +1,4 @@
-"""Comparisons of Arrow columns by Spark's rules: not a number equals itself and is greater than every other double."""
+"""Comparisons of Arrow columns by Spark's rules: NaN equals itself and is larger than every other double."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from strandline.processing.operators.arithmetic import array_of, numbers_of, val
 from strandline.processing.operators.casting import decimals_of
 
 _Compare = Callable[[pa.Array, pa.Array, str], pa.Array]
-"""(one, other, type of both or `numbers`) -> one truth a row. `numbers`: whole numbers and decimals of any digits."""
+"""(one, other, type of both or `numbers`) -> one boolean for each row. `numbers`: integers and decimals of any digits."""
 
 
 def is_too_wide(one: str, other: str) -> bool:
-    """Whether no decimal type has room for the digits of both number types."""
+    """Return True if no decimal type can represent the digits of both number types."""
     (p1, s1), (p2, s2) = decimal_digits(one), decimal_digits(other)
     return max(p1 - s1, p2 - s2) + max(s1, s2) > PRECISION_MAX
 
@@ -63,12 +63,12 @@ def equal(one: pa.Array, other: pa.Array, kind: str) -> pa.Array:
 
 
 def equals_any(value: pa.Array, choices: list[pa.Array], kind: str) -> pa.Array:
-    """Whether it equals one of them; null if it equals none and something is null."""
+    """Return True for rows in which the value equals one of the choices. Null if it equals none and an operand is null."""
     return reduce(pc.or_kleene, (equal(value, choice, kind) for choice in choices))
 
 
 def best(values: list[pa.Array], is_better: _Compare, kind: str) -> pa.Array:
-    """Of each row the value that no other is better than; null only where all are."""
+    """Return the best value of each row; null only if all values are null."""
     found = values[0]
     for value in values[1:]:
         take = pc.or_(found.is_null(), is_better(value, found, kind).fill_null(False))

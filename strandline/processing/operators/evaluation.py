@@ -1,11 +1,11 @@
 """Expressions of Spark SQL, evaluated on Arrow columns without Spark.
 
-The dialect and its checks are those of `pipelines.expressions`, the types those of `pipelines.expression_types`. What Spark's
-ANSI mode would raise for (overflow, division by zero, a bad cast) is null here, so that a caller judges the row and no row ends a
-job. Spark is the oracle in the tests: every form of expression over ordinary and extreme values.
+The dialect and its checks are those of `pipelines.expressions`, and the types those of `pipelines.expression_types`. Where
+Spark's ANSI mode would raise an error (overflow, division by zero, a bad cast), the value is null here. So the caller handles
+the row, and no row ends a job. The tests compare with Spark: every form of expression over ordinary and extreme values.
 
-Known differences from Spark, on purpose: powers, logarithms and angles are correctly rounded, so Java's may
-differ in the last bit; a double becomes text by its shortest digits, as newer Java versions do it.
+There are two intended differences from Spark. Powers, logarithms, and angles are correctly rounded, so the last bit of Java's
+values can differ. A double becomes a string with its shortest digits, as in newer Java versions.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ from strandline.processing.pipelines.functions.table import CALLS
 
 Columns = Mapping[str, pa.Array]
 Evaluate = Callable[[Columns, int], pa.Array]
-"""(columns, number of rows) -> one value a row."""
+"""(columns, number of rows) -> one value for each row."""
 Compare = Callable[[pa.Array, Columns, int], pa.Array]
-"""(one value a row, columns, number of rows) -> whether the comparison holds, for each row."""
+"""(one value for each row, columns, number of rows) -> True for each row in which the comparison is true."""
 Choose = Callable[[Sequence[Evaluate], Evaluate], Evaluate]
-"""(what each branch gives, what is given where none applies) -> what is given for each row."""
+"""(values of the branches, value if no branch applies) -> value for each row."""
 
 
 class ColumnExpression:
     """One checked expression, compiled once for columns of known types.
 
-    `sql` is the normalised text that the check wrote; `types` has every column in sight. Raises ExpressionError as the check
-    does. Calling it costs a few kernels a node, and no Python per row but for decimals and unusual casts.
+    `sql` is the normalised SQL from the check. `types` has every usable column. Raises ExpressionError as the check does. A
+    call costs a few kernels for each node, and no Python for each row, except for decimals and unusual casts.
     """
 
     def __init__(self, sql: str, types: Mapping[str, str]) -> None:
@@ -77,13 +77,14 @@ class ColumnExpression:
         self._conditions = [(compiler.compiled[id(one)], compiler.null_by_choice(one)) for one in conditions]
 
     def __call__(self, columns: Columns, rows: int) -> pa.Array:
-        """One value a row, null where there is none. `columns` holds at least those that the expression reads."""
+        """Return one value for each row, null if there is none. `columns` must contain those that the expression reads."""
         return self._evaluate(columns, rows)
 
     def fails(self, columns: Columns, rows: int) -> npt.NDArray[np.bool_]:
-        """For which rows it fails: it is null (of conditions joined by `and`: one of them is), and not by choice.
+        """Return a mask of the rows for which the expression fails: it is null, but not on purpose. Conditions joined by `and`
+        fail if one of them does.
 
-        A null is by choice where it comes from `null`, from a `case` without a branch that applies, or from `nullif`, `try_cast`
+        A null is on purpose if it comes from `null`, from a `case` without a branch that applies, or from `nullif`, `try_cast`,
         or another `try_` function whose arguments have values.
         """
         failed = np.zeros(rows, np.bool_)
@@ -95,12 +96,12 @@ class ColumnExpression:
 
 
 def _given(node: exp.Expr) -> list[exp.Expr]:
-    """Of what gives null by choice the values from which it does."""
+    """Return the arguments from which a node computes null on purpose."""
     return list(node.expressions) if isinstance(node, exp.Anonymous) else [node.this]
 
 
 def _held(node: exp.Expr, maker: str) -> list[exp.Expr]:
-    """What a call of `array` or `named_struct` is made of; nothing of another node."""
+    """Return the arguments of a call of `array` or `named_struct`. Empty for another node."""
     made = node.unnest()
     return list(made.expressions) if isinstance(made, exp.Anonymous) and made.name.lower() == maker else []
 
@@ -112,27 +113,30 @@ def _gives_null(node: exp.Expr) -> bool:
         return node.args.get("default") is None
     if isinstance(node, exp.Anonymous):
         return CALLS[node.name.lower()].is_null_by_choice
-    # The dialect's `cast` is a TryCast, too; only `try_cast` is safe.
+    # The dialect's `cast` is a TryCast too; only `try_cast` is safe.
     return isinstance(node, exp.Nullif) or (isinstance(node, exp.TryCast) and bool(node.args.get("safe")))
 
 
 class _Compiler:
-    """Turns a tree into closures, leaves first. Each method is one kind of node."""
+    """Compiles a tree to closures, leaves first. Each method compiles one kind of node."""
 
     def __init__(self, types: Mapping[str, str]) -> None:
         self._types = types
         self.compiled: dict[int, Evaluate] = {}
-        """By the identity of the node."""
+        """Compiled nodes, by the identity of the node."""
         self._choosers: dict[int, Choose] = {}
-        """Of each `case` and `if`, by its identity."""
+        """Chooser of each `case` and `if`, by the identity of the node."""
 
     def compile(self, node: exp.Expr) -> Evaluate:
         self.compiled[id(node)] = _BUILDER_OF[type(node)](self, node)
         return self.compiled[id(node)]
 
     def null_by_choice(self, node: exp.Expr) -> Evaluate:
-        """For which rows the compiled node is null because it says so itself; of an array or a struct, because what it holds
-        does. What the value does not come from says nothing: what is not taken, passed over, or only compared with."""
+        """Return the rows for which the compiled node is null on purpose. For an array or a struct, its parts are considered.
+
+        Only operands from which the value is computed count. Branches that aren't chosen, ignored nulls, and compared values
+        don't count.
+        """
         if id(node) not in self.compiled or not any(map(_gives_null, node.walk())):
             return _never
         if isinstance(node, exp.Null):
@@ -143,7 +147,7 @@ class _Compiler:
         return lambda columns, rows: pc.and_(value(columns, rows).is_null(), said(columns, rows))
 
     def _said(self, node: exp.Expr) -> Evaluate:
-        """Whether a null of the node, which is not `null` itself, is one by choice."""
+        """Return the rows in which a null of the node, which isn't `null` itself, is on purpose."""
         if isinstance(node, exp.Case | exp.If):
             values, other = _values_of(node)
             otherwise = _always if other is None else self.null_by_choice(other)
@@ -176,7 +180,7 @@ class _Compiler:
         return self._said_of_operands(node)
 
     def _said_at_place(self, node: exp.Expr, elements: Sequence[exp.Expr]) -> Evaluate:
-        """The element's own at the place; where the array doesn't have it, only `try_element_at` says something."""
+        """Consider the element at the index. If the array doesn't have it, only `try_element_at` returns null on purpose."""
         place = self.compiled[id(node.expressions[1])]
         said = [self.null_by_choice(one) for one in elements]
         absent = [self.null_by_choice(node.expressions[1]), *([_is_there(place)] if _gives_null(node) else [])]
@@ -189,7 +193,7 @@ class _Compiler:
         return evaluate
 
     def _said_of_operands(self, node: exp.Expr) -> Evaluate:
-        """Of a node that is null where any operand is."""
+        """Consider the operands of a node that is null if any operand is null."""
         operands = [one for one in node.iter_expressions() if id(one) in self.compiled]
         said = [self.null_by_choice(one) for one in operands]
         if _gives_null(node):
@@ -198,11 +202,11 @@ class _Compiler:
         return _joined(pc.or_, said)
 
     def _all_said(self, values: Iterable[exp.Expr]) -> Evaluate:
-        """Of a node that passes a null over for another of the values."""
+        """Consider the values of a node that skips nulls and returns another value."""
         return _joined(pc.and_, [self.null_by_choice(one) for one in values])
 
     def typed(self, node: exp.Expr, target: str) -> Evaluate:
-        """The node's value, widened to `target`."""
+        """Return the node's value, widened to `target`."""
         source, inner = self._type(node), self.compile(node)
         if source == target:
             return inner
@@ -247,7 +251,7 @@ class _Compiler:
         if kind != "double" and any(is_decimal(self._type(one)) for one in (node.this, node.expression)):
             return self._decimal_arithmetic(node, kind)
         operate = DOUBLE_OPERATIONS[type(node)] if kind == "double" else INTEGER_OPERATIONS[type(node)]
-        # Whole numbers are computed as 64 bits, and what does not fit into the type of the result is null.
+        # Integers are computed in 64 bits, and a value that doesn't fit into the type of the result is null.
         wide = "double" if kind == "double" else "long"
         left, right = self.typed(node.this, wide), self.typed(node.expression, wide)
         if kind == wide:
@@ -260,7 +264,8 @@ class _Compiler:
         return lambda columns, rows: decimal_operation(type(node), left(columns, rows), right(columns, rows), target)
 
     def _as_decimal(self, node: exp.Expr) -> Evaluate:
-        """An operand of decimal arithmetic: a whole number is a decimal with as many digits as it, or its type, can have."""
+        """Return an operand of decimal arithmetic. An integer becomes a decimal with its digits, or with the maximum of its
+        type."""
         precision, scale = digits_in_arithmetic(node, self._types)
         return self.typed(node, f"decimal({precision},{scale})")
 
@@ -292,7 +297,7 @@ class _Compiler:
         if source in ("integer", "long") and places >= 0:
             return inner
         if source in ("integer", "long"):
-            # In decimals, where there is room to round up.
+            # In decimals, which have enough digits to round up.
             wide, rounded = "decimal(20,0)", "decimal(38,0)"
             return lambda columns, rows: cast(
                 quantized(cast(inner(columns, rows), source, wide), places, rounded), rounded, target
@@ -365,11 +370,11 @@ class _Compiler:
         return lambda columns, rows: compared(value(columns, rows), columns, rows)
 
     def _compared(self, comparison: type[exp.Expr], one: exp.Expr, other: exp.Expr) -> Compare:
-        """Compares values of `one` with `other`, in a type that loses nothing. Who does it twice computes the values once:
-        nested, the work would double with each level."""
+        """Compare values of `one` with `other`, in a type without loss. The values are an argument, so that a caller with two
+        comparisons computes them once: for nested nodes, the work would double with each level."""
         compare, source, kind = COMPARE[comparison], self._type(one), self._common((one, other))
         if is_decimal(kind) and is_too_wide(source, self._type(other)):
-            # Compared as numbers in Python: the one decimal type for both would cut digits off.
+            # Compared as numbers in Python, because the common decimal type would cut digits off.
             bare = self.compile(other)
             return lambda values, columns, rows: compare(values, bare(columns, rows), "numbers")
         others = self.typed(other, kind)
@@ -464,7 +469,7 @@ class _Compiler:
         return lambda columns, rows: pc.coalesce(*[value(columns, rows) for value in values])
 
     def extreme_of(self, node: exp.Expr) -> Evaluate:
-        """`least` or `greatest`: the one that is not null, where one is; not a number is the greatest double."""
+        """`least` or `greatest`: null only if all values are null. NaN is the largest double."""
         target = self._type(node)
         values = [self.typed(argument, target) for argument in (node.this, *node.expressions)]
         is_better = less if isinstance(node, exp.Least) else greater
@@ -570,7 +575,7 @@ def _alone(condition: Evaluate) -> Compare:
 
 
 def _values_of(node: exp.Expr) -> tuple[list[exp.Expr], exp.Expr | None]:
-    """What the branches of a `case` or an `if` give, and what is given where none applies."""
+    """Return the values of the branches of a `case` or an `if`, and the value if no branch applies."""
     branches = node.args["ifs"] if isinstance(node, exp.Case) else [node]
     return [branch.args["true"] for branch in branches], node.args.get("default") or node.args.get("false")
 

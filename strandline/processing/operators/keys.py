@@ -1,4 +1,4 @@
-"""Keys as small whole numbers: the `by` fields of many rows, each combination numbered from 0. Pure."""
+"""Keys as small integers: each combination of the `by` fields of many rows gets a number from 0. Pure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ class EncodedKeys:
 
     codes: Codes
     table: pa.RecordBatch
-    """One row a key, one column a `by` field, in the order of first appearance. Without `by` fields it has one empty row."""
+    """One row for each key, one column for each `by` field, in the order of first occurrence. One empty row without `by`
+    fields."""
 
 
 def encode_keys(columns: Sequence[pa.Array], schema: pa.Schema, rows: int) -> EncodedKeys:
-    """Number the keys of `rows` rows; a null is a key like any other. Cost grows with the rows, not with the keys."""
+    """Number the keys of `rows` rows. A null is a key like any other. The cost depends on the rows, not on the keys."""
     if not columns:
         return EncodedKeys(np.zeros(rows, np.int64), no_columns(1 if rows else 0))
     codes, values = _encode(columns[0])
@@ -31,7 +32,7 @@ def encode_keys(columns: Sequence[pa.Array], schema: pa.Schema, rows: int) -> En
     for column in columns[1:]:
         more, values = _encode(column)
         parts.append((more, values))
-        # Two numbers become one; numbered again, it stays small however many columns follow.
+        # Two numbers become one. It is numbered again, so it stays small, however many columns follow.
         codes, _ = _encode(pa.array(codes * max(1, len(values)) + more))
     first = np.zeros(int(codes.max()) + 1 if rows else 0, np.int64)
     first[codes[::-1]] = np.arange(rows - 1, -1, -1)
@@ -40,7 +41,7 @@ def encode_keys(columns: Sequence[pa.Array], schema: pa.Schema, rows: int) -> En
 
 
 def merge_keys(tables: Sequence[pa.RecordBatch], schema: pa.Schema) -> tuple[list[Codes], pa.RecordBatch]:
-    """Several key tables as one, and for each of them the new number of each of its keys."""
+    """Return several key tables as one, and for each table the new number of each key."""
     counts = [table.num_rows for table in tables]
     columns = [pa.concat_arrays([table.column(at) for table in tables]) for at in range(len(schema))]
     encoded = encode_keys(columns, schema, sum(counts))
@@ -49,7 +50,7 @@ def merge_keys(tables: Sequence[pa.RecordBatch], schema: pa.Schema) -> tuple[lis
 
 
 def key_ranks(table: pa.RecordBatch) -> Codes:
-    """For each key its place in the order of the keys' values, nulls last: the order in which results leave."""
+    """Return the rank of each key in the order of the keys' values, nulls last. Results are emitted in this order."""
     if not table.num_columns:
         return np.zeros(table.num_rows, np.int64)
     sortable = pa.table(
@@ -62,12 +63,12 @@ def key_ranks(table: pa.RecordBatch) -> Codes:
 
 
 VIRTUAL_BUCKETS = 256
-"""A bucket holds one or more of them. Where partial results of several buckets are merged, they are merged in the order of the
-virtual buckets, so it doesn't matter how many buckets there are."""
+"""Number of virtual buckets. A bucket contains one or more of them. Partial results of several buckets are merged in the order
+of the virtual buckets, so results don't depend on the number of buckets."""
 
 
 def virtual_buckets_of(table: pa.RecordBatch) -> Codes:
-    """For each key the virtual bucket that it belongs to, from 0. The same on every machine and in every version."""
+    """Return the virtual bucket of each key, from 0. It is the same on every machine and in every version."""
     if not table.num_columns:
         return np.zeros(table.num_rows, np.int64)
     texts = [_text(column).to_pylist() for column in table.columns]
@@ -79,12 +80,13 @@ def virtual_buckets_of(table: pa.RecordBatch) -> Codes:
 
 
 def without_times(column: pa.Array) -> pa.Array:
-    """Times as microseconds since 1970, for Python, which has none beyond the year 9999; what is no time as it is."""
+    """Return times as microseconds since 1970, because Python has none after the year 9999. Other columns are returned
+    unchanged."""
     return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
 
 
 def no_columns(rows: int) -> pa.RecordBatch:
-    """A batch without columns that has rows all the same, which Arrow only makes from a struct."""
+    """Return a batch without columns that still has rows, which Arrow can only create from a struct."""
     return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
 
 

@@ -1,4 +1,4 @@
-"""Panes: the pieces of event time, numbered in its order, in which partial results are kept."""
+"""Panes: numbered intervals of event time, in which partial results are kept."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from strandline.processing.columns.codes import Codes
 
 
 class Panes(ABC):
-    """Which pane an instant is in, and when panes begin. Each ends where the next begins."""
+    """The numbers and beginnings of panes. Each pane ends where the next one begins."""
 
     @abstractmethod
     def of(self, event_us: Codes) -> Codes:
-        """The numbers of the panes that hold these events."""
+        """Return the numbers of the panes that contain these events."""
 
     @abstractmethod
     def at(self, at_ms: int) -> int:
-        """The number of the pane that holds this instant. All before it have ended."""
+        """Return the number of the pane that contains this time. All panes before it have ended."""
 
     @abstractmethod
     def starts_ms(self, panes: Codes) -> Codes:
-        """When these panes begin."""
+        """Return the beginnings of these panes."""
 
 
 @dataclass(frozen=True)
 class EqualPanes(Panes):
-    """Each as long as the others."""
+    """Panes of equal length."""
 
     length_ms: int
     offset_ms: int = 0

@@ -21,41 +21,41 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RecordsAtStage:
-    """What comes to one emission of records."""
+    """The records that reach one emission of records."""
 
     stage: RecordStage
     columns: dict[str, pa.Array]
     rows: Places
-    """The place of each row among those that came in, ascending."""
+    """Index of each row among the input rows, ascending."""
 
 
 class RecordsAtWindow(NamedTuple):
-    """What comes to one first window, or to one side of a join."""
+    """The records that reach one first window, or one side of a join."""
 
     window: int
-    """Its place among the pipeline's."""
+    """Index of the window in the pipeline."""
     came: SteppedRows
     side: int = LEFT
-    """Of a join."""
+    """Side of a join."""
 
 
 @dataclass
 class SteppedRecords:
-    """What became of the records that came in."""
+    """The outcome of the input records."""
 
     at_windows: list[RecordsAtWindow]
     at_stages: list[RecordsAtStage]
     problems: list[RowProblem]
-    """The rows that fail on the way to a window or an emission, ascending, each once: with the problem of the first branch where
-    it fails."""
+    """Rows that fail on a path to a window or an emission, ascending. Each occurs once, with the problem of the first branch
+    where it fails."""
     taken_by: dict[int, str] = field(default_factory=dict)
-    """Row with a problem -> the stages that it came to all the same, in other branches, where there are any: `minutes,alarms`."""
+    """Row with a problem -> the stages in other branches that it still reached, for example `minutes,alarms`."""
     at_dedupe: SteppedRows | None = None
-    """What comes to the pipeline's `dedupe`; None: there is none."""
+    """Records that reach the pipeline's `dedupe`. None if there is none."""
 
 
 class _First(NamedTuple):
-    """A window that takes records, or one side of a join."""
+    """A window that reads records, or one side of a join."""
 
     window: int
     side: int
@@ -63,26 +63,28 @@ class _First(NamedTuple):
 
 @dataclass
 class _Piece:
-    """Steps that follow each other, and who takes what they leave."""
+    """A linear sequence of steps, and the consumers of its output."""
 
     steps: RowSteps
     has_dedupe: bool = False
-    """Whether the first of them is a `dedupe`."""
+    """True if the first step is a `dedupe`."""
     windows: list[_First] = field(default_factory=list)
     stages: list[RecordStage] = field(default_factory=list)
     following: list[_Piece] = field(default_factory=list)
 
 
 class RecordChain:
-    """All steps that are done to records, each once: branches share those with which they begin. A record that fails behind an
-    emission was emitted there all the same, and goes no farther; one that fails in a branch is taken by the others all the
-    same."""
+    """All steps for records. Branches share the steps with which they begin, so each step is computed once.
+
+    A record that fails after an emission was still emitted there, and isn't passed on. A record that fails in one branch is
+    still read by the others.
+    """
 
     def __init__(
         self, stages: Sequence[RecordStage], windows: Sequence[Stage], types: Mapping[str, str], stream: int = 0
     ) -> None:
-        """`windows`: those of the pipeline, in their order. `types`: the fields of the stream whose records these are; `stream`:
-        its place among those that the pipeline reads."""
+        """`windows`: windows of the pipeline, in their order. `types`: fields of the stream of the records. `stream`: index of
+        this stream among those that the pipeline reads."""
         takers: list[tuple[tuple[RowStep, ...], RecordStage | _First]] = [
             (path.steps, stage) for stage in stages for path in stage.paths if path.stream == stream
         ]
@@ -97,8 +99,8 @@ class RecordChain:
         self._has_branches = _has_branches(self._whole)
 
     def apply(self, columns: Mapping[str, pa.Array], rows: int, tables: Tables = NO_TABLES) -> SteppedRecords:
-        """What comes to each first window and to each emission, and what fails on the way. `tables`: lookup -> the rows that are
-        in force."""
+        """Return the records that reach each first window and each emission, and the records that fail. `tables`: lookup -> its
+        effective rows."""
         found = SteppedRecords([], [], [])
         self._apply(self._whole, columns, np.arange(rows), tables, found)
         if self._has_branches and found.problems:
@@ -119,7 +121,7 @@ class RecordChain:
     def _apply(
         self, piece: _Piece, columns: Mapping[str, pa.Array], came: Places, tables: Tables, found: SteppedRecords
     ) -> None:
-        """`came`: the place of each row among those that came in."""
+        """`came`: index of each row among the input rows."""
         if piece.has_dedupe:
             found.at_dedupe = SteppedRows(dict(columns), came, [])
         stepped = piece.steps.apply(columns, len(came), tables)
@@ -137,12 +139,12 @@ class RecordChain:
 def _pieces(
     takers: Sequence[tuple[tuple[RowStep, ...], RecordStage | _First]], done: int, types: Mapping[str, str]
 ) -> _Piece:
-    """The steps that these takers share behind the first `done`, with what comes behind. Steps of a document differ in where they
-    stand, so equal ones are one."""
+    """Return the steps that these consumers share after the first `done`, with all that follow. Steps that differ only in their
+    position in the document are equal."""
     until = _shared([steps for steps, _ in takers])
     steps = takers[0][0][done:until] if takers else ()
     dedupe = duplicate_filter_of(steps[1:])
-    if dedupe is not None:  # it begins a piece
+    if dedupe is not None:  # a dedupe begins a new sequence
         until = done + steps.index(dedupe)
         steps = steps[: until - done]
     piece = _Piece(RowSteps(steps, types), isinstance(next(iter(steps), None), DuplicateFilter))
@@ -163,7 +165,7 @@ def _has_branches(piece: _Piece) -> bool:
 
 
 def _shared(all_steps: Sequence[tuple[RowStep, ...]]) -> int:
-    """With how many steps all of them begin."""
+    """Return the number of steps with which all of them begin."""
     count = 0
     for together in zip(*all_steps, strict=False):
         if any(one != together[0] for one in together):
@@ -176,5 +178,5 @@ def _shared(all_steps: Sequence[tuple[RowStep, ...]]) -> int:
 def record_chain_of(
     stages: tuple[RecordStage, ...], windows: tuple[Stage, ...], types: tuple[tuple[str, str], ...], stream: int = 0
 ) -> RecordChain:
-    """The chain of these steps for one stream, compiled once in each process."""
+    """Return the chain of these steps for one stream. It is compiled once in each process."""
     return RecordChain(stages, windows, dict(types), stream)

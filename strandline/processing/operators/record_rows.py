@@ -1,4 +1,5 @@
-"""Records for an emission of records, as they cross Spark's exchange: one blob for each chunk and stage. Pure."""
+"""Records for an emission of records, in the form in which they cross Spark's exchange: one blob for each chunk and stage.
+Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, PROB
 _STAGE = b"stage"
 
 _BATCH_BYTES = 256 << 20
-"""Chunks with so many bytes together are one batch."""
+"""Maximum number of bytes of chunks that are one batch."""
 
 RecordRowsByStage = dict[str, list[pa.RecordBatch]]
 
@@ -25,7 +26,7 @@ RecordRowsByStage = dict[str, list[pa.RecordBatch]]
 def without_repeats(
     rows: RecordRowsByStage, stages: Sequence[RecordStage], repeated: RepeatedRecords | None
 ) -> RecordRowsByStage:
-    """The rows of each stage, as `unpack_record_rows` gives them; of stages behind a `dedupe` without repeats."""
+    """Return the rows of each stage, as `unpack_record_rows` returns them, without duplicates for stages after a `dedupe`."""
     if repeated is None:
         return rows
     deduped = {stage.name for stage in stages if stage.dedupe is not None}
@@ -42,8 +43,8 @@ def pack_record_rows(
     offsets: npt.NDArray[np.int64],
     elements: Sequence[int | None] | None,
 ) -> bytes:
-    """The records of one chunk that come to one stage. `partition`: its label (`partition_labels`). `event_us`, `offsets`
-    and `elements` are of all accepted rows of the chunk."""
+    """Return the records of one chunk that reach one stage. `partition`: its label (`partition_labels`). `event_us`, `offsets`
+    and `elements` belong to all accepted rows of the chunk."""
     rows = records.rows
     columns = {
         EVENT_US: event_us.take(pa.array(rows)),
@@ -59,8 +60,8 @@ def pack_record_rows(
 
 
 def unpack_record_rows(blobs: Sequence[tuple[int, int, bytes]]) -> RecordRowsByStage:
-    """Stage -> its rows, as ResultWriter takes records, with PROBLEM, in batches of bounded size. `blobs`: (partition, sequence,
-    blob), in any order. The rows stand in the order of the log, partition by partition."""
+    """Return stage -> its rows with PROBLEM, in the form of ResultWriter, in batches of bounded size. The rows are in log
+    order, partition by partition. `blobs`: (partition, sequence, blob), in any order."""
     found: RecordRowsByStage = {}
     for _, _, blob in sorted(blobs, key=lambda one: one[:2]):
         (batch,) = unpack(blob)

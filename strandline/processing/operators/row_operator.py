@@ -1,4 +1,4 @@
-"""The contract of an operator that takes rows one by one, on columns: what it may change, and how it reports a row's problem."""
+"""The contract of an operator that processes rows one by one, on columns: allowed changes, and reports of problems."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from strandline.core.record_headers import REASON_EXPRESSION
 from strandline.processing.operators.lookups.lookup_table import LookupTable
 
 Tables = Mapping[str, LookupTable]
-"""Lookup -> its rows that are in force."""
+"""Lookup -> its effective rows."""
 NO_TABLES: Tables = {}
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class RowProblem:
-    """A row for which a step has no value although all that it reads was there, or a lookup has no row."""
+    """A row for which a step has no value although all inputs exist, or for which a lookup has no row."""
 
     row: int
     """Index of the row among the input rows."""
@@ -36,7 +36,7 @@ class RowProblem:
 
 @dataclass
 class StepRows:
-    """The rows that are in a step. The operator changes the columns in place, and reports problems."""
+    """The rows in a step. The operator changes the columns in place, and reports problems."""
 
     columns: dict[str, pa.Array]
     places: npt.NDArray[np.int64]
@@ -51,7 +51,7 @@ class StepRows:
 
 
 class RowOperator(ABC):
-    """One step, compiled for columns of known types. Holds nothing that results depend on."""
+    """One step, compiled for columns of known types. It has no state on which results depend."""
 
     types: Mapping[str, str]
     """All columns after the step."""
@@ -60,11 +60,11 @@ class RowOperator(ABC):
 
     @abstractmethod
     def apply(self, rows: StepRows) -> Mask | None:
-        """Change the columns in place. Return which rows go on; None if all do."""
+        """Change the columns in place. Return a mask of the rows that continue. None if all do."""
 
 
 def missing(values: pa.Array, inputs: Sequence[pa.Array]) -> Mask:
-    """Return where there is no value, or one that is not a number, although every input is there."""
+    """Return a mask of the rows that have no value, or NaN, although every input has a value."""
     if pa.types.is_floating(values.type):
         lost = pc.is_null(values, nan_is_null=True)
     elif not values.null_count:

@@ -15,7 +15,7 @@ from strandline.processing.pipelines.row_step import RowStep
 
 
 def first_problems(problems: Iterable[RowProblem]) -> list[RowProblem]:
-    """Of each row the problem of the step that stands first in the document, whichever branch came to it first."""
+    """Return the problem of each row. If a row has several, it is that of the first step in the document, in any branch."""
     found: dict[int, RowProblem] = {}
     for one in problems:
         known = found.setdefault(one.row, one)
@@ -26,18 +26,18 @@ def first_problems(problems: Iterable[RowProblem]) -> list[RowProblem]:
 
 @dataclass(frozen=True)
 class SteppedRows:
-    """What is left of the rows that came in."""
+    """The remaining rows of the input."""
 
     columns: dict[str, pa.Array]
     rows: npt.NDArray[np.int64]
-    """The place of each kept row among those that came in, ascending."""
+    """Index of each remaining row among the input rows, ascending."""
     problems: list[RowProblem]
-    """The rows that are left out because of a problem, ascending; a filter that is false leaves rows out silently."""
+    """Rows that are left out because of a problem, ascending. A filter that is false leaves rows out without a problem."""
 
 
 class RowSteps:
-    """The steps of one stage, compiled for columns of known types. Holds nothing that results depend on. Columns whose names
-    begin with `@` are the platform's own, and stay whatever is selected."""
+    """The steps of one stage, compiled for columns of known types. They have no state on which results depend. Internal
+    columns, whose names begin with `@`, always stay."""
 
     def __init__(self, steps: Sequence[RowStep], types: Mapping[str, str]) -> None:
         self.types = dict(types)
@@ -50,12 +50,12 @@ class RowSteps:
 
     @property
     def columns_read(self) -> tuple[str, ...]:
-        """The columns that the steps read, derived ones among them."""
+        """Columns that the steps read, including derived ones."""
         return tuple(dict.fromkeys(name for operator in self._operators for name in operator.columns_read))
 
     def apply(self, columns: Mapping[str, pa.Array], rows: int, tables: Tables = NO_TABLES) -> SteppedRows:
-        """Apply the steps. A row with a problem goes no farther, whatever a later filter would say of it. A filter that lacks
-        what it reads leaves the row out, as one that is false."""
+        """Apply the steps. A row with a problem isn't passed on, whatever a later filter would do. A filter whose inputs are
+        missing leaves the row out, like a filter that is false."""
         stepped = StepRows(dict(columns), np.arange(rows), tables)
         for operator in self._operators:
             keep = operator.apply(stepped)

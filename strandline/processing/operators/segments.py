@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Protocol
 
 _KEPT_STEPS = 4
-"""Number of steps for which an unused segment stays in its store. Spark may take the state before the last one again."""
+"""Number of steps for which an unused segment stays in its store. Spark can use the state before the last one again."""
 
 Unused = tuple[tuple[str, int], ...]
 """Names of segments that a state no longer needs, each with the number of steps since then."""

@@ -1,4 +1,4 @@
-"""Functions of text by Spark's rules."""
+"""Functions of strings by Spark's rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from strandline.processing.pipelines.functions.written import is_like_pattern
 
 LIKE_LENGTH_MAX = 1_000
-"""The characters of a LIKE pattern that is not written out."""
+"""Maximum number of characters of a LIKE pattern that isn't written out."""
 
 
 def upper(texts: pa.Array) -> pa.Array:
@@ -23,18 +23,18 @@ def lower(texts: pa.Array) -> pa.Array:
 
 
 def _converted(texts: pa.Array, kernel: Callable[[pa.Array], pa.Array], convert: Callable[[str], str]) -> pa.Array:
-    """All at once where all is ASCII, else one by one."""
+    """Convert all strings in one step if all are ASCII, otherwise one by one."""
     if pc.all(pc.string_is_ascii(texts)).as_py() is not False:
         return kernel(texts)
     return pa.array([None if text is None else convert(text) for text in texts.to_pylist()], pa.string())
 
 
 def like_pattern(pattern: str) -> str:
-    """The regular expression for a LIKE pattern that is one: `%` any text, `_` one character, a backslash takes the next one
-    literally.
+    """Return the regular expression for a valid LIKE pattern. `%` is any string, `_` one character, and a backslash makes the
+    next character literal.
 
-    What stands between two `%` is taken where it is found first, for good (`(?>`): so it takes the length of the text, where to
-    try each place with each one of the next piece took as many powers of it as there are `%`.
+    The part between two `%` matches where it is found first, without backtracking (`(?>`). So matching takes linear time. With
+    backtracking, the time would grow with a power of the length for each `%`.
     """
     pieces, at = [""], 0
     while at < len(pattern):
@@ -54,15 +54,15 @@ def like_pattern(pattern: str) -> str:
 
 
 def is_like(text: str, pattern: str) -> bool | None:
-    """None where the pattern is none, or too long: a sender may have written it, and each piece of it is tried all along the
-    text."""
+    """Return True if the string matches. None if the pattern is invalid or too long. A sender can write the pattern, and each
+    of its parts is searched in the whole string."""
     if len(pattern) > LIKE_LENGTH_MAX or not is_like_pattern(pattern):
         return None
     return re.fullmatch(like_pattern(pattern), text, re.DOTALL) is not None
 
 
 def substring(text: str | None, start: int | None, count: int | None) -> str | None:
-    """Counted from 1; 0 counts as 1, and a negative start counts from the end."""
+    """Return a substring. Positions count from 1. 0 counts as 1, and a negative start counts from the end."""
     if text is None or start is None or count is None:
         return None
     first = start - 1 if start > 0 else len(text) + start if start < 0 else 0

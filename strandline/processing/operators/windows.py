@@ -1,21 +1,21 @@
-"""The window operator: (state, rows, what closes) -> (state, results), on columns and without Spark.
+"""The window operator: (state, rows, closing) -> (state, results), on columns and without Spark.
 
-Rows are folded into *panes*: pieces of event time, so cut that no window border cuts through one. A tumbling window is one pane;
-a sliding one is merged from several when it closes, so to fold a record costs the same however long the window is.
+Rows are folded into *panes*: intervals of event time that no window border divides. A tumbling window is one pane. A sliding
+window is merged from several panes when it closes, so the cost of folding a record doesn't depend on the length of the window.
 
 Contracts:
-- Order. Each row has a partition: in a first stage that of the input; in a later one, whose rows are results of the stage before,
-  its virtual bucket where the buckets of the job share the stage's keys (`cascade.py`), else 0. The rows of one partition come in
-  their order (in a first stage: by offset). A pane keeps one partial result for each key and partition. When a window closes, its
-  panes are merged in time order per partition, then the partitions in their order. Folding goes on, row after row, from the
-  partial result that is there (`aggregates.py`), and neither panes nor this order know of slices. So a result is the same to the
-  last bit however the log was sliced, merged, bucketed or restarted.
-- State. A table of keys, and a table with a row for each (pane, key, partition), whose schema is `state_schema`. It holds only
-  panes of windows that are open or may be revised.
-- Rewind. The state holds nothing that the rows don't give again. To rebuild it, read from the start of the oldest of these.
-- Late rows. The caller has left them out, but for those that revise results: their windows stay in the state for as long as that
-  may be, and each one that new rows change is given once more, as it is with them. A rewind brings rows of windows that an
-  earlier run has closed, too: their windows close here once more, and the emission leaves their results out.
+- Order. Each row has a partition. In a first stage, it is that of the input. In a later stage, whose rows are results of the
+  stage before, it is its virtual bucket if the buckets of the job share the stage's keys (`cascade.py`), else 0. The rows of
+  one partition are passed in their order (in a first stage: by offset). A pane keeps one partial result for each key and
+  partition. When a window closes, its panes are merged in time order for each partition, then the partitions in their order.
+  Folding continues row after row from the existing partial result (`aggregates.py`). Neither panes nor this order depend on
+  slices. So a result is the same to the last bit, however the log was sliced, merged, bucketed, or restarted.
+- State. A table of keys, and a table with a row for each (pane, key, partition), whose schema is `state_schema`. It contains only
+  panes of windows that are open or can be revised.
+- Rewind. The rows determine everything in the state. To rebuild it, read from the start of the oldest of these windows.
+- Late rows. The caller has left them out, except those that revise results. Windows that can be revised stay in the state, and
+  each one with new rows is returned again, with its new result. A rewind also passes rows of windows that an earlier run has
+  closed. These windows close here again, and the emission leaves their results out.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from strandline.processing.pipelines.stages import Stage
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
 _MERGED_ROWS_MAX = 4_000_000
-"""So many rows of panes are merged into windows at once: a drain may close thousands of sliding windows together."""
+"""Maximum number of pane rows merged in one step. A drain can close thousands of sliding windows in one step."""
 _ROW_BYTES = 256
-"""Where rows are longer than this, as those with lists may be, fewer are merged at once."""
+"""Average size of a row above which fewer rows are merged in one step, for example rows with lists."""
 
 _FOLD_BYTES = 1 << 30
-"""Rows with so many bytes of arguments are folded at once."""
+"""Maximum number of bytes of the arguments of rows that are folded in one step."""
 
 _PLACES_MAX = 2**62
-"""So many places have numbers that fit into 64 bits."""
+"""Maximum number of groups whose numbers fit into 64 bits."""
 
 
 def merged_rows_max(groups: pa.RecordBatch) -> int:
-    """So many rows of these may be merged into windows at once. `groups`: at least one."""
+    """Return the maximum number of these rows to merge in one step. `groups`: at least one row."""
     expected_bytes = _ROW_BYTES * int(groups.num_rows)
     return _MERGED_ROWS_MAX // max(1, int(groups.nbytes) // expected_bytes)
 
@@ -67,17 +67,17 @@ class Rows:
     partition: int | Codes
     """One number for all rows, or one for each row."""
     panes: Codes
-    """The number of each row's pane; of sessions the event time in ms, from which it follows."""
+    """Number of each row's pane. For sessions the event time in ms, which determines the pane."""
     keys: Codes
-    """The number of each row's key in `key_table`."""
+    """Number of each row's key in `key_table`."""
     key_table: pa.RecordBatch
     arguments: list[pa.Array]
-    """The values of the aggregates' arguments, in the order of `AggregateCalls.argument_types`."""
+    """Values of the aggregates' arguments, in the order of `AggregateCalls.argument_types`."""
 
 
 @dataclass(frozen=True)
 class WindowState:
-    """What is open: the table of keys, and a row of partial results for each (pane, key, partition), in that order."""
+    """Open windows: the table of keys, and a row of partial results for each (pane, key, partition), in that order."""
 
     keys: pa.RecordBatch
     groups: pa.RecordBatch
@@ -85,32 +85,32 @@ class WindowState:
 
 @dataclass(frozen=True)
 class ClosedWindows:
-    """Windows that are final: the table of keys, and a row of partial results for each (window, key, partition), ordered by
-    window, the key's values and partition."""
+    """Final windows: the table of keys, and a row of partial results for each (window, key, partition), ordered by
+    window, the key's values, and partition."""
 
     keys: pa.RecordBatch
     groups: pa.RecordBatch
-    """Columns as in `WindowState.groups`, but the first one, `pane`, holds the number of the window."""
+    """Columns of `WindowState.groups`, but the first one, `pane`, contains the number of the window."""
     is_revision: bool = False
-    """Whether they were final before, and late rows have changed them."""
+    """True if the windows were final before, and late rows have changed them."""
 
 
 class WindowOperator:
-    """One window stage. Holds what is fixed; all that changes is passed in and out."""
+    """One window stage. Contains only constants; state and rows are arguments and results."""
 
     places: tuple[tuple[str, pa.DataType], ...] = (("pane", pa.int64()), ("key", pa.int64()), ("partition", pa.int32()))
-    """The first columns of the state. The partial results follow."""
+    """First columns of the state. The partial results follow."""
     needs_places: ClassVar[bool] = False
-    """True if records need OFFSET and ELEMENT, their places in the log."""
+    """True if records need OFFSET and ELEMENT, their log positions."""
 
     def __init__(self, stage: Stage, types: dict[str, str]) -> None:
-        """`types`: the columns in sight of the stage's aggregates and `by` fields."""
+        """`types`: columns that the stage's aggregates and `by` fields can read."""
         self.stage = stage
         require_packages(dict(stage.packages))
         self.aggregates = StageAggregates(stage.name, stage.aggregates, types)
         shape = stage.shape
         self.pane_ms = math.gcd(shape.size_ms, shape.every_ms)
-        """How long a pane is, but for days that are shorter or longer than others."""
+        """Length of a pane, except for days, whose lengths differ."""
         self._size_panes, self._every_panes = shape.size_ms // self.pane_ms, shape.every_ms // self.pane_ms
         self._panes: Panes = EqualPanes(self.pane_ms, shape.offset_ms)
         self.key_schema = pa.schema(
@@ -133,13 +133,13 @@ class WindowOperator:
         )
 
     def empty_state(self) -> WindowState:
-        """Nothing is open."""
+        """Return the state without open windows."""
         keys = pa.RecordBatch.from_pylist([], schema=self.key_schema) if len(self.key_schema) else no_columns(0)
         return WindowState(keys, pa.RecordBatch.from_pylist([], schema=self.state_schema))
 
     def rows_of_records(self, side: int, partition: int, event_us: Codes, columns: dict[str, pa.Array]) -> Rows:
         """Return records of one partition as rows of an input of this stage. `columns` have OFFSET and ELEMENT if the operator
-        needs places."""
+        needs log positions."""
         return self.rows(partition, event_us, columns)
 
     def rows_of_results(
@@ -157,17 +157,16 @@ class WindowOperator:
     def without_repeats(
         self, rows: Sequence[Rows], partitions: Sequence[int], repeats: Mapping[int, tuple[pa.RecordBatch, Flags]]
     ) -> dict[int, Flags]:
-        """Return index of a chunk -> which of its rows are no duplicates, of the chunks that can have some.
+        """Return index of a chunk -> mask of its rows that aren't duplicates, for the chunks that can have some.
 
-        Args:
-            rows: Rows of each chunk.
-            partitions: Partition of each chunk.
-            repeats: Index of a chunk -> what came to the duplicate filter in it, and which of it are duplicates.
+        - `rows`: rows of each chunk.
+        - `partitions`: partition of each chunk.
+        - `repeats`: index of a chunk -> records in it that reached the duplicate filter, and a mask of the duplicates.
         """
         return {at: kept_rows(*found, len(rows[at].panes)) for at, found in repeats.items()}
 
     def rows(self, partition: int | Codes, event_us: Codes, columns: dict[str, pa.Array]) -> Rows:
-        """Records or results of one partition as rows of this stage: their panes, keys and arguments."""
+        """Return records or results of one partition as rows of this stage: their panes, keys, and arguments."""
         count = len(event_us)
         encoded = encode_keys([columns[name] for name in self.stage.by], self.key_schema, count)
         arguments = self.aggregates.evaluate_arguments(columns, pa.array(event_us, pa.int64()))
@@ -177,10 +176,10 @@ class WindowOperator:
         return self._panes.of(event_us)
 
     def step(self, state: WindowState, rows: Sequence[Rows], closing: Closing) -> tuple[WindowState, pa.RecordBatch]:
-        """Fold new rows in, and take out the windows that become final.
+        """Fold new rows, and take out the windows that become final.
 
-        Each partition's rows stand in their order in `rows`; partitions may alternate. Results are ordered by window, then key;
-        those that revise earlier ones come last, ordered likewise.
+        The rows of each partition must be in their order in `rows`; rows of several partitions can be mixed. Results are
+        ordered by window, then key. Results that revise earlier ones are last, in the same order.
         """
         kept, closed = self.step_in_part(state, rows, closing)
         return kept, self.finish(closed)
@@ -188,12 +187,12 @@ class WindowOperator:
     def step_in_part(
         self, state: WindowState, rows: Sequence[Rows], closing: Closing
     ) -> tuple[WindowState, list[ClosedWindows]]:
-        """As `step`, but leave the results to be made: by `finish`, or by `finish_parts` where other buckets hold partitions of
-        the same keys.
+        """Do the work of `step` without computing the results. `finish` computes them, or `finish_parts` if other buckets
+        contain partitions of the same keys.
 
         1. Number the keys of the state and of the rows together.
         2. Fold the rows into their groups.
-        3. Take out the windows that become final, and those that were final and have new rows, where these give results.
+        3. Take out the windows that become final, and final windows with new rows, if `closing` has results.
         4. Keep the panes that a later window or a revision needs, and their keys.
         """
         numbers, keys = merge_keys([state.keys, *[one.key_table for one in rows]], self.key_schema)
@@ -209,13 +208,13 @@ class WindowOperator:
 
     def without_panes_before(self, state: WindowState, oldest: int) -> WindowState:
         """Return the state from this pane on, with the keys that have groups there."""
-        # Groups stand in the order of their panes, so those that nothing needs any more are the first.
+        # Groups are in the order of their panes, so groups that aren't needed any more are the first ones.
         unneeded = int(np.searchsorted(_column(state.groups, 0), oldest))
         return self._without_unused_keys(state.keys, state.groups.slice(unneeded))
 
     def open_windows(self, state: WindowState, closed_ms: int | None, rows_max: int) -> list[ClosedWindows]:
-        """The windows that end after `closed_ms`, each as far as it is filled: those that end first, and no more than hold about
-        so many rows. Of overlapping ones all that hold something."""
+        """Return the windows that end after `closed_ms`, with their current content: those that end first, with at most about
+        `rows_max` rows. Overlapping windows are included if they have content."""
         found: list[ClosedWindows] = []
         rows = 0
         if state.groups.num_rows:
@@ -236,7 +235,7 @@ class WindowOperator:
         return self._panes.at(at_ms)
 
     def panes_closing(self, closing: Closing) -> tuple[int | None, int]:
-        """Return the first pane of the windows that close (None: all older ones belong to them), and the one behind their last.
+        """Return the first pane of the windows that close (None: all older ones belong to them), and the pane after the last one.
 
         If no window closes, the first isn't before the other. `closing.up_to_ms` must not be None.
         """
@@ -249,16 +248,16 @@ class WindowOperator:
         return None if first is None else int(firsts[0]), int(ends[1])
 
     def finish(self, closed: Sequence[ClosedWindows]) -> pa.RecordBatch:
-        """The results of windows that lie wholly in this bucket. Each item of `closed` gives its results by window, then
-        key; the items follow each other in the order given."""
+        """Return the results of windows that are completely in this bucket. The results of each item of `closed` are ordered by
+        window, then key. The items keep their order."""
         batches = [self._finish(one) for one in closed]
         if not batches:
             return pa.RecordBatch.from_pylist([], schema=self.result_schema)
         return pa.concat_batches(batches) if len(batches) > 1 else batches[0]
 
     def finish_parts(self, parts: Sequence[ClosedWindows]) -> pa.RecordBatch:
-        """The results of windows that several buckets share: each item of `parts` has some of their partitions, no partition is
-        in two of them, and together they have all. Ordered by window, then key."""
+        """Return the results of windows that several buckets share. Each item of `parts` has some of their partitions. No
+        partition is in two items, and together they have all. Ordered by window, then key."""
         if not parts:
             return self.finish([])
         numbers, keys = merge_keys([one.keys for one in parts], self.key_schema)
@@ -277,7 +276,7 @@ class WindowOperator:
         return int(self._borders(np.array([self._last_window_closed(closed_ms) + 1]))[0][0])
 
     def _last_window_closed(self, closed_ms: int) -> int:
-        """The number of the last window that ends at or before `closed_ms`."""
+        """Return the number of the last window that ends at or before `closed_ms`."""
         return (self._panes.at(closed_ms) - self._size_panes) // self._every_panes
 
     def _fold(
@@ -300,7 +299,7 @@ class WindowOperator:
         rows: Sequence[Rows],
         key_count: int,
     ) -> tuple[Places, list[pa.Array]]:
-        """Each (pane, key, partition) of the state and of the rows, and the partial results there."""
+        """Return each (pane, key, partition) of the state and of the rows, and the partial results for it."""
         panes = np.concatenate([_column(state, 0), *panes_of_rows])
         of_rows = [number[one.keys] for number, one in zip(numbers[1:], rows, strict=True)]
         keys = np.concatenate([numbers[0][_column(state, 1)], *of_rows])
@@ -319,7 +318,7 @@ class WindowOperator:
                 for at, kind in enumerate(self.aggregates.argument_types)
             ]
             codes, new = np.split(new, [sum(len(one.panes) for one in part)])
-            # Only groups that have rows by now: the others have no partial results yet.
+            # Only groups that have rows already: the others have no partial results yet.
             with_rows, local = _dense_codes(np.concatenate([known, codes]))
             at_known, at_new = np.split(local, [len(known)])
             partials = self.aggregates.fold(partials, at_known, arguments, at_new, len(with_rows))
@@ -344,45 +343,45 @@ class WindowOperator:
             yield self._merged(groups, keys, ranks, *self._rows_in(panes, piece))
 
     def _borders(self, windows: Codes) -> tuple[Codes, Codes]:
-        """The first pane of each of these windows, and the first one behind it."""
+        """Return the first pane of each of these windows, and the first pane after it."""
         first_panes = windows * self._every_panes
         return first_panes, first_panes + self._size_panes
 
     def _first_and_last_window(self, panes: Codes) -> tuple[Codes, Codes]:
-        """The windows that hold each of these panes. None does where the last one is before the first."""
+        """Return the first and the last window that contain each of these panes. If none does, the last is before the first."""
         return (panes - self._size_panes) // self._every_panes + 1, panes // self._every_panes
 
     def _windows_holding(self, panes: Codes, first: int | None, last: int) -> Codes:
-        """The windows from `first` (None: from the very first one) to `last` that hold one of these panes, which ascend."""
+        """Return the windows from `first` (None for no lower limit) to `last` that contain one of these panes, which ascend."""
         borders = np.searchsorted(panes, self._borders(np.array([last if first is None else first, last])))
         panes = panes[0 if first is None else borders[0, 0] : borders[1, 1]]
         firsts, lasts = self._first_and_last_window(panes)
         if first is not None:
             firsts = np.maximum(firsts, first)
-        # Each window once: those up to the last one of the pane before are there. With windows of 2 panes that begin each pane,
-        # pane 5 is held by windows 4 and 5, and pane 6 by 5 and 6, so of pane 6 only 6 is new.
+        # Each window is returned once: those of the pane before are already included. For example, with windows of 2 panes that
+        # begin with each pane, pane 5 is in windows 4 and 5, and pane 6 in windows 5 and 6. So only window 6 is new for pane 6.
         firsts = np.maximum(firsts, np.concatenate([firsts[:1], lasts[:-1] + 1]))
         return ranges(firsts, np.maximum(np.minimum(lasts, last) - firsts + 1, 0))
 
     def _pieces(self, groups: pa.RecordBatch, windows: Codes) -> list[Codes]:
-        """These windows in pieces of one at least, which merge about as many rows as may be merged at once."""
+        """Divide these windows into parts of at least one window, which merge about the maximum number of rows of one step."""
         begins, ends = np.searchsorted(_column(groups, 0), self._borders(windows))
         rows = np.cumsum(ends - begins)
         return np.split(windows, np.flatnonzero(np.diff(rows // merged_rows_max(groups))) + 1)
 
     def _rows_in(self, panes: Codes, windows: Codes) -> tuple[Codes, Codes]:
-        """The places of the panes that each of these windows holds, in the order of time, and for each place its window's number.
-        `panes` ascend. Costs what the windows hold, and not what they could hold."""
+        """Return the indices of the panes that each of these windows contains, in time order, and the number of the window for
+        each index. `panes` ascend. The cost depends on the existing panes of the windows, not on the possible ones."""
         begins, ends = np.searchsorted(panes, self._borders(windows))
         return ranges(begins, ends - begins), np.repeat(windows, ends - begins)
 
     def _revised_windows(
         self, groups: pa.RecordBatch, keys: pa.RecordBatch, numbers: list[Codes], rows: Sequence[Rows], emitted_ms: int
     ) -> Iterator[ClosedWindows]:
-        """The windows that end at or before `emitted_ms` of the keys that have new rows in them, in pieces of bounded size.
-        `numbers`: of the rows' keys."""
+        """Yield the windows that end at or before `emitted_ms`, for keys with new rows in them, in parts of bounded size.
+        `numbers`: numbers of the rows' keys."""
         open_pane, key_count = self._panes.at(emitted_ms), max(1, keys.num_rows)
-        old = [np.flatnonzero(one.panes <= open_pane) for one in rows]  # no others are in a window that is closed
+        old = [np.flatnonzero(one.panes <= open_pane) for one in rows]  # no other rows are in a closed window
         if not sum(map(len, old)):
             return
         new_panes = np.concatenate([one.panes[places] for one, places in zip(rows, old, strict=True)])
@@ -405,9 +404,9 @@ class WindowOperator:
     def _merged(
         self, groups: pa.RecordBatch, keys: pa.RecordBatch, ranks: Codes, rows: Codes, window: Codes
     ) -> ClosedWindows:
-        """Windows from these rows of groups, of which each belongs to the window of this number."""
+        """Merge these rows of groups to windows. `window`: number of the window of each row."""
         part = groups.take(pa.array(rows))
-        # A key's rank is its place among all keys in the order of their values, in which results leave.
+        # The rank of a key is its index among all keys in the order of their values. Results are in this order.
         places = Places.of(window, ranks[_column(part, 1)], _column(part, 2).astype(np.int64), len(ranks))
         partials = part.columns[len(self.places) :]
         if self._size_panes > 1:
@@ -423,7 +422,7 @@ class WindowOperator:
         )
 
     def _finish(self, closed: ClosedWindows) -> pa.RecordBatch:
-        """The results of windows that are whole: partitions are merged in their order."""
+        """Return the results of complete windows: partitions are merged in their order."""
         keys, groups = closed.keys, closed.groups
         windows, numbers, partials = _column(groups, 0), _column(groups, 1), groups.columns[len(self.places) :]
         is_first = np.ones(len(windows), np.bool_)
@@ -440,7 +439,7 @@ class WindowOperator:
         return pa.RecordBatch.from_arrays([*columns, *values, problem], schema=self.result_schema)
 
     def _times(self, groups: pa.RecordBatch, rows: Codes) -> tuple[Codes, Codes]:
-        """When the windows of these rows begin and end."""
+        """Return the beginnings and the ends of the windows of these rows."""
         begins, ends = self._borders(_column(groups, 0)[rows])
         return self._panes.starts_ms(begins), self._panes.starts_ms(ends)
 
@@ -458,8 +457,8 @@ class WindowOperator:
 
 @dataclass(frozen=True)
 class Places:
-    """The distinct (pane, key, partition) in ascending order, and for each row its place among them. Where windows are merged,
-    the window's number stands for the pane and the key's rank for the key."""
+    """The distinct (pane, key, partition) in ascending order, and the index of each row among them. When windows are merged,
+    the number of the window replaces the pane, and the rank of the key replaces the key."""
 
     codes: Codes
     panes: Codes
@@ -471,7 +470,7 @@ class Places:
         return len(self.panes)
 
     def order(self) -> Codes:
-        """The rows in the order of their places. No two rows have the same place."""
+        """Return the rows in the order of their indices. No two rows have the same index."""
         order = np.empty(self.count, np.int64)
         order[self.codes] = np.arange(self.count)
         return order
@@ -484,7 +483,7 @@ class Places:
         base, spread = int(panes.min()), int(partitions.max()) + 1
         width = max(1, key_count) * spread
         if (int(panes.max()) - base + 1) * width > _PLACES_MAX:
-            # Far apart, as with one record of 1970: only those that are there are numbered.
+            # Far apart, for example with one record of 1970: only existing values are numbered.
             (known, pane_numbers), (labels, label_numbers) = _distinct(panes), _distinct(partitions)
             dense = Places.of(pane_numbers, keys, label_numbers, key_count)
             return Places(dense.codes, known[dense.panes], dense.keys, labels[dense.partitions])
@@ -499,13 +498,13 @@ def _argument_bytes(rows: Rows) -> int:
 
 
 def _joined(arrays: Sequence[pa.Array]) -> pa.Array:
-    """One array of all; of one without a copy."""
+    """Return one array of all. A single array isn't copied."""
     return pa.concat_arrays(arrays) if len(arrays) > 1 else arrays[0]
 
 
 def _dense_codes(values: Codes) -> tuple[Codes, Codes]:
-    """The distinct values in ascending order, and for each value its place among them. Sorts only where a table with an entry for
-    every number up to the greatest would be too large."""
+    """Return the distinct values in ascending order, and the index of each value among them. Sorts only if a table with an
+    entry for every number up to the maximum would be too large."""
     top = int(values.max(initial=-1)) + 1
     if top > 8 * len(values) + 65_536:
         return _distinct(values)
@@ -515,7 +514,7 @@ def _dense_codes(values: Codes) -> tuple[Codes, Codes]:
 
 
 def _distinct(values: Codes) -> tuple[Codes, Codes]:
-    """As `_dense_codes`, always by sorting."""
+    """Return the result of `_dense_codes`, always by sorting."""
     distinct, codes = np.unique(values, return_inverse=True)
     return distinct, codes.astype(np.int64)
 

@@ -1,1 +1,1 @@
-"""Records that come twice: which of them are repeats, and how they cross the exchange."""
+"""Duplicate records: how they are found, and how they cross the exchange."""

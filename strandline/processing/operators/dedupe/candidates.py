@@ -1,8 +1,8 @@
-"""Records that came to a `dedupe`, as they cross Spark's exchange beside the rows of a first window, or of records that are
-emitted. Pure.
+"""Records that reached a `dedupe`, in the form in which they cross Spark's exchange, next to the rows of a first window, or of
+emitted records. Pure.
 
-A record that a step behind the `dedupe` leaves out counts as the first one all the same. So all that come there cross, as two
-hashes and a time; rows are those that come to the window.
+A record that a step after the `dedupe` leaves out still counts as an original. So all records that reach the `dedupe` cross, as
+two hashes and a time. The rows are those that reach the window.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ NO_ROW = -1
 
 @dataclass(frozen=True)
 class Candidates:
-    """Records of one partition that came to the `dedupe`, in their order."""
+    """Records of one partition that reached the `dedupe`, in their order."""
 
     columns: Mapping[str, pa.Array]
-    """Its `by` columns."""
+    """The `by` columns of the `dedupe`."""
     seen: Seen
     rows: Codes
-    """For each its place among the rows that are to be deduped, or NO_ROW: a step behind left it out."""
+    """Index of each record among the rows to deduplicate. NO_ROW if a step after the `dedupe` left it out."""
     is_counted: Flags
-    """Whether a repeat is counted as one: not where it is a dead letter in any case."""
+    """True if a duplicate is counted as one. False if the record is a dead letter in any case."""
     places: tuple[Codes, Codes] | None = None
-    """Offset and element of each, where repeats are found among rows by where they stand; None: by `rows`."""
+    """Offset and element of each record, if duplicates are found by their log positions. None if they are found by `rows`."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def chosen(self, flags: Flags) -> Candidates:
-        """Some of them."""
+        """Return the chosen candidates."""
         columns = {name: column.filter(pa.array(flags)) for name, column in self.columns.items()}
         places = self.places and (self.places[0][flags], self.places[1][flags])
         return Candidates(columns, self.seen.taken(flags), self.rows[flags], self.is_counted[flags], places)
 
     def placed(self, offsets: Codes, elements: Sequence[int | None] | None) -> Candidates:
-        """With where they stand. `offsets`, `elements`: of each of them."""
+        """Return the candidates with their log positions. `offsets`, `elements`: of each candidate."""
         told = (
             np.full(len(self), _NO_ELEMENT)
             if elements is None
@@ -53,7 +53,7 @@ class Candidates:
         return replace(self, places=(offsets, told))
 
     def with_rows(self, kept: Codes) -> Candidates:
-        """With the places of rows among those that are `kept`, ascending."""
+        """Return the candidates with the indices of rows among those that are `kept`, ascending."""
         if self.places is not None:
             return self
         places = np.searchsorted(kept, self.rows)
@@ -61,7 +61,7 @@ class Candidates:
         return replace(self, rows=np.where(found & (self.rows != NO_ROW), places, NO_ROW))
 
     def packed(self) -> pa.RecordBatch:
-        """As they cross the exchange."""
+        """Return the form in which they cross the exchange."""
         columns = {**vars(self.seen), "is_counted": self.is_counted}
         if self.places is None:
             return pa.RecordBatch.from_pydict({**columns, "row": self.rows.astype(np.int32)})
@@ -74,7 +74,7 @@ def flags_in(batch: pa.RecordBatch) -> Flags:
 
 
 def kept_rows(batch: pa.RecordBatch, repeats: Flags, count: int) -> Flags:
-    """Which of so many rows are no repeats. `batch`: the candidates that came with them."""
+    """Return a mask of the rows that aren't duplicates. `batch`: candidates of the rows. `count`: number of rows."""
     rows = batch.column("row").to_numpy(zero_copy_only=False)
     kept = np.ones(count, np.bool_)
     kept[rows[repeats & (rows != NO_ROW)]] = False
@@ -83,7 +83,7 @@ def kept_rows(batch: pa.RecordBatch, repeats: Flags, count: int) -> Flags:
 
 @dataclass(frozen=True)
 class RepeatedRecords:
-    """Where repeats stand in the log."""
+    """Log positions of duplicates."""
 
     partitions: Codes
     offsets: Codes
@@ -91,7 +91,7 @@ class RepeatedRecords:
 
     @staticmethod
     def of(parts: Sequence[tuple[int, pa.RecordBatch, Flags]]) -> RepeatedRecords:
-        """`parts`: partition, candidates that were packed with places, which of them are repeats."""
+        """`parts`: partition, candidates that were packed with log positions, and a mask of the duplicates."""
         nothing = np.zeros(0, np.int64)
         found = [
             (np.full(int(repeats.sum()), partition), *(_column(batch, name)[repeats] for name in ("offset", "element")))
@@ -100,7 +100,7 @@ class RepeatedRecords:
         return RepeatedRecords(*(np.concatenate(column) for column in zip((nothing,) * 3, *found, strict=True)))
 
     def without(self, rows: pa.RecordBatch, partition: str, offset: str, element: str) -> pa.RecordBatch:
-        """Rows of records, without those that are repeats. The names are those of the columns that say where a record stands."""
+        """Return rows of records without duplicates. The names are those of the columns with the log position."""
         if not len(self.offsets) or not rows.num_rows:
             return rows
         elements = rows.column(element).fill_null(_NO_ELEMENT)
@@ -108,7 +108,7 @@ class RepeatedRecords:
         return rows.filter(pa.array(~self.hold(*(one.to_numpy(zero_copy_only=False) for one in columns))))
 
     def hold(self, partitions: Codes, offsets: Codes, elements: Codes) -> Flags:
-        """Which of these places are among them."""
+        """Return a mask of the log positions that are duplicates."""
         mine = [np.asarray(one, np.int64) for one in (partitions, offsets, elements)]
         theirs = (self.partitions, self.offsets, self.elements)
         places = [np.concatenate(pair) for pair in zip(mine, theirs, strict=True)]

@@ -1,12 +1,13 @@
-"""What a `dedupe` remembers: records in *segments*, which are sorted once and never changed. Pure.
+"""The state of a `dedupe`: records in *segments*, which are sorted once and never changed. Pure.
 
-A slice adds one segment of its own records, and what is remembered before stays as it is: so a slice costs what it brings,
-however much is remembered. Small segments are merged into larger ones, each at least twice as large as the next, so there are
-few, and a record is written again only when what came after it has become as much. Segments of different *spans* of event time,
-eight in a horizon, aren't merged: so they are forgotten as a whole, and a merge is never larger than a span.
+A slice adds one segment of its own records, and older segments stay unchanged. So the cost of a slice depends on its own records,
+however large the state is. Small segments are merged into larger ones, and each is at least twice as large as the next. So
+there are few segments, and a record is written again only after as many new records arrived. The horizon is divided into eight
+*spans* of event time. Segments of different spans aren't merged. So segments are forgotten as a whole, and a merge is never
+larger than a span.
 
-Large segments lie beside the state, in a `SegmentStore`, and the state has their names. One that was merged or forgotten stays
-there for some steps, because an older state may be taken again.
+Large segments are stored outside the state, in a `SegmentStore`, and the state contains their names. A segment that was merged or
+forgotten stays in the store for some steps, because an older state can be used again.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from strandline.processing.operators.segments import SegmentStore, Unused, unuse
 
 Flags = npt.NDArray[np.bool_]
 SPANS = 8
-"""Into so many parts a horizon is cut. What is kept too long is one part."""
+"""Number of parts of a horizon. A record is kept at most one part too long."""
 _SPANS_APART = 2 * SPANS
-"""Segments of older spans hold little, of records that came far ahead of their time; they count as one span."""
+"""Segments of older spans are small: their records were far ahead of their time. They count as one span."""
 INLINE_ROWS_MAX = 2_048
-"""Larger segments lie beside the state. All smaller ones are written with each slice: 24 bytes a row."""
+"""Maximum number of rows of a segment in the state. All of these segments are written with each slice: 24 bytes per row."""
 _INDEX = pa.schema(
     [
         ("count", pa.int64()),
@@ -42,7 +43,7 @@ _INDEX = pa.schema(
 
 @dataclass(frozen=True)
 class Seen:
-    """Records that came to a `dedupe`, or that it remembers."""
+    """Records that reached a `dedupe`, or that it keeps."""
 
     high: Codes
     low: Codes
@@ -64,7 +65,7 @@ class Seen:
         return self.taken(np.lexsort((self.event_us, self.low, self.high)))
 
     def begins(self) -> Flags:
-        """Of rows that stand in the order of their hashes: where other ones begin."""
+        """Return a mask of the rows that begin another hash. The rows must be in the order of their hashes."""
         found = np.ones(len(self), np.bool_)
         found[1:] = (self.high[1:] != self.high[:-1]) | (self.low[1:] != self.low[:-1])
         return found
@@ -74,7 +75,7 @@ class Seen:
 
     @staticmethod
     def unpacked(batch: pa.RecordBatch) -> Seen:
-        """What was packed, perhaps with more columns."""
+        """Return packed rows. The batch can have more columns."""
         return Seen(*(batch.column(name).to_numpy(zero_copy_only=False) for name in ("high", "low", "event_us")))
 
 
@@ -85,11 +86,11 @@ class Segment:
     count: int
     newest_us: int
     span: int
-    """The span of event time in which the last of them came."""
+    """Span of event time of its last record."""
     seen: Seen | None
-    """None: not read yet."""
+    """Rows of the segment. None if they aren't read yet."""
     name: str | None = None
-    """Where it lies beside the state; None: in it."""
+    """Name in the store. None if the segment is in the state."""
 
     @staticmethod
     def of(seen: Seen, span: int) -> Segment:
@@ -101,7 +102,7 @@ class Segment:
         return self.seen
 
     def rows_of(self, highs: Codes) -> Seen:
-        """Those that have one of these hashes, which ascend."""
+        """Return the rows that have one of these hashes, which ascend."""
         own = self.rows.high
         firsts = np.searchsorted(own, highs)
         is_here = own[np.minimum(firsts, len(own) - 1)] == highs
@@ -111,7 +112,7 @@ class Segment:
         return self.rows.taken(ranges(firsts, ends - firsts))
 
     def merged(self, newer: Segment, forgotten_us: int | None) -> Segment | None:
-        """One segment of both, without what is forgotten."""
+        """Return one segment of both, without forgotten records. None if it would be empty."""
         older, added = (_after(one.rows, forgotten_us) for one in (self, newer))
         places = np.searchsorted(older.high, added.high, "right")
         columns = zip(vars(older).values(), vars(added).values(), strict=True)
@@ -121,21 +122,21 @@ class Segment:
 
 @dataclass(frozen=True)
 class Remembered:
-    """All that one `dedupe` remembers, and the names of segments that the state has let go of, with the steps since then."""
+    """The state of one `dedupe`, and the names of unused segments with the number of steps since they were used."""
 
     segments: tuple[Segment, ...] = ()
-    """In the order in which they came."""
+    """Segments in the order in which they were added."""
     unused: Unused = ()
 
     def packed(self) -> list[pa.RecordBatch]:
-        """As the two batches of a state: an index, and the rows that lie in it."""
+        """Return the two batches of a state: an index, and the rows in the state."""
         rows = [(one.count, one.newest_us, one.span, one.name, None) for one in self.segments]
         index = batch_of([*rows, *((None, None, None, name, steps) for name, steps in self.unused)], _INDEX)
         return [index, Seen.joined([one.rows for one in self.segments if one.name is None]).packed()]
 
     @staticmethod
     def unpacked(index: pa.RecordBatch, inline: pa.RecordBatch) -> Remembered:
-        """What was packed. What lies beside the state isn't read yet."""
+        """Return a packed state. Segments in the store aren't read yet."""
         segments, unused, rows, first = list[Segment](), list[tuple[str, int]](), Seen.unpacked(inline), 0
         for count, newest_us, span, name, steps in zip(*(one.to_pylist() for one in index.columns), strict=True):
             if steps is not None:
@@ -147,11 +148,11 @@ class Remembered:
         return Remembered(tuple(segments), tuple(unused))
 
     def read(self, store: SegmentStore | None) -> Remembered:
-        """With the segments that lie in the store. Raises StrandlineError."""
+        """Return the state with the segments in the store. Raises StrandlineError."""
         names = [one.name for one in self.segments if one.name is not None]
         if not names:
             return self
-        assert store is not None, "the state has segments beside it"
+        assert store is not None, "the state has segments in a store"
         blobs = dict(zip(names, store.read(names), strict=True))
         read = [
             one if one.name is None else replace(one, seen=Seen.unpacked(unpack(blobs[one.name])[0]))
@@ -160,11 +161,11 @@ class Remembered:
         return replace(self, segments=tuple(read))
 
     def of_values(self, highs: Codes, forgotten_us: int | None) -> Seen:
-        """What is remembered of these values and not forgotten, in order. `highs`: their first hashes, ascending."""
+        """Return the kept records of these values that aren't forgotten, in their order. `highs`: first hashes, ascending."""
         return _after(Seen.joined([one.rows_of(highs) for one in self.segments]), forgotten_us).in_order()
 
     def with_rows(self, new: Seen, span: int, forgotten_us: int | None) -> Remembered:
-        """With these rows, which are in order and weren't there; without what is forgotten."""
+        """Return the state with these rows, which are in order and new, and without forgotten records."""
         segments = [one for one in self.segments if forgotten_us is None or one.newest_us > forgotten_us]
         new = _after(new, forgotten_us)
         if len(new):
@@ -180,7 +181,7 @@ class Remembered:
         return replace(self, segments=tuple(segments))
 
     def kept(self, before: Remembered, store: SegmentStore | None) -> Remembered:
-        """With large segments in the store, and without those there that `before` had let go of long enough ago."""
+        """Return the state with large segments in the store. Remove segments from the store that weren't used for long enough."""
         if store is None:
             return self
         segments = [
@@ -195,7 +196,7 @@ class Remembered:
 
 
 def _are_merged(older: Segment, newer: Segment, span: int) -> bool:
-    """Whether neighbours become one, in the span that it is now."""
+    """Return True if neighbouring segments are merged. `span`: current span."""
     if max(older.span, span - _SPANS_APART) != max(newer.span, span - _SPANS_APART):
         return False
     return older.count < 2 * newer.count or older.span == newer.span < span

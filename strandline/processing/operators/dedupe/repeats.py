@@ -1,17 +1,17 @@
-"""The dedupe operator: (state, rows, what is forgotten) -> (state, which rows are repeats), on columns and without Spark.
+"""The dedupe operator: (state, rows, closing) -> (state, mask of the duplicates), on columns and without Spark.
 
-Two records are *the same* when the columns of the step's `by` are equal, they are in one partition, and their event times are
-less than the horizon apart. A record is a *repeat* when one that is the same stands before it in the log. So whether it is
-follows from two records alone: from no slice, no bucket, and from no record farther away than the horizon. A record that has no
-value in one of the columns is the same as none, and doesn't come here.
+Two records are *equal* if the columns of the step's `by` are equal, they are in one partition, and their event times are less
+than the horizon apart. A record is a *duplicate* if an equal one is before it in the log. So this depends on two records only.
+It doesn't depend on slices, buckets, or records farther away in time than the horizon. A record without a value in one of the
+columns equals no other record, and isn't passed to the operator.
 
 Contracts:
-- Order. Rows of one partition come in their order in the log: by offset, then by element. Partitions may alternate.
-- State. A row for each record that may have repeats yet: a hash of partition and values, and the event time; those that are equal
-  once. They lie in segments (`remembered.py`); how they are cut into these depends on the slices, and nothing else does. A repeat
-  counts as a record, too, so it may have repeats of its own.
-- Rewind. What decides about a record with event time t is later than t less the horizon.
-- Late rows. The caller has left them out: so what is older than the watermark less the horizon can be forgotten.
+- Order. Rows of one partition are in log order: by offset, then by element. Rows of several partitions can be mixed.
+- State. One row for each record that can have duplicates later: a hash of partition and values, and the event time. Equal rows
+  occur once. The rows are in segments (`remembered.py`). Only the division into segments depends on the slices. A duplicate
+  counts as a record, so it can have duplicates too.
+- Rewind. The records that determine a record with event time t are later than t minus the horizon.
+- Late rows. The caller has left them out, so records older than the watermark minus the horizon can be forgotten.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from strandline.processing.operators.segments import SegmentStore
 from strandline.processing.pipelines.row_step import DuplicateFilter
 
 _SEEDS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
-"""Of two hashes of 63 bits. Together they tell values apart: among a thousand million that are kept at once two would have the
-same with a probability of 1 : 10**20."""
+"""Seeds of two hashes of 63 bits, which together identify values. Among a thousand million values in the state, two would collide
+with a probability of 1 : 10**20."""
 REMEMBERED_BYTES = 24
-"""What the state keeps of a record."""
+"""Size in bytes of a record in the state."""
 _FACTOR = np.uint64(0x9FB21C651E98DF25)
 _POSITIVE = np.uint64((1 << 63) - 1)
 
 
 def seen_of(dedupe: DuplicateFilter, partition: int, columns: Mapping[str, pa.Array], event_us: Codes) -> Seen:
-    """Records of one partition as a `dedupe` compares them. None of the values may be null."""
+    """Return records of one partition in the form in which a `dedupe` compares them. No value may be null."""
     found = []
     for seed in _SEEDS:
         mixed = np.full(len(event_us), partition + 1, np.uint64)
@@ -53,7 +53,7 @@ def seen_of(dedupe: DuplicateFilter, partition: int, columns: Mapping[str, pa.Ar
 
 
 class RepeatsOperator:
-    """One `dedupe`. Holds what is fixed; all that changes is passed in and out."""
+    """One `dedupe`. Contains only constants; state and rows are arguments and results."""
 
     def __init__(self, dedupe: DuplicateFilter) -> None:
         self.dedupe = dedupe
@@ -62,13 +62,15 @@ class RepeatsOperator:
     def step(
         self, state: Remembered, rows: Seen, closing: Closing, store: SegmentStore | None = None
     ) -> tuple[Remembered, Flags]:
-        """What is remembered after these rows, and which of them are repeats. `closing`: no row that is still to come is older
-        than `up_to_ms`, and none of these is older than `after_ms`. `store`: where large segments lie; None: in the state.
+        """Return the state after these rows, and a mask of the duplicates.
 
-        1. Put the rows in the order of their values, and find what the state knows of these values.
-        2. Where all times of a value are close together, all are repeats of the first one: so it is nearly everywhere.
-        3. Judge the others row by row.
-        4. Remember the rows, and forget what nothing can repeat any more.
+        1. Sort the rows by their values, and find the state's records with these values.
+        2. If all times of a value are close together, which is usual, all rows are duplicates of the first one.
+        3. Check the other rows one by one.
+        4. Add the rows to the state, and forget records that can't have duplicates any more.
+
+        `closing`: no later row is older than `up_to_ms`, and none of these rows is older than `after_ms`. `store`: store for
+        large segments. None if all are in the state.
 
         Raises StrandlineError.
         """
@@ -80,7 +82,7 @@ class RepeatsOperator:
         return after.kept(before, store), repeats
 
     def _repeats(self, remembered: Remembered, rows: Seen, forgotten_us: int | None) -> tuple[Seen, Flags]:
-        """What is to be remembered of these rows that isn't yet, in order, and which are repeats."""
+        """Return the rows that must be added to the state, in order, and a mask of the duplicates."""
         if not len(rows):
             return rows, np.zeros(0, np.bool_)
         by_value = np.lexsort((np.arange(len(rows)), rows.low, rows.high))
@@ -103,7 +105,7 @@ class RepeatsOperator:
         return _new(state, ordered), repeats
 
     def _judged(self, before: list[int], here: list[int]) -> list[bool]:
-        """Which of these rows of one value, in the order of the log, are repeats. `before`: the times that are remembered of it,
+        """Return the duplicates among these rows of one value, in log order. `before`: event times of the value in the state,
         ascending."""
         found = []
         for time_us in here:
@@ -114,13 +116,13 @@ class RepeatsOperator:
         return found
 
     def _forgotten_us(self, up_to_ms: int | None) -> int | None:
-        """What isn't later than this, no row can repeat that isn't older than `up_to_ms`."""
+        """Return the time at or before which no record can have a duplicate that isn't older than `up_to_ms`."""
         return None if up_to_ms is None else up_to_ms * 1000 - self._within_us
 
 
 @dataclass(frozen=True)
 class _Known:
-    """For each value, ascending, where the state has rows that may be of it, and their least and greatest time."""
+    """For each value, ascending, the range of rows in the state that can have it, and their earliest and latest time."""
 
     begins: Codes
     ends: Codes
@@ -129,8 +131,8 @@ class _Known:
 
     @staticmethod
     def of(state: Seen, values: Seen) -> _Known:
-        """Of two values whose first hashes are equal, which is next to never, the times are so far apart that each row is looked
-        at."""
+        """Find the values in the state. If two values have equal first hashes, which almost never happens, the times are set so
+        far apart that each row is checked."""
         begins = np.searchsorted(state.high, values.high, "left")
         ends = np.searchsorted(state.high, values.high, "right")
         never = np.iinfo(np.int64).max >> 1
@@ -144,7 +146,7 @@ class _Known:
 
 
 def _new(state: Seen, rows: Seen) -> Seen:
-    """The rows that the state doesn't have with the same time, each once, in order."""
+    """Return the rows that the state doesn't contain with the same time, each once, in order."""
     both = Seen.joined([state, rows])
     is_row = np.arange(len(both)) >= len(state)
     order = np.lexsort((is_row, both.event_us, both.low, both.high))

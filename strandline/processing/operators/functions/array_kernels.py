@@ -1,4 +1,4 @@
-"""Functions of arrays. A place counts from 1, or from the end if it is negative."""
+"""Functions of arrays. Positions count from 1, or from the end if they are negative."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _array_position(arrays: pa.Array, values: pa.Array) -> pa.Array:
 
 
 def _equal_elements(arrays: pa.Array, values: pa.Array) -> tuple[Places, pa.Array]:
-    """The row of each element, and whether it equals the row's value."""
+    """Return the row of each element, and a mask of the elements that equal the row's value."""
     _, lengths = _spans(arrays)
     rows = np.repeat(np.arange(len(arrays)), lengths)
     elements = arrays.flatten()
@@ -85,7 +85,7 @@ def _extreme(arrays: pa.Array, *, is_least: bool) -> pa.Array:
     rows = np.repeat(np.arange(len(arrays)), lengths)[places]
     order = np.lexsort((ranks_of(elements.take(pa.array(places))), rows))
     chosen = np.full(len(arrays), -1, np.int64)
-    # Of several assignments to one place the last one counts.
+    # If several elements are assigned to one index, the last one counts.
     chosen[rows[order][::-1] if is_least else rows[order]] = places[order][::-1] if is_least else places[order]
     return elements.take(pa.array(chosen, mask=chosen < 0))
 
@@ -119,13 +119,13 @@ def _split(texts: pa.Array, pattern: str) -> pa.Array:
 
 
 def _spans(arrays: pa.Array) -> tuple[Places, Places]:
-    """Where each array begins among `arrays.values`, and how many elements it has; none of a null."""
+    """Return the beginning of each array in `arrays.values`, and its number of elements; 0 for a null."""
     starts = numpy_of(arrays.offsets)[:-1].astype(np.int64)
     return starts, numpy_of(pc.list_value_length(arrays).fill_null(0)).astype(np.int64)
 
 
 def _struct(*_: pa.Array) -> pa.Array:
-    raise AssertionError("the evaluation makes structs itself: their names are in their type")
+    raise AssertionError("the evaluation builds structs itself, because their names are in their type")
 
 
 ARRAY_KERNELS: dict[str, Kernel] = {

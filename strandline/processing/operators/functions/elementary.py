@@ -1,10 +1,10 @@
-"""Powers, logarithms and angles, correctly rounded: of doubles the one that is nearest to the true value, on every machine.
+"""Powers, logarithms and angles, correctly rounded: the double that is nearest to the exact value, on every machine.
 
-The C library and numpy promise less, and choose their instructions by the processor: the last bit of `exp(x)` is another one
-where there is AVX-512. A job that goes on at another machine would then find that its results differ from those it emitted.
-So each value is computed with more digits than a double has. Where even an error of sixteen units in their last place could
-not change the nearest double, that one is the value: in 98 of 100 cases. MPFR computes the others (Ziv's strategy: "Fast
-evaluation of elementary mathematical functions with correctly rounded last bit", ACM TOMS 17, 1991).
+The C library and numpy promise less, and choose instructions by the processor: with AVX-512, the last bit of `exp(x)` differs.
+If a job then continued on another machine, its results would differ from those that it emitted. So each value is computed with
+more digits than a double has. If an error of sixteen units in the last of these digits can't change the nearest double, this
+double is the value. This is so in 98 of 100 cases. MPFR computes the other values (Ziv's strategy: "Fast evaluation of
+elementary mathematical functions with correctly rounded last bit", ACM TOMS 17, 1991).
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ from strandline.processing.operators.functions.times import Kernel
 
 _Doubles = npt.NDArray[np.float64]
 _ERROR = 16 * np.finfo(np.longdouble).eps
-"""Of the C library's functions of long doubles, relative: those of glibc err by two units of the last place at most."""
+"""Maximum relative error of the C library's functions of long doubles. Those of glibc err by at most two units in the last
+place."""
 _DOUBLE = gmpy2.ieee(64)
 
 
 def correctly_rounded(
     many: Callable[..., npt.NDArray[np.longdouble]], one: Callable[..., Any]
 ) -> Callable[..., _Doubles]:
-    """A function of arrays of doubles. `many`: of long doubles, nearly right. `one`: of single doubles, right to the last bit."""
+    """Return a function of arrays of doubles. `many`: computes long doubles, almost exactly. `one`: computes single doubles
+    exactly."""
 
     def compute(*operands: _Doubles) -> _Doubles:
         with np.errstate(all="ignore"):
             near = many(*[operand.astype(np.longdouble) for operand in operands])
             error = np.abs(near) * _ERROR
             values: _Doubles = (near - error).astype(np.float64)
-            # Infinite values have no error, and what is not a number differs from itself.
+            # Infinite values have no error, and NaN differs from itself.
             unsettled = (values != (near + error).astype(np.float64)) & np.isfinite(near)
             values = np.where(np.isfinite(near), values, near.astype(np.float64))
         for at in np.flatnonzero(unsettled).tolist():
@@ -53,12 +55,12 @@ def _kernel(many: Callable[..., npt.NDArray[np.longdouble]], one: Callable[..., 
 
 
 def _above_zero(compute: Kernel) -> Kernel:
-    """No value at zero and below."""
+    """Return null for zero and negative values."""
     return lambda x: compute(pc.if_else(pc.less_equal(x, 0.0), pa.scalar(None, pa.float64()), x))
 
 
 ELEMENTARY_KERNELS: dict[str, Kernel] = {
-    "sqrt": pc.sqrt,  # which every processor rounds correctly: IEEE 754 asks for it
+    "sqrt": pc.sqrt,  # every processor rounds it correctly, as IEEE 754 requires
     "exp": _kernel(np.exp, _DOUBLE.exp),
     "ln": _above_zero(_kernel(np.log, _DOUBLE.log)),
     "log10": _above_zero(_kernel(np.log10, _DOUBLE.log10)),

@@ -1,4 +1,4 @@
-"""What each function of the table computes: its arguments as columns, and as they were read where they must be written out."""
+"""Implementations of the functions of the table. Arguments are columns, or values if they must be constants."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def _nanvl(x: pa.Array, other: pa.Array) -> pa.Array:
 
 
 def _pmod(x: pa.Array, y: pa.Array) -> pa.Array:
-    """The rest, with the divisor added once more where it is negative."""
+    """Return the remainder, with the divisor added if it is negative."""
     if pa.types.is_floating(x.type):
         rest = numbers_of(DOUBLE_OPERATIONS[exp.Mod](x, y))
         divisor = numbers_of(y)
@@ -53,14 +53,14 @@ def _pmod(x: pa.Array, y: pa.Array) -> pa.Array:
     wide, divisor = x.cast(pa.int64()), y.cast(pa.int64())
     rest = INTEGER_OPERATIONS[exp.Mod](wide, divisor)
     below = pc.less(rest, pa.scalar(0, pa.int64()))
-    # Of two numbers below zero the sum may not fit; a negative divisor leaves the rest as it is, as the sum's own rest would be.
+    # The sum of two negative numbers can overflow. A negative divisor leaves the remainder unchanged, so it isn't added.
     safe = pc.if_else(pc.less(divisor, pa.scalar(0, pa.int64())), pa.scalar(0, pa.int64()), divisor)
     again = pc.if_else(below, pc.add(rest, safe), rest)
     return again.cast(kind)
 
 
 def _shifted(left: bool) -> Kernel:
-    """As Java: of the number of bits only as many count as number the places of the type."""
+    """Shift as Java does: only the lowest bits of the count are used, 5 or 6 by the type."""
 
     def compute(x: pa.Array, bits: pa.Array) -> pa.Array:
         values = numbers_of(x)
@@ -75,7 +75,7 @@ def _convert_unit(x: pa.Array, source: str, target: str) -> pa.Array:
     with np.errstate(all="ignore"):
         moved = numbers_of(x) + by.before
         values = moved * by.numerator / by.denominator
-        if not np.isfinite(values).all():  # the product may be too large where the quotient is not
+        if not np.isfinite(values).all():  # the product can overflow although the quotient doesn't
             values = np.where(np.isfinite(values), values, moved * (by.numerator / by.denominator))
         return array_of(values + by.after, valid_in(x))
 
@@ -88,7 +88,7 @@ def _format_number(x: pa.Array, places: int) -> pa.Array:
             return None
         number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
         if isinstance(value, float) and number != number.quantize(unit, context=EXACT_OF_DOUBLE):
-            # What is cut off decides by the exact value; what is not shows a double's shortest digits. As Java does it.
+            # The exact value decides about digits that are cut off. Otherwise, a double's shortest digits are shown, as in Java.
             return f"{value:,.{places}f}"
         return f"{number.quantize(unit, rounding=ROUND_HALF_EVEN, context=EXACT_OF_DOUBLE):,f}"
 

@@ -36,8 +36,8 @@ def sizes_of(texts: pa.Array) -> Sizes:
 def without_too_long(texts: pa.Array, sizes: Callable[[], Sizes], bound: int) -> pa.Array:
     """Return the strings, with null for each row whose result would be longer than STRING_BYTES_MAX.
 
-    Args: sizes: Returns the length in bytes of the result of each row. bound: Upper bound of these lengths. If it is within the
-        limit, no length is computed.
+    `sizes`: returns the length in bytes of the result of each row. `bound`: upper bound of these lengths. If it is within the
+    limit, no length is computed.
     """
     if bound <= STRING_BYTES_MAX:
         return texts

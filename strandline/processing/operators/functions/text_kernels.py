@@ -1,4 +1,4 @@
-"""Functions of text and regular expressions. Characters are code points."""
+"""Functions of strings and regular expressions. Characters are code points."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ESCAPES = re.compile(r"\\.", re.DOTALL)
 def _concat_ws(separator: str, *texts: pa.Array) -> pa.Array:
     first, *others = texts
     if first.null_count:
-        # Where nothing is left to join, Arrow leaves the whole row out.
+        # If no string remains to join, Arrow leaves the whole row out.
         some = reduce(pc.or_, (text.is_valid() for text in texts))
         first = pc.if_else(some, first, pa.scalar("", pa.string()))
     separator_bytes = len(separator.encode())
@@ -46,7 +46,7 @@ def _contains(texts: pa.Array, part: str) -> pa.Array:
 
 
 def _instr(texts: pa.Array, part: str) -> pa.Array:
-    """Counted in characters, from 1; 0 where it isn't."""
+    """Return the position in characters, from 1; 0 if the part doesn't occur."""
     places = pc.find_substring(texts, pattern=part)  # in bytes
     if pc.all(pc.string_is_ascii(texts)).as_py() is not False:
         return pc.add(places, pa.scalar(1, pa.int32()))
@@ -81,7 +81,7 @@ def _ends_of(lists: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _filled(texts: pa.Array, length: int, fill: str) -> tuple[pa.Array, pa.Array]:
-    """The texts cut to the length, and what each lacks to it."""
+    """Return the strings cut to the length, and the filling that each one needs."""
     lengths = pc.utf8_length(texts)
     cut = pc.utf8_slice_codeunits(texts, 0, length)
     repeated = (fill * length)[:length] if fill else ""
@@ -111,7 +111,7 @@ def _regexp_extract(texts: pa.Array, pattern: str, group: int) -> pa.Array:
 
 
 def _regexp_replace(texts: pa.Array, pattern: str, by: Replacement) -> pa.Array:
-    """Each group in the replacement counts as long as its match is."""
+    """Replace matches. For the limit of the length, a group in the replacement counts as long as the whole match."""
     groups = sum(token[1:].isdigit() for token in _ESCAPES.findall(by.text))
     new = len(by.text.encode()) - len(_ESCAPES.findall(by.text)) - groups
 

@@ -1,5 +1,5 @@
-"""Functions of times: parts, truncation, sums and differences. A time is microseconds since 1970, UTC; what does not fit is
-null."""
+"""Functions of times: parts, truncation, sums, and differences. A time is microseconds since 1970, UTC. A result that doesn't
+fit is null."""
 
 from __future__ import annotations
 
@@ -19,52 +19,52 @@ Numbers = npt.NDArray[np.int64]
 
 DAY_US = 86_400_000_000
 _MONTHS_MAX = 12 * 600_000
-"""More than lie between any two timestamps."""
+"""More months than there are between any two timestamps."""
 _TIMESTAMP = arrow_type("timestamp")
 
 
 def micros_in(times: pa.Array) -> Numbers:
-    """Microseconds since 1970; 0 where there is no time."""
+    """Return microseconds since 1970; 0 for nulls."""
     return numbers_of(times.view(pa.int64()))
 
 
 def times_of(micros: Numbers, valid: Bools) -> pa.Array:
-    """Microseconds since 1970 as timestamps, null where they are not valid."""
+    """Return microseconds since 1970 as timestamps, null where they aren't valid."""
     return array_of(micros, valid).view(_TIMESTAMP)
 
 
 def days_in(micros: Numbers) -> Numbers:
-    """Days since 1970, rounded down."""
+    """Return days since 1970, rounded down."""
     return micros // DAY_US
 
 
 def months_in(days: Numbers) -> Numbers:
-    """Months since January 1970 of days since 1970."""
+    """Return months since January 1970 for days since 1970."""
     return days.view("datetime64[D]").astype("datetime64[M]").astype(np.int64)
 
 
 def first_days(months: Numbers) -> Numbers:
-    """The first days of months since January 1970, as days since 1970."""
+    """Return the first days of months since January 1970, as days since 1970."""
     return months.view("datetime64[M]").astype("datetime64[D]").astype(np.int64)
 
 
 def weekdays(days: Numbers) -> Numbers:
-    """0 is Monday."""
+    """Return the day of the week; 0 is Monday."""
     return (days + 3) % 7
 
 
 def days_of_year(days: Numbers) -> Numbers:
-    """From 1 on."""
+    """Return the day of the year, from 1."""
     return days - first_days(months_in(days) // 12 * 12) + 1
 
 
 def _week_of_year(days: Numbers) -> Numbers:
-    """By ISO 8601: a week belongs to the year of its Thursday."""
+    """Return the week by ISO 8601: a week belongs to the year of its Thursday."""
     return (days_of_year(days - weekdays(days) + 3) - 1) // 7 + 1
 
 
 def days_of_month(days: Numbers) -> Numbers:
-    """From 1 on."""
+    """Return the day of the month, from 1."""
     return days - first_days(months_in(days)) + 1
 
 
@@ -96,7 +96,7 @@ PARTS: dict[str, Callable[[pa.Array], pa.Array]] = {
 
 
 def truncate(unit: str, times: pa.Array) -> pa.Array:
-    """The beginning of the unit in which each time lies."""
+    """Return the beginning of the unit that contains each time."""
     micros = micros_in(times)
     if unit in MONTH_UNITS:
         months, step = months_in(days_in(micros)), MONTH_UNITS[unit]
@@ -106,12 +106,12 @@ def truncate(unit: str, times: pa.Array) -> pa.Array:
         result = (days - weekdays(days)) * DAY_US
     else:
         result = micros - micros % FIXED_UNITS[unit]
-    # Of the least times the beginning does not fit: it has wrapped to the greatest.
+    # For the earliest times, the beginning doesn't fit: it has wrapped to a large positive number.
     return times_of(result, valid_in(times) & (result <= micros))
 
 
 def add(unit: str, counts: pa.Array, times: pa.Array) -> pa.Array:
-    """Each time so many units later."""
+    """Return each time plus a number of units."""
     if unit in FIXED_UNITS:
         moved = INTEGER_OPERATIONS[exp.Mul](counts, pa.repeat(pa.scalar(FIXED_UNITS[unit], pa.int64()), len(counts)))
         return INTEGER_OPERATIONS[exp.Add](moved, times.view(pa.int64())).view(_TIMESTAMP)
@@ -129,13 +129,13 @@ def add(unit: str, counts: pa.Array, times: pa.Array) -> pa.Array:
 
 
 def difference(unit: str, starts: pa.Array, ends: pa.Array) -> pa.Array:
-    """How many whole units lie between, cut off towards zero."""
+    """Return the number of complete units between the times, rounded towards zero."""
     if unit in FIXED_UNITS:
         apart = INTEGER_OPERATIONS[exp.Sub](ends.view(pa.int64()), starts.view(pa.int64()))
         return array_of(_cut_off(numbers_of(apart), FIXED_UNITS[unit]), valid_in(apart))
     start, end = micros_in(starts), micros_in(ends)
     first_day, last_day = days_in(start), days_in(end)
-    # As Java counts: whole days first, then months of them.
+    # As in Java: first whole days, then months of them.
     last_day = last_day - ((last_day > first_day) & (end % DAY_US < start % DAY_US))
     last_day = last_day + ((last_day < first_day) & (end % DAY_US > start % DAY_US))
     packed = [months_in(days) * 32 + days_of_month(days) for days in (first_day, last_day)]
@@ -150,12 +150,12 @@ def _cut_off(numbers: Numbers, unit: int) -> Numbers:
 
 
 def since_1970(unit_us: int) -> Callable[[pa.Array], pa.Array]:
-    """Whole units since 1970, rounded down."""
+    """Return a function that computes whole units since 1970, rounded down."""
     return lambda times: array_of(micros_in(times) // unit_us, valid_in(times))
 
 
 def after_1970(unit_us: int) -> Callable[[pa.Array], pa.Array]:
-    """The times that lie so many units after 1970."""
+    """Return a function that computes the time a number of units after 1970."""
 
     def compute(numbers: pa.Array) -> pa.Array:
         unit = pa.repeat(pa.scalar(unit_us, pa.int64()), len(numbers))

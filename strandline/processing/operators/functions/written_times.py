@@ -1,4 +1,4 @@
-"""Times written and read by patterns, a column at once."""
+"""Formats and parses times by patterns, a whole column in one step."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _WORDS = {
 
 
 def write(times: pa.Array, pattern: Pattern) -> pa.Array:
-    """Each time as text, in UTC; null beyond the years 1 to 9999."""
+    """Return each time as a string, in UTC; null outside of the years 1 to 9999."""
     micros = micros_in(times)
     valid = valid_in(times) & in_years(micros)
     micros = np.where(valid, micros, 0)
@@ -75,7 +75,7 @@ def _written(piece: Piece, days: Numbers, rest: Numbers) -> pa.Array:
 
 
 def read(texts: pa.Array, pattern: Pattern) -> pa.Array:
-    """The time that each text says; null where it is not so written, or there is no such time."""
+    """Return the time in each string; null if it doesn't fit the pattern, or isn't a time."""
     found = pc.extract_regex(texts, read_expression(pattern))
     valid = found.is_valid().to_numpy(zero_copy_only=False)
     values = dict.fromkeys(_PARTS, np.zeros(len(texts), np.int64))
@@ -115,7 +115,7 @@ def _read(piece: Piece, shown: pa.Array) -> Numbers:
 
 
 def _offset_seconds(shown: pa.Array) -> tuple[Numbers, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
-    """Offsets as `+02:00`, `+0200`, `+02` or `Z`, and which of them there can be."""
+    """Return the seconds of offsets such as `+02:00`, `+0200`, `+02` or `Z`, and a mask of the possible ones."""
     hours = _whole(pc.utf8_slice_codeunits(shown, 1, 3))
     minutes = _whole(pc.utf8_slice_codeunits(shown, -2, 2**31 - 1))
     minutes = np.where(_numbers(pc.utf8_length(shown)) > 3, minutes, 0)
@@ -125,7 +125,7 @@ def _offset_seconds(shown: pa.Array) -> tuple[Numbers, np.ndarray[tuple[int, ...
 
 
 def _whole(digits: pa.Array) -> Numbers:
-    """Numbers of a few digits; 0 for any other text."""
+    """Return numbers of a few digits; 0 for any other string."""
     is_number = pc.match_substring_regex(digits, pattern=r"\A[0-9]{1,6}\z").fill_null(False)
     return _numbers(pc.if_else(is_number, digits, pa.scalar("0", pa.string())).cast(pa.int64()))
 

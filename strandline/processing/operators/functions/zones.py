@@ -1,7 +1,7 @@
-"""Times of zones. The rules are those that the days of windows go by (`core.times.time_zones`), by Python's `zoneinfo`: Arrow's
-own kernels do not know the rules for times after 2037.
+"""Local times of zones. The rules are those of windows of days (`core.times.time_zones`), from Python's `zoneinfo`: Arrow's own
+kernels don't know the rules for times after 2037.
 
-An offset is asked for once for each hour that occurs, and within an hour in which it changes the moment is searched for.
+An offset is queried once for each hour that occurs. In an hour in which it changes, the time of the change is searched.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ _HOUR_S = 3_600
 _EPOCH, _UTC_EPOCH = datetime(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)  # noqa: DTZ001
 FIRST_US = (datetime(1, 1, 1, tzinfo=UTC) - _UTC_EPOCH) // timedelta(microseconds=1)
 LAST_US = (datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC) - _UTC_EPOCH) // timedelta(microseconds=1)
-"""The first and the last microsecond of the years 1 to 9999."""
+"""First and last microsecond of the years 1 to 9999."""
 _MARGIN_S = 2 * 86_400
 _FIRST_S, _LAST_S = FIRST_US // 1_000_000 + _MARGIN_S, LAST_US // 1_000_000 - _MARGIN_S
-"""Between these a zone's clock shows one of these years, too. No zone changes beyond them."""
+"""Between these times, the local time of every zone is in these years too. No zone changes outside of them."""
 _OffsetAt = Callable[[int], int]
-"""(seconds since 1970) -> the offset there, in seconds."""
+"""(seconds since 1970) -> offset at that time, in seconds."""
 
 
 class _Offsets:
-    """The offsets of one zone: at moments, or at what its clocks show."""
+    """The offsets of one zone, by UTC times or by local times."""
 
     def __init__(self, offset_at: _OffsetAt) -> None:
         self._offset_at = lru_cache(maxsize=100_000)(offset_at)
 
     def of(self, micros: Numbers) -> Numbers:
-        """The offset in microseconds, for each of these times of the years 1 to 9999."""
+        """Return the offset in microseconds for each of these times, which must be in the years 1 to 9999."""
         seconds = micros // 1_000_000
         hours, places = np.unique(seconds // _HOUR_S, return_inverse=True)
         first = np.array([self._offset_at(hour * _HOUR_S) for hour in hours.tolist()], np.int64)
@@ -49,7 +49,7 @@ class _Offsets:
         return result * 1_000_000
 
     def _change(self, start_s: int, offset_after: int) -> int:
-        """The first second of the hour from which on the offset is that at its end."""
+        """Return the first second of the hour from which the offset is that at its end."""
         low, high = start_s, start_s + _HOUR_S - 1
         while low < high:
             middle = (low + high) // 2
@@ -83,17 +83,18 @@ def _inside(second: int) -> int:
 
 def _seconds(moment: datetime) -> int:
     offset = moment.utcoffset()
-    assert offset is not None, "it has a zone"
+    assert offset is not None, "the time has a zone"
     return offset // timedelta(seconds=1)
 
 
 def from_utc(times: pa.Array, zone: str) -> pa.Array:
-    """What clocks in the zone show at each time, as if it were UTC."""
+    """Return the local time in the zone for each time, as if it were UTC."""
     return _moved(times, _at_moments(zone), 1)
 
 
 def to_utc(clocks: pa.Array, zone: str) -> pa.Array:
-    """When clocks in the zone show this. Twice is the first time; what is skipped counts by the offset from before."""
+    """Return the UTC time of local times in the zone. A local time that occurs twice is the first one. A local time that clocks
+    skip has the offset from before."""
     return _moved(clocks, _at_clocks(zone), -1)
 
 
@@ -105,7 +106,7 @@ def _moved(times: pa.Array, offsets: _Offsets, sign: int) -> pa.Array:
 
 
 def in_years(micros: Numbers) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Which times lie in the years 1 to 9999."""
+    """Return a mask of the times in the years 1 to 9999."""
     return (micros >= FIRST_US) & (micros <= LAST_US)
 
 

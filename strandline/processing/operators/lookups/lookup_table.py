@@ -1,4 +1,4 @@
-"""One version of a lookup's rows, and the hash join by which records find them. Pure, and by columns."""
+"""One version of a lookup's rows, and the hash join of records with them. Pure, and by columns."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from strandline.processing.operators.keys import without_times
 Places = npt.NDArray[np.int64]
 
 _NONE = -1
-"""In place of a row's number: there is none."""
+"""Replaces the index of a row: there is no row."""
 
 
 class LookupTable:
-    """The rows of one version. Holds nothing that changes, but what it has made to find rows more quickly."""
+    """The rows of one version. Immutable, except for indices that make searches faster."""
 
     def __init__(self, name: str, version: int, rows: pa.RecordBatch, key: Sequence[str]) -> None:
-        """`key`: the columns by which a row is found; no two rows have the same key, and none lacks it."""
+        """`key`: columns of the key. Keys must be unique and without nulls."""
         self.name = name
         self.version = version
         self.rows = rows
         self._parts = [_KeyPart(_comparable(rows.column(one))) for one in key]
         codes = [part.places_of(part.values) for part in self._parts]
         self._steps: list[Places] = []
-        """Behind each part but the first: the combinations of it with those before that rows have, ascending."""
+        """For each part except the first: existing combinations of it with the parts before it, ascending."""
         whole = codes[0]
         for part, more in zip(self._parts[1:], codes[1:], strict=True):
             whole, found = whole * len(part) + more, None
@@ -43,18 +43,18 @@ class LookupTable:
 
     @property
     def bytes_held(self) -> int:
-        """What it takes of memory, about: the rows, and as much again to find them."""
+        """Approximate memory in bytes: the rows, and the same size again for the search."""
         return 2 * int(self.rows.nbytes)
 
     def as_version(self, version: int) -> LookupTable:
-        """The same rows as a version of this number."""
+        """Return the same rows as a version with this number."""
         found = copy(self)
         found.version = version
         return found
 
     def find(self, columns: Sequence[pa.Array]) -> pa.Array:
-        """The number of the row for each record, null where there is none. `columns`: of the records, the values of the key, in
-        the order of the key. A null is no key."""
+        """Return the index of the row for each record, null if there is none. `columns`: values of the key in the records, in
+        the order of the key. A null matches no key."""
         whole = self._parts[0].places_of(columns[0])
         for part, column, found in zip(self._parts[1:], columns[1:], self._steps, strict=True):
             more = part.places_of(column)
@@ -67,7 +67,7 @@ class LookupTable:
         return pa.array(rows, mask=whole < 0)
 
     def column(self, name: str, kind: pa.DataType) -> pa.Array:
-        """One column of the rows; null where this version does not declare it."""
+        """Return one column of the rows; null if this version doesn't declare it."""
         at = self.rows.schema.get_field_index(name)
         return pa.nulls(self.rows.num_rows, kind) if at < 0 else self.rows.column(at)
 
@@ -87,10 +87,10 @@ class _KeyPart:
         return {value: number for number, value in enumerate(self.distinct.to_pylist())}
 
     def places_of(self, column: pa.Array) -> Places:
-        """For each value its number among the distinct ones, below 0 where it is none of them.
+        """Return the number of each value among the distinct values; negative if it isn't one of them.
 
-        Arrow makes its hash table anew at each call. So where there are more values to be found than records that look for them,
-        each distinct value of the records is looked for in a table that stays.
+        Arrow builds its hash table at each call. So if there are more distinct values in the lookup than records, each distinct
+        value of the records is searched in a permanent table.
         """
         column = _comparable(column)
         if len(self.distinct) <= len(column):
@@ -106,5 +106,5 @@ class _KeyPart:
 
 
 def _comparable(column: pa.Array) -> pa.Array:
-    """Whole numbers of 32 and of 64 bits are compared as those of 64, and so are times."""
+    """Compare integers of 32 and of 64 bits, and times, as integers of 64 bits."""
     return column.cast(pa.int64()) if pa.types.is_int32(column.type) else without_times(column)
