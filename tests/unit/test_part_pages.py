@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -13,15 +15,19 @@ import pytest
 from scripts import part_pages
 from scripts.part_pages import MODULES, ROOT, SORTS, PartPage, aggregate_page, with_site_links
 from strandline.core.document_model import DocumentModel
+from strandline.core.documents import read_documents
 from strandline.core.streams.entrances import HttpSpec, MqttSpec, PollSpec, TcpSpec, UdpSpec
 from strandline.core.streams.format_registry import built_in_form
+from strandline.core.streams.stream import StreamSpec
 from strandline.processing.aggregates.registry import BUILT_IN
 from strandline.processing.pipelines.functions.installed import package_of
 from strandline.processing.pipelines.kind_registry import part_of
 from strandline.results.sinks.registry import form_of
 from tests.support.installed_package import install
 from tests.support.plugins import forget_toys, install_toys
+from tests.unit import test_http_answers
 from tests.unit.test_command_line import Say, say
+from tests.unit.test_http_answers import ToldStreams, ToldWriter, answer
 
 __all__ = ["say"]
 
@@ -105,6 +111,25 @@ def run_example(text: str, say: Say, folder: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(folder)
     said = say("pipeline", "test", *arguments)
     assert said.code == 0, said.out + said.err
+
+
+def test_the_request_of_the_page_of_the_http_gateway_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway answers what the page shows, and records the query."""
+    monkeypatch.setattr(test_http_answers, "RECORD_BYTES_MAX", 1_000)
+    text = (ROOT / "strandline/ingest/http/page.md").read_text()
+    document, command, shown = (text.partition(f"```{one}\n")[2].partition("```")[0] for one in ("yaml", "sh", "json"))
+    stream = StreamSpec.parse(read_documents(document, "page")[0])
+    words = shlex.split(command)
+    headers = dict(re.findall(r"^([\w-]+): (.*)$", "\n".join(words), re.MULTILINE))
+    url = words[-1].partition(":8081")[2]
+    writer = ToldWriter()
+    found, _ = answer(
+        writer, ToldStreams(stream), words[words.index("-d") + 1].encode(), url=url.encode(),
+        **{name.lower().replace("-", "_"): value for name, value in headers.items()},
+    )  # fmt: skip
+    assert (found.status, json.loads(found.body)) == (200, json.loads(shown))
+    ((_, about),) = writer.appended
+    assert about["headers"] == (("strandline-query", b"?room=attic"),)
 
 
 @pytest.mark.parametrize("page", [one for one in PAGES if one.name != "mqtt"], ids=lambda page: page.uri)
