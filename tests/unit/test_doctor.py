@@ -95,7 +95,7 @@ def test_what_a_check_raises_is_its_finding_and_a_fault_of_the_check_hides_no_ot
         raise ZeroDivisionError("x")
 
     found = examine({"a": refuses, "b": is_wrong_itself, "c": lambda: [ok("c", "fine")]}, 5, Settings())
-    assert found[0] == Finding("a", State.WRONG, "it is broken", "mend it")
+    assert found[0] == Finding("a", State.WRONG, "it is broken", "repair it")
     assert found[1].state is State.WRONG and "ZeroDivisionError" in found[1].sentence
     assert found[2].state is State.OK
 
