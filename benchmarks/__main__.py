@@ -1,8 +1,8 @@
-"""`python -m benchmarks`: works W1 and W2 side by side with plain Spark, Hazelcast Jet and Flink, and the latency from
-HTTP answer to result.
+"""`python -m benchmarks`: compare works W1 and W2 with plain Spark, Hazelcast Jet, and Flink, and measure the latency from the
+HTTP response to the result.
 
-Starts servers of its own in a temporary directory, prints tables and writes them to benchmarks/RESULTS.md; with `--quick`
-a small run whose figures mean little, and which writes only where `--output` says.
+Starts its own servers in a temporary directory, prints tables, and writes them to benchmarks/RESULTS.md. With `--quick`, a
+small run whose figures mean little. It writes only to the file of `--output`.
 """
 
 from __future__ import annotations
@@ -25,39 +25,35 @@ from strandline.core.errors import StrandlineError
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="a small run, which shows that all works and gives right results"
+        "--quick", action="store_true", help="a small run to check that everything works with correct results"
     )
     parser.add_argument(
-        "--repetitions", type=int, help="how often each side runs, in a new process each time (default 3)"
+        "--repetitions", type=int, help="number of runs of each side, each in a new process (default 3)"
     )
     parser.add_argument(
         "--side",
         action="append",
         choices=SIDES,
-        help="measure only this side, and no latency; may be given several times",
+        help="measure only this side, and no latency; can be repeated",
+    )
+    parser.add_argument("--work", action="append", choices=WORKS, help="measure only this work; can be repeated")
+    parser.add_argument("--records", type=int, help="number of records of a run; the first third is its cold part")
+    parser.add_argument(
+        "--devices", type=int, default=DEVICES, help=f"number of keys (default {DEVICES}; others only for W1)"
     )
     parser.add_argument(
-        "--work", action="append", choices=WORKS, help="measure only this work; may be given several times"
-    )
-    parser.add_argument(
-        "--records", type=int, help="how many records a run has; the first third of them is its cold part"
-    )
-    parser.add_argument(
-        "--devices", type=int, default=DEVICES, help=f"so many keys (default {DEVICES}; others: only W1)"
-    )
-    parser.add_argument(
-        "--bad-percent", type=float, default=0.0, help="so many of 100 records are no JSON (only Strandline)"
+        "--bad-percent", type=float, default=0.0, help="percentage of records that are no JSON (only Strandline)"
     )
     parser.add_argument(
         "--output",
         type=Path,
-        help=f"the file for the tables (default {RESULTS.name}; none where only a part of all is measured)",
+        help=f"the file for the tables (default {RESULTS.name}; none if only a part is measured)",
     )
     options = parser.parse_args()
     if options.devices != DEVICES and options.work != ["W1"]:
         parser.error("--devices: only with --work W1")
     if options.bad_percent and options.side != [STRANDLINE]:
-        parser.error("--bad-percent: only with --side strandline; the others have nothing to do with a bad record")
+        parser.error("--bad-percent: only with --side strandline; the others don't process bad records")
     records, seconds, warm_up_s = (120_000, 10, 10) if options.quick else (6_000_000, 60, 30)
     records = options.records or records
     plan = Plan(
@@ -90,8 +86,10 @@ def main() -> None:
 
 
 def _measure(plan: Plan, live_s: tuple[int, int] | None, console: Console) -> tuple[Throughput, Latency | None]:
-    """Measure throughput, then latency, each on a stack of its own. `live_s`: how long to warm up, and how long to measure
-    latency; None: don't measure it."""
+    """Measure throughput, then latency, each with a new stack.
+
+    Args: `live_s`: Seconds of warm-up and of the latency measurement. None: no latency measurement.
+    """
     with tempfile.TemporaryDirectory(prefix="strandline-bench-") as directory:
         stack = new_stack(Path(directory) / "throughput", console)
         try:

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.audit`: how long the audit of work W1 takes, both stages' results in Elasticsearch.
+"""`python -m benchmarks.audit`: duration of the audit of work W1, with the results of both stages in Elasticsearch.
 
-Starts servers of its own, fills the log, runs the job until it is drained, and audits it with the process that
-`strandline audit` starts. Fails unless the audit is clean. Writes the `audit` part of RESULTS.md.
+Starts its own servers, fills the log, runs the job until it is drained, and audits it with the process of `strandline audit`.
+Fails if the audit finds differences. Writes the `audit` part of RESULTS.md.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ JOB = "w1-audited"
 
 @dataclass(frozen=True)
 class Measured:
-    """What one audit took."""
+    """Measurements of one audit."""
 
     records: int
     documents: int
     seconds: float
-    """From the start of its process to its report."""
+    """Time from the start of its process to its report."""
     cpu_s: float
     peak_mb: float
-    """The most memory that it and its processes had together; pages that they share count once."""
+    """Maximum total memory of its processes; shared pages count once."""
 
 
 def measure(directory: Path, records: int, console: Console) -> list[Measured]:
-    """Audit a job of W1 three times. Raises RuntimeError when an audit is not clean."""
+    """Audit a job of W1 three times. Raises RuntimeError if an audit finds differences."""
     stack = new_stack(directory / "stack", console)
     try:
         bootstrap, url = stack.start_kafka(), stack.start_elasticsearch()
@@ -116,7 +116,7 @@ def _watch_memory(process: subprocess.Popen[str], peaks: list[float]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.audit", description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--output", type=Path, default=RESULTS, help="where the table goes")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="file for the table")
     options = parser.parse_args()
     console = Console(soft_wrap=True)
     with tempfile.TemporaryDirectory(prefix="strandline-bench-") as directory:
@@ -142,9 +142,9 @@ def main() -> None:
 
 {machine_text()}
 
-Work W1 with both stages in Elasticsearch, drained, then audited: every window computed anew from the log, every document
-read back and compared. Seconds count from the start of the audit's process; peak MB is the memory of
-its processes together. Each was clean.
+Work W1 with both stages in Elasticsearch, drained, then audited: every window was recomputed from the log, and every document was
+read back and compared. Seconds count from the start of the audit's process. Peak MB is the memory of
+its processes together. No audit found differences.
 
 {markdown(rows)}
 """

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.cold_start`: what a cold start of Spark takes, without and with the class archive, by turns.
+"""`python -m benchmarks.cold_start`: cost of a cold start of Spark, alternately without and with the class archive.
 
-Each time a new process starts Spark as a runner does and runs the warm-up query, with few rows: classes, plans and generated
-code, and next to nothing else. Writes the `cold-start` part of RESULTS.md.
+Each time, a new process starts Spark as a runner does, and runs the warm-up query with few rows. So it loads classes, plans,
+and generates code, with almost no other work. Writes the `cold-start` part of RESULTS.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from strandline.processing.spark.warm_up import warm_up
 
 WITHOUT, WITH = "without the archive", "with it"
 _NO_KAFKA = "127.0.0.1:1"
-"""The query reads no topic."""
+"""Address without a Kafka, because the query reads no topic."""
 
 
 def measure_here(with_archive: bool) -> None:
@@ -43,7 +43,7 @@ def measure_here(with_archive: bool) -> None:
 
 
 def measure(times: int) -> dict[str, list[dict[str, float]]]:
-    """So many starts of each kind, by turns."""
+    """Return the measurements of `times` starts of each kind, alternately."""
     found: dict[str, list[dict[str, float]]] = {WITHOUT: [], WITH: []}
     for _ in range(times):
         for kind, argument in ((WITHOUT, "without"), (WITH, "with")):
@@ -54,8 +54,8 @@ def measure(times: int) -> dict[str, list[dict[str, float]]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Start Spark again and again, without and with the class archive.")
-    parser.add_argument("--times", type=int, default=5, help="starts of each kind (default %(default)s)")
+    parser = argparse.ArgumentParser(description="Start Spark repeatedly, without and with the class archive.")
+    parser.add_argument("--times", type=int, default=5, help="number of starts of each kind (default %(default)s)")
     parser.add_argument("--here", choices=["without", "with"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
@@ -87,9 +87,9 @@ def main() -> int:
 
 {machine_text()}
 
-From nothing to a Spark session that has run a small query with two stages of windows, as a runner's first batches are: a new
-process each time. The archive has {archive.stat().st_size / 1e6:.0f} MB; to compare its sum took {check_s:.1f} s, which is in
-the figure.
+Time until a new Spark session has run a small query with two stages of windows, like the first batches of a runner. Each
+start is a new process. The archive has {archive.stat().st_size / 1e6:.0f} MB; its checksum took {check_s:.1f} s, which is
+included.
 
 {markdown(rows)}
 """

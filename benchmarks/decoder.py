@@ -1,8 +1,8 @@
 """CPU-seconds to decode a million records, single-threaded: `python -m benchmarks.decoder`.
 
-The records are those of work W1, variations on them that leave the decoder's fastest way, records of ten fields, and those of
-W1 in each format (`--formats`: only these). All figures of formats are for a row: a record of ten rows is compared with ten flat
-records, and its own cost is printed beside it.
+The records are those of work W1, and variations of them that the fastest path of the decoder can't process. Others have ten
+fields, or are those of W1 in each format (`--formats`: only these). All figures of formats are per row: a record of ten rows is
+compared with ten flat records, and its total cost is also printed.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ WIDE_FIELDS = [
 
 
 def cpu_s_per_million(lines: Lines, fields: list[RecordField]) -> float:
-    """The best of several rounds: what the machine does when nothing else runs."""
+    """Return the best of several rounds, which is the result without other load on the machine."""
     decoder = Decoder(fields, EventTimeSource("ts"), [field.name for field in fields if field.name != "ts"])
     log_times_ms = [START_MS + number * 5 for number in range(len(lines))]
     best_s = float("inf")
@@ -120,7 +120,7 @@ def packed(pack: Callable[[dict[str, Any]], bytes]) -> Lines:
 
 
 def format_works() -> dict[str, tuple[dict[str, Any], Lines, list[bytes | None]]]:
-    """The documents of streams, records, and their sources."""
+    """Return stream documents, records, and their sources."""
     text = msgspec.json.encode
     w1 = {"device": "string", "ts": "timestamp", "temp": {"type": "double", "min": -90}}
     deep = {**w1, "device": {"type": "string", "from": "$.meta.id"}, "temp": {"type": "double", "from": "$.data.temp"}}
@@ -173,7 +173,7 @@ def format_works() -> dict[str, tuple[dict[str, Any], Lines, list[bytes | None]]
 
 
 def shape_works(w1: dict[str, Any]) -> dict[str, tuple[dict[str, Any], Lines, list[bytes | None]]]:
-    """Records of ten rows in each shape, and fields whose values have a form of their own."""
+    """Return records of ten rows in each shape, and fields whose values have a special form."""
     text = msgspec.json.encode
     tens = [[reading(at) for at in range(first, first + 10)] for first in range(0, RECORDS, 10)]
     value = {"ts": w1["ts"], "temp": w1["temp"]}
@@ -236,7 +236,7 @@ def shape_works(w1: dict[str, Any]) -> dict[str, tuple[dict[str, Any], Lines, li
 
 
 def sparkplug_work() -> tuple[dict[str, Any], Lines, list[bytes | None]]:
-    """A birth, and data by aliases."""
+    """Return a birth message, and data messages with aliases."""
     schema = {
         "device": {"type": "string", "from": "$.metric"},
         "ts": {"type": "timestamp", "from": "$.time"},
@@ -295,7 +295,7 @@ def change_event(one: dict[str, Any]) -> bytes:
 
 
 class FormatWork:
-    """The records of one format, ready to be decoded again and again."""
+    """Records of one format, ready to be decoded repeatedly."""
 
     def __init__(self, document: dict[str, Any], lines: Lines, sources: list[bytes | None]) -> None:
         self._reader = RowReader(config := record_format(StreamSpec.from_document({"stream": "s", **document})))
@@ -303,7 +303,7 @@ class FormatWork:
         self._lines, self._sources = lines, sources
         self._log_times_ms = [START_MS + number * 5 for number in range(len(lines))]
         self.best_s = float("inf")
-        """For a row."""
+        """Best CPU-seconds per row."""
         self.rows_a_record = 0.0
 
     def play(self) -> None:
@@ -316,7 +316,7 @@ class FormatWork:
 
 
 def print_formats() -> None:
-    """All formats by turns, so that whatever else the machine does falls on all of them."""
+    """Measure all formats alternately, so that other load on the machine affects all of them."""
     formats = {name: FormatWork(*work) for name, work in format_works().items()}
     for _ in range(ROUNDS):
         for work in formats.values():

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.example`: how long the slices of the example take, what CPU time each costs, and how old records are when
-their slice is committed.
+"""`python -m benchmarks.example`: duration and CPU time of the slices of the example, and the age of records when their slice
+is committed.
 
-Starts `strandline example` in a temporary directory, with all its servers on this machine, lets it run, and reads its ledger
-afterwards. What the first seconds after the start brought is left out.
+Starts `strandline example` in a temporary directory, with all its servers on this machine, and reads its ledger afterwards. The
+first seconds after the start are left out.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from strandline.services.processes.pids import PidFile
 
 JOB = "turbine-health"
 SLICE_S_MAX, AGE_S_MAX = 1.0, 2.0
-"""The goals: each slice is done in less, and no record is older when its slice is committed."""
+"""Limits of the duration of a slice, and of the age of its oldest record at the commit."""
 _LOOK_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
 class Look:
-    """The CPU time that the runner had used at one moment."""
+    """CPU time of the runner up to one moment."""
 
     at_ms: int
     cpu_s: dict[str, float]
-    """By what its processes are: `driver`, `jvm`, `python`."""
+    """CPU-seconds by role of the process: `driver`, `jvm`, `python`."""
 
 
 @dataclass(frozen=True)
 class Slices:
-    """What was measured, a value for each slice."""
+    """Measurements, with a value for each slice."""
 
     seconds: list[float]
-    """From its plan to its commit."""
+    """Seconds from the plan to the commit."""
     ages_s: list[float]
-    """Of its oldest record at its commit: since the newest record of the slice before, or a little less."""
+    """Age of the oldest record at the commit, since the newest record of the slice before, or a little less."""
     records: int
 
     def sentence(self) -> str:
@@ -66,7 +66,8 @@ def _spread(values: list[float], goal_s: float) -> str:
 
 
 def measure(slices: list[SliceRow], checkpoints: list[CheckpointRow], left_out_s: float) -> Slices:
-    """Both in order. Slices that were planned in the first `left_out_s` seconds after the first one are left out."""
+    """Evaluate the slices and checkpoints, which must be in order. Slices that were planned in the first `left_out_s` seconds
+    after the first one are left out."""
     planned_ms = {row.number: row.planned_ms for row in slices}
     from_ms = slices[0].planned_ms + left_out_s * 1000
     pairs = [(a, b) for a, b in pairwise(checkpoints) if b.records and planned_ms[b.slice] >= from_ms]
@@ -78,13 +79,13 @@ def measure(slices: list[SliceRow], checkpoints: list[CheckpointRow], left_out_s
 
 
 def cpu_sentence(looks: list[Look], checkpoints: list[CheckpointRow], from_ms: int) -> str:
-    """What a slice costs, from the first look at or after `from_ms` to the last one before the last checkpoint: after it the
-    runner ends. Slices without records count, too. Raises ValueError when nothing was measured."""
+    """Return the cost of a slice, from the first sample at or after `from_ms` to the last one before the last checkpoint,
+    because the runner ends after it. Slices without records count, too. Raises ValueError if nothing was measured."""
     used = [look for look in looks if from_ms <= look.at_ms <= checkpoints[-1].committed_ms]
     slices = sum(used[0].at_ms < row.committed_ms <= used[-1].at_ms for row in checkpoints) if used else 0
     if not slices:
         raise ValueError(
-            f"no slice was committed between two of {len(used)} looks at the runner; let the example run longer"
+            f"no slice was committed between two of {len(used)} samples of the runner; run the example for longer"
         )
     each_ms = {role: (used[-1].cpu_s[role] - used[0].cpu_s[role]) * 1000 / slices for role in used[0].cpu_s}
     parts = " / ".join(f"{role} {cost_ms:.0f}" for role, cost_ms in each_ms.items())
@@ -92,22 +93,22 @@ def cpu_sentence(looks: list[Look], checkpoints: list[CheckpointRow], from_ms: i
 
 
 def _watch_runner(example: subprocess.Popen[bytes], directory: Path) -> list[Look]:
-    """Until the example ends."""
+    """Sample the runner until the example ends."""
     looks = []
     while example.poll() is None:
         time.sleep(_LOOK_EVERY_S)
         pid = PidFile(directory).all().get(f"runner-{JOB}")
         if pid is not None:
             cpu_s = cpu_by_role(pid)
-            if any(cpu_s.values()):  # it has not just ended
+            if any(cpu_s.values()):  # the process has not just ended
                 looks.append(Look(time.time_ns() // 1_000_000, cpu_s))
     return looks
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.example", description="Measure the example's slices.")
-    parser.add_argument("--seconds", type=int, default=120, help="how long the example runs (default %(default)s)")
-    parser.add_argument("--left-out", type=int, default=30, help="so many seconds from the first slice on don't count")
+    parser.add_argument("--seconds", type=int, default=120, help="seconds that the example runs (default %(default)s)")
+    parser.add_argument("--left-out", type=int, default=30, help="seconds after the first slice that don't count")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="strandline-bench-") as directory:
         program = Path(sys.executable).with_name("strandline")
@@ -118,7 +119,7 @@ def main() -> None:
             raise SystemExit(f"the example failed, with exit code {example.returncode}")
         with closing(Ledger.open(f"sqlite:///{directory}/ledger.sqlite")) as ledger:
             last = ledger.last_slice(JOB)
-            assert last is not None, "the example made no slice"
+            assert last is not None, "the example committed no slice"
             checkpoints = ledger.checkpoints(JOB, last.number)[::-1]
             slices = ledger.slices(JOB, 1, last.number)
             print(measure(slices, checkpoints, options.left_out).sentence())

@@ -1,7 +1,7 @@
-"""What reading the log costs, by both readers: `python -m benchmarks.fetch`.
+"""Cost of reading the log, with both readers: `python -m benchmarks.fetch`.
 
-Each reader gives values, log times and offsets as columns, from a Kafka that the run starts. CPU time is that of this process
-alone, all threads; the readers take turns, and each figure is the median of its rounds.
+Each reader returns values, log times, and offsets as columns, from a Kafka that the run starts. CPU time is that of this
+process alone, with all threads. The readers take turns, and each figure is the median of its rounds.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Cost:
 
 
 def record(number: int) -> bytes:
-    """As in work W1, and as long as RECORD_BYTES."""
+    """Return a record like those of work W1, of RECORD_BYTES bytes."""
     head = f'{{"device":"device-{number % 1000:04d}","ts":{1_700_000_000_000 + number * 5},"temp":{number % 8000 / 100}'
     return f'{head},"n":"{"x" * (RECORD_BYTES - len(head) - 8)}"}}'.encode()
 

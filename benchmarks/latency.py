@@ -1,9 +1,9 @@
-"""How long after the HTTP answer a result can be found: the whole platform under a steady feed.
+"""Time from the HTTP response to a visible result: the whole platform under a steady feed.
 
-A window of one second is *closable* once a record with an event time at or after its end plus the delay is in the log.
-Its latency is the time from the HTTP answer to the first request that holds such a record until all of its documents, one
-for each device, are visible: to `_search`, with the index's default refresh interval of 1 s, and to a GET by id, which
-Elasticsearch answers from what is written and not yet refreshed.
+A window of one second is *closable* when a record with an event time at or after its end plus the delay is in the log. Its
+latency starts at the HTTP response to the first request with such a record. It ends when all documents of the window are
+visible: to `_search`, with the index's default refresh interval of 1 s, and to a GET by id. There is one document for each
+device. Elasticsearch also returns unrefreshed documents by id.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEVICES = 20
 RECORDS_A_SECOND = 2_000
 REQUESTS_A_SECOND = 20
 DELAY_MS = 200
-"""Requests are on their way at the same time, so records reach the log a little out of order."""
+"""Delay of the watermark. Requests run in parallel, so records reach the log slightly out of order."""
 WINDOW_MS = 1_000
 _POLL_S = 0.02
 _DEADLINE_S = 120.0
@@ -51,32 +51,32 @@ steps:
 
 @dataclass(frozen=True)
 class Latency:
-    """Seconds from answer to result, a value for each window."""
+    """Seconds from the response to the result, with a value for each window."""
 
     searchable_s: list[float]
     readable_s: list[float]
-    """By id."""
+    """Seconds until a GET by id returns all documents."""
     answer_s: list[float]
-    """How long each HTTP request took."""
+    """Duration of each HTTP request."""
     records: int
     late: int
-    """Of them, records that came behind the watermark, and are dead letters."""
+    """Records behind the watermark, which are dead letters."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One request that was answered."""
+    """Response to one request."""
 
     latest_event_ms: int
     took_s: float
     at_s: float
-    """On the monotonic clock."""
+    """Time on the monotonic clock."""
 
 
 def measure_latency(stack: Stack, warm_up_s: int, seconds: int, console: Console) -> Latency:
     """Feed the platform for `warm_up_s` and then for `seconds`, of which every window counts.
 
-    Raises RuntimeError when the results don't account for every record, or don't come.
+    Raises RuntimeError if the results don't account for every record, or don't arrive.
     """
     stack.start_kafka()
     stack.start_elasticsearch()
@@ -86,13 +86,13 @@ def measure_latency(stack: Stack, warm_up_s: int, seconds: int, console: Console
     control = ControlClient(stack.addresses.api_url)
     control.apply(DOCUMENTS.encode(), "latency.yaml")
     control.wait_for_job(JOB, lambda job: job["state"] == "running", "running", _DEADLINE_S)
-    console.print(f"the platform is up; {RECORDS_A_SECOND:,} records/s for {warm_up_s} + {seconds} s")
+    console.print(f"the platform runs; {RECORDS_A_SECOND:,} records/s for {warm_up_s} + {seconds} s")
     first_ms = (int(time.time() * 1000) // WINDOW_MS + 1) * WINDOW_MS
     counted_ms = first_ms + warm_up_s * 1000
     ends_ms = [counted_ms + (number + 1) * WINDOW_MS for number in range(seconds)]
     watch = _Watch(stack.addresses.elasticsearch_url, ends_ms)
     watch.start()
-    # A second more than the windows need, so that the last of them is closable too.
+    # One second more than the windows need, so that the last one also becomes closable.
     answers = _feed(stack.addresses.ingest_url, first_ms, warm_up_s + seconds + 2)
     try:
         watch.wait(_DEADLINE_S)
@@ -119,7 +119,7 @@ def percentile(values: Iterable[float], percent: float) -> float:
 
 
 def _feed(ingest_url: str, first_ms: int, seconds: int) -> list[Answer]:
-    """Send each request at the end of the span of event time that its records fill; several may be on their way."""
+    """Send each request at the end of the span of event time of its records. Several requests can run in parallel."""
     span_ms = 1000 // REQUESTS_A_SECOND
     requests = [_request(first_ms + number * span_ms, span_ms) for number in range(seconds * REQUESTS_A_SECOND)]
     with httpx.Client(base_url=ingest_url, timeout=30, trust_env=False) as client, ThreadPoolExecutor(8) as pool:
@@ -130,19 +130,19 @@ def _feed(ingest_url: str, first_ms: int, seconds: int) -> list[Answer]:
                 f"/v1/streams/{JOB}/records", content=body, headers={"content-type": "application/x-ndjson"}
             )
             if answer.status_code != 200:
-                raise RuntimeError(f"the gateway answered {answer.status_code}: {answer.text}")
+                raise RuntimeError(f"the gateway responded with {answer.status_code}: {answer.text}")
             ended_s = time.monotonic()
             return Answer(latest_ms, ended_s - began_s, ended_s)
 
         sending: list[Future[Answer]] = []
         for number, (body, latest_ms) in enumerate(requests, start=1):
-            time.sleep(max(0.0, (first_ms + number * span_ms) / 1000 - time.time()))  # the pace of the feed
+            time.sleep(max(0.0, (first_ms + number * span_ms) / 1000 - time.time()))  # pace of the feed
             sending.append(pool.submit(send, body, latest_ms))
         return [future.result() for future in sending]
 
 
 def _request(from_ms: int, span_ms: int) -> tuple[bytes, int]:
-    """The body with the records of a span of event time, and the latest event time in it."""
+    """Return the body with the records of a span of event time, and its latest event time."""
     count = RECORDS_A_SECOND // REQUESTS_A_SECOND
     times_ms = [from_ms + place * span_ms // count for place in range(count)]
     rows = [{"device": f"d{place % DEVICES:02d}", "ts": ms, "temp": place / 8} for place, ms in enumerate(times_ms)]
@@ -150,7 +150,7 @@ def _request(from_ms: int, span_ms: int) -> tuple[bytes, int]:
 
 
 class _Watch:
-    """Looks again and again which windows are complete, in two threads: one searches, one reads by id."""
+    """Polls the completeness of windows in two threads: one searches, one reads by id."""
 
     def __init__(self, index_url: str, ends_ms: list[int]) -> None:
         self._client = httpx.Client(base_url=index_url, timeout=30, trust_env=False)
@@ -158,7 +158,7 @@ class _Watch:
         self._ended = threading.Event()
         self._failure: Exception | None = None
         self.searchable_s: dict[int, float] = {}
-        """Window end -> the monotonic time at which all of its documents were found."""
+        """Window end -> monotonic time at which all of its documents were found."""
         self.readable_s: dict[int, float] = {}
         looks = ((self._search, self.searchable_s), (self._read, self.readable_s))
         self._threads = [threading.Thread(target=self._look, args=look, daemon=True) for look in looks]
@@ -168,7 +168,7 @@ class _Watch:
             thread.start()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until every window was seen. Raises RuntimeError when none comes any more."""
+        """Wait until every window was found. Raises RuntimeError after `timeout_s`."""
         for thread in self._threads:
             thread.join(timeout_s)
         missing = [end for end in self._ends_ms if end not in self.searchable_s or end not in self.readable_s]
@@ -187,7 +187,7 @@ class _Watch:
                 for end_ms in complete([end for end in self._ends_ms if end not in seen_s][:10]):
                     seen_s[end_ms] = time.monotonic()
                 self._ended.wait(_POLL_S)
-        except Exception as error:  # noqa: BLE001 (the edge of a thread; `wait` tells it)
+        except Exception as error:  # noqa: BLE001 (the edge of a thread; `wait` reports it)
             self._failure = error
 
     def _search(self, ends_ms: list[int]) -> list[int]:
@@ -195,7 +195,7 @@ class _Watch:
         ends = {"terms": {"field": "@timestamp", "size": len(ends_ms)}}
         answer = self._client.post(f"/{JOB}/_search", json={"size": 0, "query": window, "aggs": {"ends": ends}})
         if answer.status_code in (404, 503):
-            return []  # the index comes with the first result, and its shards a moment later
+            return []  # the first result creates the index, and its shards start a moment later
         buckets: list[dict[str, Any]] = (
             answer.raise_for_status().json().get("aggregations", {}).get("ends", {}).get("buckets", [])
         )
@@ -216,7 +216,7 @@ class _Watch:
 
 
 def _require_all(index_url: str, counts: dict[str, Any], sent: int) -> None:
-    """Raises RuntimeError unless each record is in one result or is counted as refused."""
+    """Raise RuntimeError unless each record is in one result or is counted as refused."""
     with httpx.Client(base_url=index_url, timeout=30, trust_env=False) as client:
         client.post(f"/{JOB}/_refresh").raise_for_status()
         question = {"size": 0, "aggs": {"records": {"sum": {"field": "n"}}}}

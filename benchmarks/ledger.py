@@ -1,10 +1,10 @@
-"""How large a job's ledger gets in a year, with and without the removal of old slices, and how long the plan of a rewind takes.
+"""Size of a job's ledger after a year, with and without the removal of old slices, and the time to plan a rewind.
 
     python -m benchmarks.ledger [--days 365] [--every-s 60] [--retention-days 7] [--rewind 200000] [--keep-all]
 
-The year is simulated: its slices are written in bulk, a day at a time, each with four partitions and as large as a job writes
-them. After each day old slices are removed as the control service does it, by the same code, of a log that holds the records of
-the last `retention-days`. Slices are alike, so a job that cuts one a second has 60 times what one a minute has.
+The year is simulated: its slices are written in bulk, one day at a time. Each has four partitions and the size of a real slice.
+After each day, the code of the control service removes old slices of a log that keeps the last `retention-days`. Slices are
+alike, so a job with one slice per second needs 60 times the space of a job with one per minute.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from strandline.services.supervision.old_slices import OldSlices
 
 JOB, STREAM, PARTITIONS = "turbine-health", "turbines", 4
 RECORDS = 250
-"""Of one slice in one partition."""
+"""Records of one slice in one partition."""
 DAY_S = 86_400
 BEGIN_MS = 1_700_000_000_000
 REPLAY_ROWS_MAX = 2_000_000
@@ -55,7 +55,7 @@ steps:
 
 
 class Year:
-    """A job's ledger, to which slices are added in bulk."""
+    """Ledger of a job, to which slices are added in bulk."""
 
     def __init__(self, directory: Path, every_s: int) -> None:
         self.path = directory / "ledger.sqlite"
@@ -76,7 +76,7 @@ class Year:
         return self.path.stat().st_size / 1e6
 
     def add(self, count: int) -> None:
-        """Write so many more slices, committed."""
+        """Write `count` more committed slices."""
         numbers = range(self.last + 1, self.last + count + 1)
         with self.database.writing("add slices") as connection:
             connection.execute(sa.insert(slices), [self._slice(number) for number in numbers])
@@ -129,7 +129,7 @@ class Year:
         }
 
     def clear(self, retention_days: int) -> int:
-        """Remove old slices as the control service does. The log holds the records of the last days only."""
+        """Remove old slices as the control service does. The log contains only the records of the last days."""
         gone = max(0, self.last - retention_days * DAY_S * 1_000 // self.every_ms)
         kept = SlicesKept(1, max(31, retention_days))
         starts = dict.fromkeys(range(PARTITIONS), RECORDS * gone)
@@ -138,7 +138,7 @@ class Year:
         ).clear()
 
     def plan_seconds(self, rewind: int) -> tuple[float, float]:
-        """Seconds to plan a start, and to read the batches of a rewind over the last `rewind` slices."""
+        """Return the seconds to plan a start, and to read the batches of a rewind over the last `rewind` slices."""
         began = time.monotonic()
         pipeline = load_pipeline(self.ledger, JOB, 1)
         rewind_cost(self.ledger, plan_of_job(self.ledger, pipeline), JOB)
@@ -155,13 +155,13 @@ def _map(number: int) -> dict[str, dict[int, int]]:
 
 
 def main() -> None:
-    """Simulate and print."""
+    """Simulate, and print the sizes."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ledger", description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--days", type=int, default=365)
     parser.add_argument("--every-s", type=int, default=60, help="seconds between two slices")
     parser.add_argument("--retention-days", type=int, default=7)
-    parser.add_argument("--rewind", type=int, default=200_000, help="slices that a rewind reads")
-    parser.add_argument("--keep-all", action="store_true", help="remove nothing, as releases before did")
+    parser.add_argument("--rewind", type=int, default=200_000, help="number of slices that a rewind reads")
+    parser.add_argument("--keep-all", action="store_true", help="remove nothing, like earlier releases")
     asked = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     print(machine_text())

@@ -1,8 +1,8 @@
-"""What `enrich` adds to the work of a source task, from bytes to chunks for buckets: `python -m benchmarks.lookups`.
+"""Cost of `enrich` in a source task, from bytes to chunks for buckets: `python -m benchmarks.lookups`.
 
-Records of W1's size in chunks of 25,000, of 1,000 devices; the window's aggregate is the same with and without the step. With a
-lookup of as many rows as there are devices, and with one of 50,000 rows. Prints CPU-seconds per million records, the least of
-some repetitions, which take turns.
+Records of W1's size in chunks of 25,000, of 1,000 devices. The window's aggregate is the same with and without the step. The
+lookups have one row per device, and 50,000 rows. Prints CPU-seconds per million records: the minimum of some repetitions, which
+take turns.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ENRICH = {"enrich": {"lookup": "known", "key": "device", "add": ["rated"]}}
 
 
 def table(rows: int) -> LookupTable:
-    """The devices first, then some that send nothing."""
+    """Return a lookup with the devices first, then some that send nothing."""
     names = pa.array([f"device-{number:05}" for number in range(rows)])
     rated = pa.array(np.random.default_rng(2).random(rows))
     return LookupTable("known", 1, pa.RecordBatch.from_arrays([names, rated], ["device", "rated"]), ["device"])

@@ -1,6 +1,8 @@
-"""The one estimator for all sides: CPU-seconds of the side's whole process tree, from the moment when the first records are done
-to the end of its answer, in one run of one job in one process. So the cold start, which is the same however many records
-follow, is left out; what came before that moment is the cold figure."""
+"""The estimator for all sides: CPU-seconds of the side's whole process tree, in one run of one job.
+
+The warm figure starts when the first records are done, and ends with the side's output. So it excludes the cold start, which
+doesn't depend on the number of records. The cold figure is the time before.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +17,22 @@ from benchmarks.works import Outcome
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Where a run stood at a moment."""
+    """Progress of a run at one moment."""
 
     records: int
     at_s: float
     cpu_s: dict[str, float]
-    """Since the process's start, by role."""
+    """CPU-seconds since the start of the process, by role."""
 
     @classmethod
     def take(cls, tree: WatchedTree, records: int) -> Snapshot:
-        """Of a running process and all below it."""
+        """Take a snapshot of a running process and its descendants."""
         return cls(records, time.monotonic(), tree.cpu_by_role())
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What a part of a run took."""
+    """Cost of a part of a run."""
 
     records: int
     seconds: float
@@ -55,30 +57,30 @@ class Run:
     """One run of one side."""
 
     cold: Spent
-    """From the process's start until the first records are done."""
+    """From the start of the process until the first records are done."""
     warm: Spent
-    """From there to the end of its answer."""
+    """From then to the end of the output."""
     outcome: Outcome
     peak_mb: dict[str, float] = field(default_factory=dict)
-    """Memory of its process tree, by role, when it had most; what several processes share counts once."""
+    """Maximum memory of its process tree, by role. Shared memory counts once."""
 
 
 def memory_text(peak_mb: dict[str, float]) -> str:
-    """Memory as people read it: the whole and its parts."""
+    """Return the memory for people: the total and its parts."""
     parts = ", ".join(f"{role} {mb:,.0f}" for role, mb in peak_mb.items())
     return f"{sum(peak_mb.values()):,.0f} MB ({parts})"
 
 
 def watch(lines: Iterable[str], mark: int, began_s: float, take: Callable[[int], Snapshot]) -> Run:
-    """Follow a side's lines until its answer is complete. `take` makes a snapshot of it at so many records.
-    Raises RuntimeError when the lines end before."""
+    """Follow a side's lines until its output is complete. `take` makes a snapshot at that number of records. Raises
+    RuntimeError if the lines end before."""
     began, marked = Snapshot(0, began_s, {}), None
     for progress in filter(None, map(Progress.parse, lines)):
         if progress.complete:
             if marked is None or marked.records >= progress.records:
-                raise RuntimeError(f"it was done before it was seen to have {mark:,} records")
+                raise RuntimeError(f"the run was complete before a snapshot at {mark:,} records")
             ended = take(progress.records)
             return Run(Spent.between(began, marked), Spent.between(marked, ended), progress.outcome)
         if marked is None and progress.records >= mark:
             marked = take(progress.records)
-    raise RuntimeError("it ended before its answer was complete")
+    raise RuntimeError("the run ended before its output was complete")

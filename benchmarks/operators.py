@@ -1,13 +1,14 @@
-"""What the window operators and the documents of their results cost without Spark, Kafka or decoding:
+"""Cost of the window operators and of the documents of their results, without Spark, Kafka, or decoding:
 `python -m benchmarks.operators [--records N] [--aggregates]`.
 
-The windows of work W1 (10 s, then minutes over them) over made-up records, in slices of 250,000 records, four partitions and two
-buckets. Prints CPU-seconds per million records for two things: cutting records into chunks for buckets, which happens where
-records are decoded, and the operator's step, which happens where state is kept. Then, per million documents with a string as key,
-a long and two doubles: making them one by one, and writing them up to the body of the HTTP request, reading the answer included.
+The windows of work W1 (10 s, then minutes over them) over made-up records, in slices of 250,000 records, with four partitions
+and two buckets. Prints CPU-seconds per million records for two parts: cutting records into chunks for buckets, in the tasks
+that decode records, and the operator's step, in the tasks that keep state. The next figures are per million documents with a
+string as key, a long, and two doubles. They are the cost of creating them one by one, and of writing them up to the body of the
+HTTP request, including reading the response.
 
-With `--aggregates` instead: what a tumbling window of one minute costs with each aggregate alone, for 1,000 devices and for one,
-and how large its state is.
+With `--aggregates`, it instead prints the cost of a tumbling window of one minute with each aggregate alone, for 1,000 devices
+and for one, and the size of its state.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ AGGREGATES = (
 
 
 def pipeline(aggregate: str = "") -> CheckedPipeline:
-    """W1, or one window with this aggregate."""
+    """Return W1, or one window with this aggregate."""
     stream = StreamSpec.from_document(
         {
             "stream": "devices",
@@ -78,7 +79,7 @@ def pipeline(aggregate: str = "") -> CheckedPipeline:
 
 
 def measure(records: int, keys: int, aggregate: str = "") -> tuple[float, float, int, int]:
-    """CPU-seconds of cutting and of stepping, the number of results, and the bytes of the state at its largest."""
+    """Return CPU-seconds of cutting and of stepping, the number of results, and the maximum bytes of the state."""
     checked = pipeline(aggregate)
     cascade = Cascade(checked.stages, BUCKETS)
     steps = RowSteps(checked.stages[0].inputs[0].first_steps, checked.inputs[0].stream.types)
@@ -119,7 +120,7 @@ def measure(records: int, keys: int, aggregate: str = "") -> tuple[float, float,
 
 
 class AgreeingIndex:
-    """Stands for the request to Elasticsearch: answers that all was created. What that costs is not ours."""
+    """Fake of the request to Elasticsearch, which responds that all documents were created. Its cost is subtracted."""
 
     def __init__(self) -> None:
         self.own_s = 0.0
@@ -133,7 +134,7 @@ class AgreeingIndex:
 
 
 def measure_documents(rows: int) -> tuple[float, float]:
-    """CPU-seconds of making all documents one by one, and of writing them, in batches of so many rows."""
+    """Return CPU-seconds of creating all documents one by one, and of writing them in batches of `rows`."""
     aggregates = (("n", "long"), ("mean", "double"), ("peak", "double"))
     shape = DocumentShape("minute", "w1", "minute", 1, (("device", "string"),), aggregates)
     random = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""CPU time and memory of a process and everything it started, as the kernel counts them."""
+"""CPU time and memory of a process and its descendants, from the kernel's counters."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import psutil
 _ROLES = ("driver", "jvm", "python")
 _LOOK_EVERY_S = 0.2
 _LOOKS_A_WEIGHING = 3
-"""The kernel walks through all pages of a process to weigh it, so that is done less often."""
+"""Number of samples of the CPU time per sample of the memory. For the memory, the kernel checks all pages of a process."""
 
 
 def tree_cpu_s(root: int) -> float:
-    """CPU-seconds (user and system) of process `root` and all below it: of those that live, and of those that ended and
-    were waited for by their parent."""
+    """Return CPU-seconds (user and system) of process `root` and its descendants: of running ones, and of ended ones that their
+    parent waited for."""
     return sum(cpu_by_role(root).values())
 
 
 def tree_memory_mb(root: int) -> float:
-    """Memory of process `root` and all below it, in MiB; what several share counts once."""
+    """Return the memory of process `root` and its descendants in MiB. Shared memory counts once."""
     return sum(memory_mb_by_role(root).values())
 
 
 def memory_mb_by_role(root: int) -> dict[str, float]:
-    """The same, by what the processes are (`cpu_by_role`)."""
+    """Return the memory by role of the processes. See `cpu_by_role`."""
     totals = dict.fromkeys(_ROLES, 0.0)
     with contextlib.suppress(psutil.NoSuchProcess):
         driver = psutil.Process(root)
@@ -39,14 +39,14 @@ def memory_mb_by_role(root: int) -> dict[str, float]:
 
 
 def machine_cpu_s() -> float:
-    """CPU-seconds that all processes and the kernel of this machine have used since it started."""
+    """Return the CPU-seconds of all processes and the kernel of this machine since it started."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system + times.irq + times.softirq)
 
 
 def cpu_by_role(root: int) -> dict[str, float]:
-    """The same, by what the processes are: `jvm`, `driver` (`root` itself when it is none), `python` (workers and all other
-    below it)."""
+    """Return CPU-seconds by role: `jvm`, `driver` (`root` itself, if it is no JVM), `python` (workers and all other
+    descendants)."""
     totals = dict.fromkeys(_ROLES, 0.0)
     for one in _look(root):
         totals[one.role] += one.own_s + one.waited_s
@@ -54,13 +54,13 @@ def cpu_by_role(root: int) -> dict[str, float]:
 
 
 class WatchedTree:
-    """The CPU time of a tree in which processes may end without being waited for, as Spark's Python workers do: their time is
-    then in nobody's account. So the tree is looked at again and again, and what was seen last of a process counts."""
+    """CPU time of a tree whose processes can end without being waited for, like Spark's Python workers. The kernel then doesn't
+    count their time for the parent. So the tree is sampled repeatedly, and the last sample of each process counts."""
 
     def __init__(self, root: int) -> None:
         self._root = root
         self._own_s: dict[tuple[int, float], tuple[str, float]] = {}
-        """Of each process ever seen, by id and start: its role and its own time when it was last seen."""
+        """Id and start of each process ever seen -> its role and its own time in the last sample."""
         self._peak_mb = dict.fromkeys(_ROLES, 0.0)
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -75,8 +75,8 @@ class WatchedTree:
         self._thread.join()
 
     def cpu_by_role(self) -> dict[str, float]:
-        """As the function of this name says. Processes that came and went between two looks count as `python`, if their
-        parent waited for them."""
+        """Return CPU-seconds by role, as the function `cpu_by_role`. Processes that started and ended between two samples count
+        as `python`, if their parent waited for them."""
         with self._lock:
             accounted_s = 0.0
             for one in _look(self._root):
@@ -90,11 +90,11 @@ class WatchedTree:
 
     @property
     def peak_mb(self) -> dict[str, float]:
-        """The tree's memory by role when it had most, of those moments at which it was looked at."""
+        """Maximum memory of the tree by role, in the samples."""
         return self._peak_mb
 
     def cpu_s(self) -> float:
-        """CPU-seconds of all that ever was in the tree."""
+        """Return the CPU-seconds of all processes that ever were in the tree."""
         return sum(self.cpu_by_role().values())
 
     def _keep_looking(self) -> None:
@@ -109,8 +109,8 @@ class WatchedTree:
 
 
 def kill_with_children(root: int) -> None:
-    """Kill process `root` and all below it. What ends meanwhile by itself, as a worker does whose parent is gone, is as good
-    as killed."""
+    """Kill process `root` and its descendants. A process that exits in the meantime, like a worker whose parent has ended,
+    needs no kill."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(root)
         for one in [process, *process.children(recursive=True)]:
@@ -127,15 +127,15 @@ class _Seen(NamedTuple):
     role: str
     own_s: float
     waited_s: float
-    """Of its children that ended and that it waited for."""
+    """CPU-seconds of its children that ended and that it waited for."""
 
 
 def _look(root: int) -> Iterator[_Seen]:
-    """The tree's processes as they are now."""
+    """Yield the present processes of the tree."""
     with contextlib.suppress(psutil.NoSuchProcess):
         driver = psutil.Process(root)
         for process in [driver, *driver.children(recursive=True)]:
-            # One that ended meanwhile: its parent has its time once it waited for it.
+            # The process has ended; its parent has its time after it waited for it.
             with contextlib.suppress(psutil.NoSuchProcess):
                 role = role_of(process, root)
                 times = process.cpu_times()

@@ -1,6 +1,6 @@
-"""What a side says of itself while it runs, a JSON line each on its output: when the first records are done, and its answer.
+"""Reports of a side while it runs, one JSON line each on its output: when the first records are done, and its final outcome.
 
-The peers' mains in Java print the same lines. Whoever measures takes the process tree's CPU time when such a line comes.
+The main programs of the peers in Java print the same lines. The benchmark reads the process tree's CPU time at each line.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _NOTHING = Outcome(0, 0, 0, 0.0)
 
 @dataclass(frozen=True)
 class Progress:
-    """One line."""
+    """One report."""
 
     records: int
-    """Done so far."""
+    """Number of records that are done."""
     outcome: Outcome
-    """What was given out so far."""
+    """Results up to now."""
     complete: bool
-    """Whether that is all."""
+    """True if this is the final outcome."""
 
     @classmethod
     def parse(cls, line: str) -> Progress | None:
-        """The line's content; None when it is something else that a side printed."""
+        """Return the content of the line; None for other output of a side."""
         if not line.startswith('{"records"'):
             return None
         fields = json.loads(line)
@@ -44,8 +44,8 @@ class Progress:
 
 @contextmanager
 def telling_mark(done: Callable[[], int], mark: int) -> Iterator[None]:
-    """Meanwhile say once when `done`, the number of records that are done, has come to `mark`. It isn't asked again after
-    that, so asking costs nothing that is measured."""
+    """Report once when `done`, the number of records that are done, reaches `mark`. It isn't called after that, so the measured
+    part contains no cost of it."""
     ended = threading.Event()
 
     def wait() -> None:
@@ -66,7 +66,7 @@ def telling_mark(done: Callable[[], int], mark: int) -> Iterator[None]:
 
 
 def tell_answer(records: int, outcome: Outcome) -> None:
-    """Say that all is done; return when the one who measures has seen it and closes this process's input."""
+    """Report that all is done. Return when the benchmark has read it and closes this process's input."""
     _say(Progress(records, outcome, complete=True))
     sys.stdin.read()
 

@@ -1,4 +1,4 @@
-"""What was measured, as tables for people: on the terminal, and in RESULTS.md with the date and the machine."""
+"""Measurements as tables for people: on the terminal, and in RESULTS.md with the date and the machine."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Row = Sequence[str]
 RESULTS = Path(__file__).with_name("RESULTS.md")
 WARM_GOALS = {"W1": 4.5, "W2": 5.0}
 COLD_GOAL = 16
-"""CPU-seconds per million records, like those."""
+"""Maximum CPU-seconds per million records."""
 RATE_GOAL = 200_000
-"""Records a second on 2 cores."""
+"""Minimum records per second on 2 cores."""
 
 
 def throughput_rows(measured: Throughput, work: Work) -> list[Row]:
-    """A header and a row for each side; figures are medians over the repetitions."""
+    """Return a header and a row for each side. Figures are medians over the repetitions."""
     rows: list[Row] = [
         (
             "side",
@@ -69,7 +69,7 @@ def throughput_rows(measured: Throughput, work: Work) -> list[Row]:
 
 
 def goal_sentences(measured: Throughput) -> list[str]:
-    """Whether ours reaches its goals, and what share it is of each of the others."""
+    """Return sentences about the goals of Strandline, and its share in the CPU time of each other side."""
     sentences = []
     for work, sides in measured.runs.items():
         warm, cold, rate = (
@@ -137,7 +137,7 @@ def show(rows: Sequence[Row], title: str, console: Console) -> None:
 
 
 def results_text(command: str, throughput: Throughput, latency: Latency | None) -> str:
-    """The part of RESULTS.md about jobs."""
+    """Return the part of RESULTS.md about jobs."""
     works = "\n".join(_work_text(throughput, work) for work in throughput.plan.works)
     return f"""\
 ## Jobs
@@ -154,24 +154,24 @@ def results_text(command: str, throughput: Throughput, latency: Latency | None) 
 def _conditions_text(plan: Plan) -> str:
     bad = f"; {plan.bad_percent:g} % of the records are no JSON and become dead letters" if plan.bad_percent else ""
     return f"""\
-{plan.records:,} JSON records of {plan.devices:,} devices in {PARTITIONS} partitions, event time +5 ms a record with up to 3 s
-disorder{bad}; delay 10 s; results to a sink that counts. All sides read the same topic, filled once, by turns, each run in a new
-process; figures are medians of so many runs of each: {plan.repetitions}.
+{plan.records:,} JSON records of {plan.devices:,} devices in {PARTITIONS} partitions, event time +5 ms per record with up to 3 s
+disorder{bad}; delay 10 s; results to a sink that counts. All sides read the same topic, which is filled once, in turn. Each run
+is a new process. Figures are medians of {plan.repetitions} runs of each.
 
 The estimator is the same for every side: user and system time of the side's whole process tree, without the broker. *Warm* is
-from the moment when {plan.mark:,} records are done to the end of the answer, in one run of one job. *Cold* is from the start
-of the process to that moment. Records/s are those of the warm part. Memory is that of the whole process tree when it had most;
-what processes share counts once.
+from the moment when {plan.mark:,} records are done to the end of the output, in one run of one job. *Cold* is from the start
+of the process to that moment. Records/s are those of the warm part. Memory is the maximum of the whole process tree. Shared
+memory counts once.
 
-Every side has as many tasks as the machine has cores, and its JVM a heap of 1 GB and SerialGC. Strandline and Spark take
-slices or batches of at most {plan.rows_max:,} records. Hazelcast Jet and Flink run mains of our own (`benchmarks/peers`),
-exactly once, with a snapshot or checkpoint each {SNAPSHOT_EVERY_MS // 1000} s: Jet's in its memory, Flink's on the disk, its
-state on the heap. Each has a watermark a partition, decodes with Jackson's streaming parser, and computes windows by the means
-that its documentation names for them; so does plain Spark.
+Every side has as many tasks as the machine has cores, and its JVM a heap of 1 GB and SerialGC. Strandline and Spark use
+slices or batches of at most {plan.rows_max:,} records. Hazelcast Jet and Flink run our main programs (`benchmarks/peers`),
+exactly once, with a snapshot or checkpoint every {SNAPSHOT_EVERY_MS // 1000} s. Jet keeps it in memory. Flink writes it to the
+disk and keeps its state on the heap. Each has one watermark per partition, decodes with Jackson's streaming parser, and
+computes windows with the means that its documentation recommends. So does plain Spark.
 
-The number of results, the readings that they account for, these weighted by the number of the window, and the sum of the
-results' values equal those of an independent recomputation in every run. Strandline, which drains, and Flink, whose source
-ends, also give out the last windows; Spark and Jet leave them open.
+Results are compared with an independent recomputation in every run. Four values must be equal: the number of results, the
+number of their readings, these weighted by the number of the window, and the sum of the results' values. Strandline drains
+and Flink's source ends, so both also return the last windows. Spark and Jet leave them open.
 """
 
 
@@ -186,10 +186,11 @@ def _latency_text(latency: Latency) -> str:
 ### Latency at {RECORDS_A_SECOND:,} records/s
 
 {LIVE_DEVICES} devices, 1 s tumbling windows, delay {LIVE_DELAY_MS} ms, over the whole platform on this machine: Kafka,
-Elasticsearch, control service, HTTP gateway, runner, and the sender. A window's latency counts from the HTTP answer to the
-first request that holds a record with an event time of at least the window's end plus the delay, until all of its documents are
-visible: to `_search` with the default refresh interval of 1 s, and to a GET by id. With this many windows, p99 is nearly the
-slowest. {latency.records:,} records were sent, {latency.late:,} were late; results and dead letters account for all.
+Elasticsearch, control service, HTTP gateway, runner, and the sender. A window is complete when a record with an event time of
+at least its end plus the delay is in the log. Its latency counts from the HTTP response to this record's request
+until all of its documents are visible. They are requested by `_search` with the default refresh interval of 1 s, and by a GET
+by id. With this number of windows, p99 is nearly the slowest. {latency.records:,} records were sent, {latency.late:,} were
+late. Results and dead letters account for all.
 
 {markdown(latency_rows(latency))}
 """
@@ -200,7 +201,7 @@ def written_by(command: str) -> str:
 
 
 def put_part(results: Path, name: str, text: str) -> None:
-    """Write one benchmark's part of the results and leave the parts of the others as they are."""
+    """Write one benchmark's part of the results, and leave the other parts unchanged."""
     whole = results.read_text(encoding="utf-8") if results.exists() else "# Benchmark results\n"
     begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
     before, found, rest = whole.partition(begin)
@@ -209,7 +210,7 @@ def put_part(results: Path, name: str, text: str) -> None:
 
 
 def machine_text() -> str:
-    """Processor, cores, memory and versions, in a sentence."""
+    """Return processor, cores, memory, and versions, in a sentence."""
     model = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
     memory = re.search(r"MemTotal:\s*(\d+) kB", Path("/proc/meminfo").read_text(encoding="utf-8"))
     java = subprocess.run([find_java(), "-version"], capture_output=True, text=True, check=True).stderr.splitlines()[0]
@@ -222,6 +223,6 @@ def machine_text() -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The rows as a table in a document; the first is its header."""
+    """Return the rows as a table in Markdown. The first row is its header."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([lines[0], "|" + " --- |" * len(rows[0]), *lines[1:]])

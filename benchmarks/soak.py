@@ -209,7 +209,7 @@ class Sampler:
         return found
 
     def _collect_heap(self, process: psutil.Process) -> None:
-        """A JVM of another user can be asked by that user only."""
+        """Collect the heap of a JVM. Only the user of a JVM can request it."""
         if self._jcmd is not None:
             users = process.uids().effective
             subprocess.run(
@@ -222,7 +222,7 @@ class Sampler:
 
 
 def anonymous_bytes(pid: int) -> int:
-    """Return the anonymous memory of a process: what it has allocated, without files and what it shares."""
+    """Return the anonymous memory of a process: its own allocations, without files and shared memory."""
     with open(f"/proc/{pid}/smaps_rollup") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Anonymous:"))
 
@@ -240,7 +240,7 @@ def disk_use(directory: Path) -> dict[str, int]:
 
 
 def run(hours: float, say: Callable[[str], None], written: Path) -> int:
-    """Run the example for so long, write each sample to `written`, and report. Return the exit code."""
+    """Run the example for `hours`, write each sample to `written`, and report. Return the exit code."""
     seconds = hours * 3_600
     warm_up_s = min(HALF_HOUR_S, seconds / 4)
     speed = min(1_200.0, EVENT_DAYS * 86_400 / seconds)
@@ -289,7 +289,7 @@ def run(hours: float, say: Callable[[str], None], written: Path) -> int:
     for finding in findings:
         say(f"GROWS: {finding.sentence}")
     if was_interrupted:
-        say("the run was interrupted: this is no result for all of its time")
+        say("the run was interrupted: this result doesn't cover the whole time")
     else:
         say("something grows" if findings else "nothing grows")
     return 1 if findings or was_interrupted else 0

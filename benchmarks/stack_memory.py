@@ -1,6 +1,6 @@
-"""What a running stack takes: `python -m benchmarks.stack_memory DATA_DIR`, after `strandline up --data-dir DATA_DIR --detach`.
+"""Memory of a running stack: `python -m benchmarks.stack_memory DATA_DIR`, after `strandline up --data-dir DATA_DIR --detach`.
 
-Prints the proportional set size of each process of the stack with all that it started, and the sum, in MB.
+Prints the proportional set size of each process of the stack with its descendants, and the sum, in MB.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from pathlib import Path
 
 
 def parents() -> dict[int, int]:
-    """Process -> its parent, of all there are."""
+    """Return process -> its parent, for all processes."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             found[int(path.parent.name)] = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
         except OSError:
-            continue  # gone meanwhile
+            continue  # the process has ended
     return found
 
 
 def proportional_set_size_kb(pid: int) -> int:
-    """What the process takes, with its share of the pages that it has in common with others."""
+    """Return the memory of the process, with its share of the pages that it has in common with others."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -32,7 +32,7 @@ def proportional_set_size_kb(pid: int) -> int:
 
 def main() -> int:
     if len(sys.argv) != 2:
-        print("give the data directory of a running stack", file=sys.stderr)
+        print("pass the data directory of a running stack", file=sys.stderr)
         return 2
     named = {int(pid): name for name, pid in json.loads((Path(sys.argv[1]) / "pids.json").read_text()).items()}
     above = parents()

@@ -1,5 +1,6 @@
-"""Our side of a work: `python -m benchmarks.strandline_pass`. The runner as in production; the settings come from the environment
-as for any runner."""
+"""Run of a work in Strandline: `python -m benchmarks.strandline_pass`. The runner is as in production, with the settings of the
+environment.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +29,19 @@ from strandline.results.writer import WINDOW_START, WriteReport
 from strandline.services.jobs.apply_documents import Applier
 
 JOB = f"work-{time.time_ns()}"
-"""Another one in each process: the next one finds no dead letters of a job that its ledger doesn't know."""
+"""Name of the job, different in each process. So no process finds dead letters of a job that its ledger doesn't contain."""
 
 
 @dataclass(frozen=True)
 class SummingWriter:
-    """Stands for the store: counts results and adds them up, so that they can be checked, and keeps nothing."""
+    """Fake of the store: counts results and adds them up for a check, but keeps none."""
 
     directory: str
     every_ms: int
     value: str
 
     def prepare(self, next_end_ms: int | None) -> None:
-        """Nothing has to be there."""
+        """Do nothing, because the store needs no preparation."""
 
     def write_batches(
         self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int, slice_digest: str = ""
@@ -59,7 +60,7 @@ class SummingWriter:
 def run(
     settings: Settings, ledger: Ledger, spark: SparkSession, work: Work, mark: int, sums: Path
 ) -> tuple[int, Outcome]:
-    """Run the job from the log's start until it is drained; return how many records it read and what it gave out."""
+    """Run the job from the log's start until it is drained. Return the number of records that it read, and its outcome."""
     sums.mkdir()
     topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=settings.record_bytes_max)
     documents = f"{STREAM_TEXT}---\n{work.pipeline_text(JOB)}"

@@ -1,4 +1,4 @@
-"""The works by each side in turn, each time in a process of its own, over one filled topic."""
+"""Runs the works on each side in turn, each time in a new process, over one filled topic."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from strandline.services.embedded.addresses import settings_environment
 from strandline.services.embedded.stack import Stack
 
 ROWS_MAX = 500_000
-"""Half of what Strandline's slices hold by default, so that several end in the warm part."""
+"""Half of the default size of Strandline's slices, so that several end in the warm part."""
 STRANDLINE, SPARK_ROCKSDB, SPARK, JET_SIDE, FLINK_SIDE = "strandline", "spark-rocksdb", "spark", "jet", "flink"
 SIDES = {
     STRANDLINE: "Strandline",
@@ -42,35 +42,35 @@ _TIMEOUT_S = 1_200
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be measured."""
+    """Plan of the measurements."""
 
     records: int
     mark: int
-    """So many of them are the cold part."""
+    """Number of records of the cold part."""
     repetitions: int
     sides: Sequence[str]
     works: Sequence[Work]
     devices: int = DEVICES
     bad_percent: float = 0.0
-    """So many of 100 records are no JSON. Only Strandline does anything with these."""
+    """Percentage of records that are no JSON. Only Strandline processes these."""
 
     @property
     def rows_max(self) -> int:
-        """Records of one slice or batch."""
+        """Number of records of one slice or batch."""
         return min(ROWS_MAX, self.mark)
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """What was measured: per work and side, its runs."""
+    """Runs per work and side."""
 
     plan: Plan
     runs: dict[str, dict[str, list[Run]]]
 
 
 def measure_throughput(stack: Stack, plan: Plan, console: Console) -> Throughput:
-    """Fill the topic once, then let the sides run by turns. Raises RuntimeError when a side fails or its results are wrong,
-    StackError when a part of one cannot be had."""
+    """Fill the topic once, then run the sides in turn. Raises RuntimeError if a side fails or its results are wrong, StackError
+    if one of its parts is missing."""
     class_paths = {
         side: _JAVA[side].compile(stack.settings.cache_dir, stack.data_dir) for side in plan.sides if side in _JAVA
     }
@@ -81,7 +81,8 @@ def measure_throughput(stack: Stack, plan: Plan, console: Console) -> Throughput
     began_s = time.monotonic()
     readings.send(bootstrap)
     console.print(f"{plan.records:,} records are in the log ({time.monotonic() - began_s:.1f} s)")
-    # Strandline drains and Flink's source ends: both close every window. The others leave open what their watermark does.
+    # Strandline drains and Flink's source ends, so both close every window. The others leave windows above their watermark
+    # open.
     ends_ms = {
         SPARK: readings.latest_ms - DELAY_MS,
         SPARK_ROCKSDB: readings.latest_ms - DELAY_MS,
@@ -95,7 +96,7 @@ def measure_throughput(stack: Stack, plan: Plan, console: Console) -> Throughput
                 results = expected[side].results
                 run = _run_side(_Start(side, work, results, class_paths.get(side, "")), plan, stack)
                 if not run.outcome.agrees(expected[side]):
-                    raise RuntimeError(f"{work.name}, {side}: gave out {run.outcome}, but {expected[side]} is right")
+                    raise RuntimeError(f"{work.name}, {side}: returned {run.outcome}, but {expected[side]} is right")
                 runs[work.name].setdefault(side, []).append(run)
                 console.print(
                     f"{work.name}, {SIDES[side]}, repetition {repetition + 1}: {_sentence(run)}; results right"
@@ -113,16 +114,16 @@ def _sentence(run: Run) -> str:
 
 @dataclass(frozen=True)
 class _Start:
-    """Which side runs, and on what."""
+    """Program of a side, with its work."""
 
     side: str
     work: Work
     results: int
-    """How many must come out: a side whose source never ends knows by it that it is done."""
+    """Expected number of results. A side whose source never ends stops when it has them."""
     class_path: str
 
     def command(self, settings: Settings, plan: Plan, directory: Path) -> list[str]:
-        """The program of the side, with its arguments."""
+        """Return the program of the side, with its arguments."""
         if self.side in _JAVA:
             arguments: list[object] = [self.work.name, settings.kafka_bootstrap, STREAM, plan.records, plan.mark]
             arguments += [self.results, len(os.sched_getaffinity(0)), DELAY_MS, SNAPSHOT_EVERY_MS, directory]

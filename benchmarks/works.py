@@ -1,9 +1,8 @@
-"""The works that every side is given: what goes in, what is computed and, reckoned without any of the code under test, what
-must come out.
+"""The works of all sides: input, computation, and expected results, which are computed without any of the tested code.
 
-Both read the same records: readings of 1,000 devices (or as many as are asked for), whose event time advances 5 ms a record,
-less a disorder of up to 3 s. The log is filled in rounds of 1,000 records (5 s of event time), each confirmed before the next:
-so wherever a side cuts the log, no record is older than the delay of 10 s allows.
+Both works read the same records: readings of 1,000 devices, or another number, with up to 3 s of disorder. Event time advances
+5 ms per record. The log is filled in rounds of 1,000 records (5 s of event time), and each round is confirmed before the next.
+So with any cuts of the log, no record is older than the delay of 10 s allows.
 """
 
 from __future__ import annotations
@@ -43,18 +42,18 @@ key: device
 
 @dataclass(frozen=True)
 class Readings:
-    """The records, column by column, in the order in which they are sent."""
+    """Records as columns, in the order of sending."""
 
     device: NDArray[np.int64]
     event_ms: NDArray[np.int64]
     centidegrees: NDArray[np.int64]
     devices: int = DEVICES
     bad: NDArray[np.bool_] | None = None
-    """Which are cut off in the middle, so that they are no JSON; None: none."""
+    """True for records that are cut off in the middle, so that they are no JSON. None: no such records."""
 
     @classmethod
     def generate(cls, records: int, devices: int = DEVICES, bad_percent: float = 0.0) -> Readings:
-        """The same readings at each call."""
+        """Return the same readings at each call."""
         chance = np.random.default_rng(seed=1)
         number = np.arange(records)
         return cls(
@@ -67,7 +66,7 @@ class Readings:
 
     @property
     def good(self) -> Readings:
-        """Those that can be read."""
+        """Readings without the bad ones."""
         if self.bad is None:
             return self
         kept = ~self.bad
@@ -75,21 +74,21 @@ class Readings:
 
     @property
     def partition(self) -> NDArray[np.int64]:
-        """A device's records are all in one partition, and the partitions are equally full."""
+        """Partition of each record. A device's records are all in one partition, and the partitions have equal sizes."""
         return self.device % PARTITIONS
 
     @property
     def latest_ms(self) -> int:
-        """The latest event time: with the delay taken off, plain Spark's last watermark."""
+        """Latest event time. Minus the delay, it is plain Spark's last watermark."""
         return int(self.event_ms.max())
 
     @property
     def latest_everywhere_ms(self) -> int:
-        """The latest event time that every partition has reached: for a side that has a watermark a partition."""
+        """Latest event time that every partition has reached, for a side with one watermark per partition."""
         return min(int(self.event_ms[self.partition == one].max()) for one in range(PARTITIONS))
 
     def send(self, bootstrap: str) -> None:
-        """Write them to the stream's topic, compressed as the gateways do it. Raises LogUnavailable."""
+        """Write the readings to the stream's topic, compressed like the gateways' records. Raises LogUnavailable."""
         failures: list[KafkaError] = []
 
         def confirmed(error: KafkaError | None, message: Message) -> None:
@@ -108,25 +107,23 @@ class Readings:
             if number % _ROUND_RECORDS == 0:
                 producer.flush()
         if producer.flush(30) or failures:
-            raise LogUnavailable(
-                f"the readings could not be written to {bootstrap}: {failures[:1] or 'no confirmation'}"
-            )
+            raise LogUnavailable(f"can't write the readings to {bootstrap}: {failures[:1] or 'no confirmation'}")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a side gave out: how many results of the last window, and sums over them that only right ones have."""
+    """Outcome of a side: the number of results of the last window, and sums over them as checksums."""
 
     results: int
     readings: int
-    """The sum of `n`: how many readings the results account for."""
+    """Sum of `n`: the number of readings in the results."""
     windows: int
-    """The sum of `n` times the number of the result's window, counted from 1970."""
+    """Sum of `n` times the number of the result's window, counted from 1970."""
     values: float
-    """The sum of the averages or maxima."""
+    """Sum of the averages or maxima."""
 
     def agrees(self, other: Outcome) -> bool:
-        """Whether counts are equal, and sums of doubles but for the order in which they were added."""
+        """Return True if counts are equal, and sums of doubles equal except for the order of addition."""
         whole = (self.results, self.readings, self.windows) == (other.results, other.readings, other.windows)
         return whole and bool(np.isclose(self.values, other.values, rtol=1e-9, atol=0))
 
@@ -137,24 +134,24 @@ class Work:
 
     name: str
     sentence: str
-    """What is computed."""
+    """Description of the computation."""
     steps: str
-    """The steps of the pipeline; the sink's name stands as JOB."""
+    """Steps of the pipeline, with JOB as the name of the sink."""
     value: str
-    """The field of the results beside `n`."""
+    """Field of the results in addition to `n`."""
     every_ms: int
-    """How far apart the windows of the results begin."""
+    """Distance of the starts of the results' windows."""
     expected: Callable[[Readings, int | None], Outcome]
-    """What must come out; with a time in ms, of the windows that end at or before it."""
+    """Function that returns the expected outcome. With a time in ms, only of the windows that end at or before it."""
 
     def pipeline_text(self, job: str) -> str:
-        """The work as a pipeline document."""
+        """Return the work as a pipeline document."""
         head = f"pipeline: {job}\ninput: {{stream: {STREAM}}}\nevent_time: {{field: ts, delay: 10s}}\n"
         return f"{head}steps:\n{self.steps.replace('JOB', job)}"
 
 
 def _expected_w1(readings: Readings, up_to_ms: int | None = None) -> Outcome:
-    # Windows of ten seconds and device as one number; both window sizes divide START_MS's day, so they begin at multiples.
+    # Windows of ten seconds and device as one number. Both window sizes divide START_MS's day, so they begin at multiples.
     devices = readings.devices
     tens, which = np.unique(readings.event_ms // TEN_SECONDS_MS * devices + readings.device, return_inverse=True)
     counts = np.bincount(which)
@@ -168,10 +165,10 @@ def _expected_w1(readings: Readings, up_to_ms: int | None = None) -> Outcome:
 
 
 def _expected_w2(readings: Readings, up_to_ms: int | None = None) -> Outcome:
-    # A table of pieces of 5 s and devices. A window is the sum of 12 pieces, as the difference of two running sums of integers.
+    # A table of parts of 5 s and devices. A window is the sum of 12 parts, as the difference of two running sums of integers.
     over = MINUTE_MS // SLIDE_MS
     piece = readings.event_ms // SLIDE_MS
-    first = int(piece.min()) - over  # the table begins with what is empty, so that each window begins in it
+    first = int(piece.min()) - over  # the table begins with empty parts, so that each window begins in it
     pieces = int(piece.max()) - first + over
     place = (piece - first) * readings.devices + readings.device
     counts = np.zeros(pieces * readings.devices, np.int64)
@@ -200,7 +197,7 @@ def _outcome(
 
 W1 = Work(
     "W1",
-    "10 s tumbling count and avg a device, then 1 min tumbling sum of the counts and max of the averages",
+    "10 s tumbling count and avg per device, then 1 min tumbling sum of the counts and max of the averages",
     """\
   - window: {name: ten_seconds, tumbling: 10s, by: [device], aggregate: {n: count(*), mean: avg(temp)}}
   - window: {name: minute, tumbling: 1m, by: [device], aggregate: {n: sum(n), peak: max(mean)}}
@@ -212,7 +209,7 @@ W1 = Work(
 )
 W2 = Work(
     "W2",
-    "count and avg a device of windows of 60 s that begin each 5 s",
+    "count and avg per device of windows of 60 s that begin every 5 s",
     """\
   - window: {name: minute, sliding: {size: 1m, every: 5s}, by: [device], aggregate: {n: count(*), mean: avg(temp)}}
     emit: [{elasticsearch: JOB}]

@@ -1,8 +1,8 @@
-"""What `LogWriter.append` costs: `python -m benchmarks.writer`.
+"""Cost of `LogWriter.append`: `python -m benchmarks.writer`.
 
-A Kafka of its own, records of 121 bytes, one process. CPU seconds of the whole process (event loop and librdkafka's
-threads) per million records, and how long an append takes, for single records, for batches of 100, and for batches of 100
-that may be spooled. The load generator is a loop that awaits `append`, and is in the figure.
+Starts its own Kafka, and appends records of 121 bytes in one process. The figures are CPU-seconds per million records and the
+duration of an append: for single records, for batches of 100, and for spoolable batches of 100. CPU time is of the whole
+process, the event loop and librdkafka's threads. It includes the load generator, a loop that awaits `append`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROUNDS = 3
 
 
 async def measure(bootstrap: str, directory: Path, console: Console) -> None:
-    """Print one line a round; a round's first appends are not counted."""
+    """Print one line per round. A round's first appends are not counted."""
     spool = Spool(directory, bytes_max=1_000_000_000)
     async with LogWriter(
         bootstrap,
@@ -59,7 +59,7 @@ async def measure(bootstrap: str, directory: Path, console: Console) -> None:
                         content_type=b"application/json",
                         may_spool=may_spool,
                     )
-                    took_s.append(time.perf_counter() - began_s)  # noqa: B023  # read before the next round begins
+                    took_s.append(time.perf_counter() - began_s)  # noqa: B023  # noqa: B023  # read before the next round begins
 
             await send(20)
             for _ in range(ROUNDS):

@@ -1,13 +1,14 @@
-"""`python -m benchmarks.cluster`: what a record costs on a Spark cluster of 1, 2 and 4 executors, each with one core.
+"""`python -m benchmarks.cluster`: cost of a record on a Spark cluster of 1, 2, and 4 executors, each with one core.
 
-Each number of executors is measured with slices that grow with it, so that an executor has the same work in a slice however many
-there are, and with the slices that one executor has. The second shows what a slice costs each executor whatever it holds.
+Each number of executors is measured with two sizes of slices. If slices grow with the number of executors, an executor always
+has the same work per slice. With the slices of one executor, the difference is the fixed cost of a slice per executor.
 
-Starts servers and a standalone cluster of its own in a temporary directory, all on this machine, prints a table and writes the
-`cluster` part of benchmarks/RESULTS.md; with other options than the defaults it writes only where `--output` says.
+Starts its own servers and a standalone cluster in a temporary directory, all on this machine. Prints a table, and writes the
+`cluster` part of benchmarks/RESULTS.md. With other options than the defaults, it writes only to the file of `--output`.
 
-The CPU time is that of the driver and of the cluster's workers with all that they started, from the moment when the first third
-of the records is done to the end of the answer. On a machine with fewer cores than executors the records a second say nothing.
+CPU time is that of the driver and of the cluster's workers with their child processes. It is measured from the moment when the
+first third of the records is done to the end of the run. On a machine with fewer cores than executors, records per second have
+no meaning.
 """
 
 from __future__ import annotations
@@ -44,14 +45,18 @@ _ROOT = Path(__file__).parents[2]
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
-    parser.add_argument("--records", type=int, default=_RECORDS, help="of a run; the first third is its cold part")
-    parser.add_argument("--executors", type=int, action="append", help="may be repeated (default 1, 2 and 4)")
+    parser.add_argument(
+        "--records", type=int, default=_RECORDS, help="number of records of a run; the first third is its cold part"
+    )
+    parser.add_argument("--executors", type=int, action="append", help="can be repeated (default 1, 2, and 4)")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--output", type=Path, help=f"where the table goes (default {RESULTS.name}, for the defaults)")
+    parser.add_argument(
+        "--output", type=Path, help=f"file for the table (default {RESULTS.name}, with the default options)"
+    )
     options = parser.parse_args()
     counts = options.executors or list(_EXECUTORS)
     console = Console(soft_wrap=True)
-    # Executors, records in a slice.
+    # Number of executors, records per slice.
     sides = [*((count, count * ROWS_MAX) for count in counts), *((count, ROWS_MAX) for count in counts if count > 1)]
     runs: dict[tuple[int, int], list[Run]] = {side: [] for side in sides}
     with tempfile.TemporaryDirectory(prefix="strandline-bench-") as directory:
@@ -63,7 +68,7 @@ def main() -> None:
                     run_directory = Path(directory) / f"{count}-{rows_max}-{repetition}"
                     run = _run(stack, count, rows_max, options.records, run_directory)
                     if not run.outcome.agrees(W1.expected(readings, None)):
-                        raise SystemExit(f"{count} executors gave out {run.outcome}, which is not right")
+                        raise SystemExit(f"{count} executors returned {run.outcome}, which is wrong")
                     runs[count, rows_max].append(run)
                     console.print(
                         f"{count} executors, slices of {rows_max:,}: {run.warm.cpu_s_per_million:.2f} CPU-s/M; results right"
@@ -91,7 +96,7 @@ def _fill(stack: Stack, records: int) -> Readings:
 
 
 def _run(stack: Stack, executors: int, rows_max: int, records: int, directory: Path) -> Run:
-    """One job over all records, on a new cluster. Raises RuntimeError when it fails."""
+    """Run one job over all records, on a new cluster. Raises RuntimeError if it fails."""
     directory.mkdir()
     with ExitStack() as until_end, (directory / "log").open("w+") as log:
         cluster = until_end.enter_context(spark_cluster(workers=executors))
@@ -139,7 +144,7 @@ def _snapshot(trees: list[WatchedTree], records: int) -> Snapshot:
 
 
 def _rows(runs: dict[tuple[int, int], list[Run]]) -> list[Row]:
-    """A header and a row for each number of executors and size of slices; figures are medians over the repetitions."""
+    """Return a header and a row for each number of executors and size of slices. Figures are medians over the repetitions."""
     rows: list[Row] = [
         (
             "executors",

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback: a master and workers as processes, with ports and directories of their own."""
+"""A standalone Spark cluster on loopback: a master and workers as processes, with their own ports and directories."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ appender.console.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 
 @dataclass
 class SparkCluster:
-    """Its processes are told apart by their recorded pids."""
+    """Cluster of processes that are identified by their recorded pids."""
 
     directory: Path
     master_port: int
@@ -46,12 +46,12 @@ class SparkCluster:
 
     @property
     def master(self) -> str:
-        """As STRANDLINE_SPARK_MASTER has it."""
+        """Address of the master, in the form of STRANDLINE_SPARK_MASTER."""
         return f"spark://127.0.0.1:{self.master_port}"
 
     @property
     def checkpoint_dir(self) -> Path:
-        """What its machines share, if they were several."""
+        """Directory that the cluster's machines would share."""
         return self.directory / "shared"
 
     @property
@@ -81,7 +81,7 @@ class SparkCluster:
             self._stop(name)
 
     def start_master(self) -> None:
-        """Start the master; one that was started before, with what it knew then."""
+        """Start the master. A restarted master recovers its former state."""
         recovery = self.directory / "recovery"
         self._start(
             "master",
@@ -92,7 +92,7 @@ class SparkCluster:
         )
 
     def start_worker(self, number: int) -> None:
-        """Start a worker of one core, and wait until the master knows it."""
+        """Start a worker of one core, and wait until the master has registered it."""
         self._start(
             f"worker-{number}",
             "org.apache.spark.deploy.worker.Worker",
@@ -117,19 +117,19 @@ class SparkCluster:
         self._kill("master")
 
     def kill_worker(self, number: int) -> None:
-        """Kill a worker alone; its executors find that out by themselves."""
+        """Kill a worker alone. Its executors detect it and exit."""
         self._kill(f"worker-{number}")
 
     def kill_executor(self, number: int) -> None:
-        """Kill the executors of a worker with their Python processes; the worker starts others."""
+        """Kill the executors of a worker with their Python processes. The worker starts new ones."""
         for executor in self.executors(number):
             kill_with_children(executor.pid)
 
     def executors(self, number: int) -> list[psutil.Process]:
-        """The executors that a worker has now."""
+        """Return the present executors of a worker."""
         found = []
         for child in psutil.Process(self.worker_pid(number)).children():
-            with suppress(psutil.NoSuchProcess):  # one that has ended is no executor
+            with suppress(psutil.NoSuchProcess):  # an ended process is no executor
                 if child.name() == "java":
                     found.append(child)
         return found
@@ -167,7 +167,7 @@ class SparkCluster:
         self._children[name] = start(program, PidFile(self.directory), lambda: None)
 
     def _environment(self) -> dict[str, str]:
-        """That of another machine: nothing of what drivers know."""
+        """Return the environment of another machine, without the variables of drivers."""
         kept = {
             name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME", "JDK_JAVA_OPTIONS") if name in os.environ
         }
@@ -201,7 +201,7 @@ class SparkCluster:
 
 @contextmanager
 def spark_cluster(workers: int = 2, secrets: dict[str, str] | None = None) -> Iterator[SparkCluster]:
-    """A cluster that runs inside."""
+    """Yield a running cluster, and stop it at the end."""
     with tempfile.TemporaryDirectory(prefix="strandline-cluster-") as directory:
         cluster = SparkCluster(Path(directory), _free_port(), workers, secrets or {})
         try:

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.ingest`: what each gateway takes, what a record costs it, and how soon it acknowledges.
+"""`python -m benchmarks.ingest`: throughput, cost per record, and latency of acknowledgements of each gateway.
 
-Starts a Kafka and the gateways of its own in a temporary directory; prints a table and writes it to benchmarks/RESULTS.md.
-With `--quick` a short run whose figures mean little, and which writes only where `--output` says.
+Starts its own Kafka and gateways in a temporary directory, prints a table, and writes it to benchmarks/RESULTS.md. With
+`--quick`, a short run whose figures mean little. It writes only to the file of `--output`.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ FEEDS: dict[str, Callable[[Stack, float, Console], list[Measured]]] = {
     "mqtt-broker": mqtt_broker_feed.measure,
     "udp": udp_feed.measure,
 }
-"""Name -> the function that measures a protocol over a stack whose Kafka runs and whose streams are registered."""
+"""Name -> function that measures a protocol with a stack. Its Kafka must run, and its streams must be registered."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ingest", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a short run: does it work, is nothing lost")
     parser.add_argument(
-        "--feeds", default=",".join(FEEDS), help=f"which, separated by commas (default {','.join(FEEDS)})"
+        "--quick", action="store_true", help="a short run to check that everything works and nothing is lost"
     )
-    parser.add_argument("--seconds", type=float, help="how long each feed is measured (default 15; 2 with --quick)")
     parser.add_argument(
-        "--output", type=Path, help=f"where the table goes (default {RESULTS.name}; with --quick nowhere)"
+        "--feeds", default=",".join(FEEDS), help=f"names of feeds, separated by commas (default {','.join(FEEDS)})"
     )
+    parser.add_argument("--seconds", type=float, help="seconds of each measurement (default 15; 2 with --quick)")
+    parser.add_argument("--output", type=Path, help=f"file for the table (default {RESULTS.name}; none with --quick)")
     options = parser.parse_args()
     seconds = options.seconds or (2.0 if options.quick else 15.0)
     console = Console(soft_wrap=True)
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def _prepare(stack: Stack) -> None:
-    """Start Kafka, and register the streams that the feeds fill."""
+    """Start Kafka, and register the streams of the feeds."""
     bootstrap = stack.start_kafka()
     stack.migrate_ledger()
     topics = Topics(bootstrap, replication=1, record_bytes_max=stack.settings.record_bytes_max)
@@ -86,15 +86,15 @@ def _text(command: str, seconds: float, table: str) -> str:
 
 {machine_text()}
 
-Records of 121 bytes into a stream of 4 partitions; one Kafka node, the gateway and the load share this machine. A record
-counts when it was acknowledged, which comes after Kafka's confirmation with `acks=all` and the read-back; the number of
-records in the topic afterwards equals the number acknowledged. {seconds:g} s at full load (each connection sends on when it is
-answered), then {seconds:g} s at half of what that reached, evenly paced, where the latency of a request counts from when it
-was due. CPU time is user and system time of the gateway's whole process tree. *The load alone* is what the same load
-reaches against a program that answers at once: where it is well above the gateway's rate, the load is not what limits it.
-*Cores used by others* is what programs that have nothing to do with the measurement took of this machine meanwhile; with
-more than a tenth of a core, rates are lower and costs and latencies higher than the gateway's own. UDP:
-{udp_feed.RATE:,} datagrams/s are sent, and each is in the topic or counted as lost, to the exact number.
+Records of 121 bytes into a stream of 4 partitions. One Kafka node, the gateway, and the load share this machine. A record
+counts if it was acknowledged, after Kafka's confirmation with `acks=all` and the read-back. The number of records in the
+topic afterwards equals the number of acknowledged records. First {seconds:g} s at full load: each connection sends its next
+request after the response. Then {seconds:g} s at half of that rate, evenly paced. There, the latency of a request counts from
+its due time. CPU time is user and system time of the gateway's whole process tree. *The load alone* is the rate of the same
+load with a program that responds immediately. If it is well above the gateway's rate, the load is not the limit.
+*Cores used by others* is the use of this machine by unrelated programs in the same time. If it is more than a tenth of a
+core, rates are lower, and costs and latencies higher, than with the gateway alone. UDP: {udp_feed.RATE:,} datagrams/s are
+sent, and each is in the topic or counted as lost. The numbers agree exactly.
 
 {table}
 """

@@ -1,4 +1,4 @@
-"""What a gateway says of itself on its metrics page."""
+"""The metrics page of a gateway."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEADLINE_S = 120.0
 
 @dataclass(frozen=True)
 class Page:
-    """The metrics of one gateway at one moment."""
+    """Metrics of one gateway at one moment."""
 
     samples: list[tuple[str, dict[str, str], float]]
 
@@ -26,12 +26,12 @@ class Page:
         return cls([(one.name, one.labels, one.value) for family in families for one in family.samples])
 
     def value(self, name: str, **labels: str) -> float:
-        """The sum of the samples of that name and those labels."""
+        """Return the sum of the samples with that name and those labels."""
         name = f"strandline_ingest_{name}"
         return sum(value for known, own, value in self.samples if known == name and labels.items() <= own.items())
 
     def latency_s(self, since: Page, stream: str, share: float) -> float:
-        """What that share of the latencies since an earlier page was within, rounded up to a limit of the histogram."""
+        """Return the quantile `share` of the latencies since an earlier page, rounded up to a limit of the histogram."""
         limits = {
             labels["le"]: value - since.value("ack_latency_seconds_bucket", stream=stream, le=labels["le"])
             for name, labels, value in self.samples
@@ -42,7 +42,7 @@ class Page:
 
 
 def wait_until(is_so: Callable[[], bool], what: str, within_s: float = DEADLINE_S) -> None:
-    """Raises RuntimeError when it takes too long."""
+    """Wait until the condition is true. Raises RuntimeError after `within_s`."""
     deadline_s = time.monotonic() + within_s
     while not is_so():
         if time.monotonic() > deadline_s:
@@ -51,7 +51,7 @@ def wait_until(is_so: Callable[[], bool], what: str, within_s: float = DEADLINE_
 
 
 def is_answering(port: int) -> bool:
-    """Whether the page is there."""
+    """Return True if the page responds."""
     try:
         return httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=5, trust_env=False).status_code == 200
     except httpx.TransportError:

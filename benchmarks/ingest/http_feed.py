@@ -1,4 +1,4 @@
-"""The HTTP gateway under load: single records and lines of a hundred, as fast as it can and at half of that."""
+"""The HTTP gateway under load: single records and hundreds of lines, at full load and at half of that rate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOAD, _RESPONDER = "benchmarks.ingest.http_load", "benchmarks.ingest.responder"
 
 
 def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
-    """Measure each case at full and at half load. Raises RuntimeError when a record that was answered is not in the topic."""
+    """Measure each case at full and at half load. Raises RuntimeError if an acknowledged record is not in the topic."""
     stack.start_gateway("http")
     pids = PidFile(stack.data_dir).all()
     gateway = ["--port", str(stack.ports.gateways["http_port"])]
@@ -44,7 +44,7 @@ def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
 
 
 def records_in_topic(kafka_bootstrap: str, topic: str) -> int:
-    """How many offsets the topic has given out; without transactions, one for each record."""
+    """Return the number of offsets in the topic; without transactions, one for each record."""
     consumer = Consumer({"bootstrap.servers": kafka_bootstrap, "group.id": "none", "log_level": 2})
     try:
         partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions

@@ -1,8 +1,8 @@
-"""The load of the HTTP measurements, a process of its own: prebuilt requests over open connections, one under way on each.
+"""The load of the HTTP measurements, as a separate process: prebuilt requests over open connections, one at a time on each.
 
-`python -m benchmarks.ingest.http_load` is started by the benchmark, and prints one line of JSON (Load). Without a rate each
-connection sends its next request when it has the answer to its last; with one, requests become due at an even pace, and
-a latency counts from when a request was due, so that one that had to wait for a free connection is not flattered.
+The benchmark starts `python -m benchmarks.ingest.http_load`, which prints one line of JSON (Load). Without a rate, each
+connection sends its next request after the response to its last. With a rate, requests become due at an even pace, and a
+latency counts from the due time. So the wait for a free connection counts, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.ingest.work import LINES_A_REQUEST, line_requests, single_reques
 
 
 class Feed:
-    """All connections, and what came of their requests."""
+    """State of all connections, and counts of the responses."""
 
     def __init__(self, requests: list[bytes], records_a_request: int) -> None:
         self._requests = requests
@@ -30,7 +30,7 @@ class Feed:
         self.records_a_request = records_a_request
         self.idle: deque[Connection] = deque()
         self.due_s: deque[float] = deque()
-        """Of requests that wait for an idle connection."""
+        """Due times of requests that wait for an idle connection."""
         self.is_paced = False
         self.is_sending = False
         self.answered = 0
@@ -38,7 +38,7 @@ class Feed:
         self.first_failure = ""
         self.under_way = 0
         self.is_over = asyncio.Event()
-        """Nothing is sent any more, and nothing is under way."""
+        """Set when sending has ended and no response is outstanding."""
         self.latencies_s = array("d")
 
     def next_request(self) -> bytes:
@@ -46,7 +46,7 @@ class Feed:
         return self._requests[self._next]
 
     def release(self, connection: Connection) -> None:
-        """The connection has its answer: give it its next request, or let it wait."""
+        """Send the next request of a connection after its response, or let it wait."""
         if self.due_s:
             connection.send(self.due_s.popleft())
         elif not self.is_sending:
@@ -58,7 +58,7 @@ class Feed:
             connection.send(time.perf_counter())
 
     async def pace(self, rate: float, until_s: float) -> None:
-        """Make requests due, evenly, until it is over."""
+        """Make requests due at an even pace until the end."""
         began_s, count = time.perf_counter(), 0
         while (now_s := time.perf_counter()) < until_s:
             while (due_s := began_s + count / rate) <= now_s:
@@ -71,7 +71,7 @@ class Feed:
 
 
 class Connection(asyncio.Protocol):
-    """One connection, with one request under way at a time."""
+    """One connection, with one request at a time."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(self._feed.next_request())
 
     def data_received(self, data: bytes) -> None:
-        # Answers are short and end with a JSON object, so its last byte is all that has to be looked for.
+        # Responses are short and end with a JSON object, so checking the last byte is enough.
         self._received += data
         if self._received[-1] != ord("}"):
             return
@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
 
 
 async def send_load(options: argparse.Namespace) -> Load:
-    """Connect, warm up, measure, wait for the last answers."""
+    """Connect, warm up, measure, and wait for the last responses."""
     is_single = options.form == "single"
     requests = (single_requests if is_single else line_requests)(options.stream)
     feed = Feed(requests, 1 if is_single else LINES_A_REQUEST)
@@ -140,7 +140,7 @@ async def send_load(options: argparse.Namespace) -> Load:
         await pacing
     feed.is_sending = False
     if feed.under_way:
-        with contextlib.suppress(TimeoutError):  # what was not answered counts as failed
+        with contextlib.suppress(TimeoutError):  # requests without a response count as failed
             await asyncio.wait_for(feed.is_over.wait(), ANSWERS_WAIT_S)
     return Load.of(
         records=answered * feed.records_a_request,

@@ -1,4 +1,4 @@
-"""What the loads have in common: each is a process of its own, is started by the benchmark, and prints a Load."""
+"""Common parts of the loads. Each is a separate process that the benchmark starts, and prints a Load."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from strandline.services.embedded.preflight import is_free
 
 WARM_UP_S = 3.0
 TICK_S = 0.001
-"""How often a load with a rate looks what is due."""
+"""Interval in seconds at which a load with a rate checks for due requests."""
 ANSWERS_WAIT_S = 30.0
-"""How long a load waits for its last answers."""
+"""Maximum time in seconds that a load waits for its last responses."""
 ROOT = Path(__file__).parents[2]
 _TIMEOUT_S = 300
 
 
 class Costs(NamedTuple):
-    """CPU-seconds so far."""
+    """CPU-seconds up to now."""
 
     gateway: float
     kafka: float
@@ -38,31 +38,31 @@ class Costs(NamedTuple):
 
     @classmethod
     def read(cls, gateway_pid: int, kafka_pid: int) -> Costs:
-        """Of these process trees, of the process that asks, and of the whole machine."""
+        """Read the CPU time of these process trees, of this process, and of the whole machine."""
         kafka = tree_cpu_s(kafka_pid) if kafka_pid else 0.0
         return cls(tree_cpu_s(gateway_pid), kafka, time.process_time(), machine_cpu_s())
 
 
 @dataclass(frozen=True)
 class Load:
-    """What was sent and acknowledged, and what that cost, in the measured time (after the warm-up)."""
+    """Counts and costs of the measured time, after the warm-up."""
 
     records: int
-    """Acknowledged in the measured time."""
+    """Records that were acknowledged in the measured time."""
     seconds: float
     failed: int
-    """Requests or messages that were answered otherwise, or not at all; over the whole run."""
+    """Requests or messages with another response or none, in the whole run."""
     first_failure: str
-    """The first other answer."""
+    """First unexpected response."""
     gateway_cpu_s: float
     kafka_cpu_s: float
     load_cpu_s: float
     other_cpu_s: float
-    """Of everything else that ran on the machine meanwhile: what the measurement had to do without."""
+    """CPU time of all other programs of the machine in the same time, which the measurement did not get."""
     latency_p50_s: float
     latency_p99_s: float
     records_whole_run: int
-    """Acknowledged, the warm-up included: so many at least are in the topic."""
+    """Acknowledged records, including the warm-up. The topic contains at least this number."""
 
     @classmethod
     def of(
@@ -98,11 +98,11 @@ class Load:
 
 
 def load_parser() -> argparse.ArgumentParser:
-    """With the options that every load has."""
+    """Return a parser with the common options of loads."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--connections", type=int, required=True)
-    parser.add_argument("--rate", type=float, default=0.0, help="records a second; 0: as fast as answers come")
+    parser.add_argument("--rate", type=float, default=0.0, help="records per second; 0: as fast as responses arrive")
     parser.add_argument("--warm-up-s", type=float, default=WARM_UP_S)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--gateway-pid", type=int, required=True)
@@ -111,7 +111,7 @@ def load_parser() -> argparse.ArgumentParser:
 
 
 def run_module(module: str, arguments: Sequence[str]) -> str:
-    """Run it to its end; return what it printed. Raises RuntimeError."""
+    """Run the module to its end, and return its output. Raises RuntimeError."""
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=ROOT,
@@ -131,13 +131,13 @@ def run_load(module: str, arguments: Sequence[str]) -> Load:
 
 
 def full_and_half(module: str, arguments: Sequence[str]) -> tuple[Load, Load]:
-    """The load as fast as answers come, and then at half the rate that this reached."""
+    """Run the load at full speed, and then at half of the reached rate."""
     full = run_load(module, arguments)
     return full, run_load(module, [*arguments, "--rate", str(full.records / full.seconds / 2)])
 
 
 def ceiling(responder: str, responder_arguments: Sequence[str], load: str, arguments: Sequence[str]) -> float:
-    """Records a second that the load reaches against a responder, to which an answer costs nothing."""
+    """Return the records per second that the load reaches with a responder that does no work."""
     port = str(next(port for port in range(23_100, 32_000) if is_free(port)))
     process = subprocess.Popen([sys.executable, "-m", responder, port, *responder_arguments], cwd=ROOT)
     try:
@@ -154,7 +154,7 @@ def ceiling(responder: str, responder_arguments: Sequence[str], load: str, argum
 
 
 def require_complete(name: str, loads: Sequence[Load], logged: int) -> None:
-    """Raises RuntimeError unless all was acknowledged, and exactly that is in the topic."""
+    """Raise RuntimeError unless all records were acknowledged, and the topic contains exactly these."""
     acknowledged, failed = sum(load.records_whole_run for load in loads), sum(load.failed for load in loads)
     if failed or logged != acknowledged:
         first = next((load.first_failure for load in loads if load.first_failure), "none")

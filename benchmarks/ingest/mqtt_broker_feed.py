@@ -1,6 +1,6 @@
-"""The MQTT bridge behind a Mosquitto: records that are in the log and acknowledged to the broker, a second.
+"""The MQTT bridge with a Mosquitto: records per second that are in the log and acknowledged to the broker.
 
-Latency is the gateway's own: from reading a message to the PUBACK for it. Without Mosquitto on the machine there is no row.
+Latency is the gateway's metric: from reading a message to its PUBACK. Without Mosquitto on the machine, there is no row.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/
 
 
 def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
-    """Measure at full and at half load. Raises RuntimeError when a record that the broker has is not in the topic."""
+    """Measure at full and at half load. Raises RuntimeError if a record that the broker accepted is not in the topic."""
     if _MOSQUITTO is None:
         console.print("MQTT from a broker is not measured: mosquitto is not installed")
         return []
@@ -50,7 +50,9 @@ def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
             logged = records_in_topic(stack.addresses.kafka_bootstrap, STREAM) - before
             redelivered = Page.read(pages).value("refused_total", stream=STREAM)
             if logged < sent_full + sent_half or (logged > sent_full + sent_half and not redelivered):
-                raise RuntimeError(f"MQTT: the broker took {sent_full + sent_half} messages, {logged} are in the topic")
+                raise RuntimeError(
+                    f"MQTT: the broker accepted {sent_full + sent_half} messages, {logged} are in the topic"
+                )
     measured = Measured(
         name=f"MQTT from a broker, QoS 1, {CONNECTIONS} sensors",
         records_a_second=full["records_a_second"],
@@ -70,7 +72,7 @@ def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
 def _run(
     port: int, pages: int, seconds: float, broker: int, gateway: int, kafka: int, rate: float
 ) -> tuple[dict[str, float], int]:
-    """What the gateway did while the load ran, and how many messages the broker took in all."""
+    """Return the gateway's figures during the load, and the number of messages that the broker accepted."""
     confirmed_before = Page.read(pages).value("confirmed_total", stream=STREAM)
     load = _start_load(port, mqtt_topic(STREAM), seconds, gateway, rate)
     wait_until(
@@ -128,7 +130,7 @@ def _gateway(stack: Stack, port: int) -> Iterator[int]:
             env=settings_environment(stack.settings) | own, stdout=log, stderr=log,
         )  # fmt: skip
     try:
-        wait_until(lambda: is_answering(pages), "the MQTT bridge answers")
+        wait_until(lambda: is_answering(pages), "the MQTT bridge responds")
         wait_until(lambda: Page.read(pages).value("open", stream=STREAM) == 1, "the topics are subscribed")
         yield process.pid
     finally:

@@ -1,4 +1,4 @@
-"""The MQTT listener under load: as many sensors as a small fleet has, as fast as they can and at half of that."""
+"""The MQTT listener under load: the number of sensors of a small fleet, at full load and at half of that rate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CASES = (
 
 
 def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
-    """Measure at full and at half load. Raises RuntimeError when a record that was acknowledged is not in the topic."""
+    """Measure at full and at half load. Raises RuntimeError if an acknowledged record is not in the topic."""
     stack.start_gateway("mqtt-listener")
     pids = PidFile(stack.data_dir).all()
     gateway = ["--port", str(stack.ports.gateways["mqtt_listener_port"])]

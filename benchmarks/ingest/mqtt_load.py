@@ -1,8 +1,8 @@
-"""The load of the MQTT measurements, a process of its own: prebuilt QoS 1 messages over open connections.
+"""The load of the MQTT measurements, as a separate process: prebuilt QoS 1 messages over open connections.
 
-`python -m benchmarks.ingest.mqtt_load` is started by the benchmark, and prints one line of JSON (Load). Half of the
-connections speak 3.1.1, half 5.0. Without a rate each keeps WINDOW messages under way; with one, messages become due at an
-even pace, round the connections, and a latency counts from when a message was due to its PUBACK.
+The benchmark starts `python -m benchmarks.ingest.mqtt_load`, which prints one line of JSON (Load). Half of the connections
+speak 3.1.1, half 5.0. Without a rate, each has up to WINDOW unacknowledged messages. With a rate, messages become due at an
+even pace on all connections in turn. A latency counts from the due time of a message to its PUBACK.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from benchmarks.ingest.load import ANSWERS_WAIT_S, TICK_S, Costs, Load, load_par
 from benchmarks.ingest.work import readings
 
 WINDOW = 20
-"""Messages of one connection that wait for PUBACK: what paho-mqtt keeps in flight."""
+"""Messages of one connection that wait for PUBACK: the limit of paho-mqtt."""
 _SUCCESS = b"\x40\x02"
 
 
 class Feed:
-    """What came of all messages."""
+    """Counts of all messages."""
 
     def __init__(self) -> None:
         self.is_sending = False
@@ -38,7 +38,7 @@ class Feed:
 
 
 class Connection(asyncio.Protocol):
-    """One sensor, publishing to a topic of its own."""
+    """One sensor that publishes to its own topic."""
 
     def __init__(self, feed: Feed, number: int, topic: str) -> None:
         self._feed = feed
@@ -104,13 +104,13 @@ class Connection(asyncio.Protocol):
 
 
 def _head(length: int, topic: bytes) -> bytes:
-    """The fixed header of a PUBLISH of QoS 1, and its topic; the length takes two bytes here."""
+    """Return the fixed header of a PUBLISH of QoS 1, and its topic. The length takes two bytes here."""
     assert 127 < length < 16_384
     return bytes((0x32, length & 0x7F | 0x80, length >> 7)) + struct.pack(">H", len(topic)) + topic
 
 
 async def send_load(options: argparse.Namespace) -> Load:
-    """Connect, warm up, measure, wait for the last answers."""
+    """Connect, warm up, measure, and wait for the last responses."""
     loop, feed = asyncio.get_running_loop(), Feed()
     connections: list[Connection] = []
     for number in range(options.connections):
@@ -157,7 +157,7 @@ async def send_load(options: argparse.Namespace) -> Load:
 
 
 async def _pace(connections: list[Connection], rate: float, until_s: float) -> None:
-    """Make messages due, evenly, until it is over."""
+    """Make messages due at an even pace until the end."""
     began_s, count = time.perf_counter(), 0
     while (now_s := time.perf_counter()) < until_s:
         while (due_s := began_s + count / rate) <= now_s:
@@ -168,7 +168,7 @@ async def _pace(connections: list[Connection], rate: float, until_s: float) -> N
 
 def main() -> None:
     parser = load_parser()
-    parser.add_argument("--topic", required=True, help="each connection adds a level of its own")
+    parser.add_argument("--topic", required=True, help="each connection adds its own level")
     uvloop.run(send_load(parser.parse_args())).print()
 
 

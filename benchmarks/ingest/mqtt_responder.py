@@ -1,6 +1,6 @@
-"""Acknowledges every MQTT message at once and does nothing else: `python -m benchmarks.ingest.mqtt_responder PORT`.
+"""Acknowledges every MQTT message immediately and does nothing else: `python -m benchmarks.ingest.mqtt_responder PORT`.
 
-What the load reaches against it is the load's own ceiling.
+The rate of the load with this program is the maximum of the load itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         data, at = self._rest + data, 0
         answers = []
-        # The load's packets: CONNECT with a length of one byte, PUBLISH of QoS 1 with one of two.
+        # Packets of the load: CONNECT with a length of one byte, PUBLISH of QoS 1 with one of two.
         while len(data) - at > 5:
             if data[at] == 0x10:
                 answers.append(b"\x20\x03\x00\x00\x00" if data[at + 8] == 5 else b"\x20\x02\x00\x00")

@@ -1,7 +1,7 @@
-"""Answers every request at once and does nothing else: `python -m benchmarks.ingest.responder PORT REQUEST_BYTES`.
+"""Responds to every request immediately and does nothing else: `python -m benchmarks.ingest.responder PORT REQUEST_BYTES`.
 
-What the load reaches against it is the load's own ceiling. All requests of a feed are equally long, so counting bytes is
-all the framing that is needed.
+The rate of the load with this program is the maximum of the load itself. All requests of a feed have the same length, so
+counting bytes is enough framing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was measured of a gateway, as a row for people, beside what was aimed at."""
+"""Measurements of a gateway, as a row for people, with the goals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADER: Row = (
 
 @dataclass(frozen=True)
 class Goal:
-    """What issue and docs aim at; None: no aim of that kind."""
+    """Goals of the issue and the docs. None: no goal of that kind."""
 
     records_a_second: float
     cpu_s_per_million: float | None = None
@@ -31,7 +31,7 @@ class Goal:
 
 
 class Loaded(Protocol):
-    """What every load reports."""
+    """Common measurements of every load."""
 
     @property
     def records(self) -> int: ...
@@ -51,22 +51,22 @@ class Loaded(Protocol):
 
 @dataclass(frozen=True)
 class Measured:
-    """One feed: what it reached at full load, and how soon it was answered at half of that."""
+    """One feed: the rate at full load, and the latency at half load."""
 
     name: str
     records_a_second: float
     cpu_s_per_million: float
     kafka_cpu_s_per_million: float
     latency_p50_s: float | None
-    """None where there is no acknowledgement."""
+    """None if there is no acknowledgement."""
     latency_p99_s: float | None
     load_ceiling: float
-    """Records a second that the load generator reaches against a responder that does nothing."""
+    """Records per second that the load generator reaches with a responder that does nothing."""
     other_cores: float
-    """How much of the machine other programs used meanwhile; what is measured beside much of that says little."""
+    """Cores that other programs used in the same time. If they used much, the measurement has little meaning."""
     goal: Goal
     lost: int = 0
-    """Records that were sent, not refused, and are not in the topic. All of them are counted by the gateway or kernel."""
+    """Records that were sent, not refused, and are not in the topic. The gateway or the kernel counts all of them."""
     sent: int = 0
 
     @classmethod
@@ -102,7 +102,7 @@ class Measured:
         )
 
     def goal_text(self) -> str:
-        """Each aim, and whether it was reached."""
+        """Return each goal, and whether it was reached."""
         goal = self.goal
         parts = [_verdict(f">= {goal.records_a_second:,.0f}/s", self.records_a_second >= goal.records_a_second)]
         if goal.cpu_s_per_million is not None:

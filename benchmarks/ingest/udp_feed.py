@@ -1,4 +1,4 @@
-"""The UDP gateway under load: 100,000 datagrams a second, of which each is in the topic or counted as lost."""
+"""The UDP gateway under load: 100,000 datagrams per second. Each is in the topic or counted as lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SETTLE_S = 60.0
 
 
 def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
-    """Send at RATE for `seconds`. Raises RuntimeError when a datagram is neither in the topic nor counted as lost."""
+    """Send at RATE for `seconds`. Raises RuntimeError if a datagram is neither in the topic nor counted as lost."""
     stack.start_gateway("udp")
     metrics = _Metrics(stack.ports.gateways["udp_pages_port"])
     _wait(lambda: metrics.value("open") == 1, "the UDP port to open")
@@ -70,7 +70,7 @@ def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
 
 
 class _Metrics:
-    """What the gateway counts of the stream, now."""
+    """Present metrics of the gateway for the stream."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -79,7 +79,7 @@ class _Metrics:
         return int(Page.read(self._port).value(name, stream=DATAGRAM_STREAM))
 
     def all(self) -> dict[str, float]:
-        """Everything that is counted of the stream but its latencies, for people."""
+        """Return all counts of the stream except its latencies, for people."""
         return {
             " ".join([name, labels.get("reason", "")]).strip(): value
             for name, labels, value in Page.read(self._port).samples
@@ -87,11 +87,11 @@ class _Metrics:
         }
 
     def accounted(self) -> int:
-        """Datagrams of which it is known what became of them."""
+        """Return the number of datagrams with a known outcome."""
         return self.value("confirmed_total") + self.value("spooled_total") + self.lost()
 
     def spooled_now(self) -> int:
-        """Records on the gateway's disk."""
+        """Return the number of records on the gateway's disk."""
         return int(Page.read(self._port).value("spool_records"))
 
     def lost(self) -> int:
@@ -103,8 +103,8 @@ def _wait(is_so: Callable[[], bool], what: str) -> None:
 
 
 def _count_records(kafka_bootstrap: str) -> int:
-    """Read the topic and count. Its offsets count more: what may be spooled is written in transactions, whose ends take
-    offsets too."""
+    """Read the topic and count the records. Its offsets count more, because spoolable records are written in transactions,
+    whose ends take offsets, too."""
     consumer = Consumer(
         {"bootstrap.servers": kafka_bootstrap, "group.id": "none", "enable.partition.eof": True, "log_level": 2}
     )
@@ -115,7 +115,7 @@ def _count_records(kafka_bootstrap: str) -> int:
         deadline_s = time.monotonic() + _SETTLE_S
         while len(ended) < len(partitions):
             if time.monotonic() > deadline_s:
-                raise RuntimeError(f"{DATAGRAM_STREAM} could not be read within {_SETTLE_S:g} s")
+                raise RuntimeError(f"can't read {DATAGRAM_STREAM} within {_SETTLE_S:g} s")
             for message in consumer.consume(10_000, 1.0):
                 error = message.error()
                 if error is None:
@@ -123,14 +123,14 @@ def _count_records(kafka_bootstrap: str) -> int:
                 elif error.code() == KafkaError._PARTITION_EOF:
                     ended.add(message.partition())
                 else:
-                    raise RuntimeError(f"{DATAGRAM_STREAM} could not be read: {error.str()}")
+                    raise RuntimeError(f"can't read {DATAGRAM_STREAM}: {error.str()}")
         return records
     finally:
         consumer.close()
 
 
 def _ceiling(seconds: float) -> float:
-    """Datagrams a second that the load sends to a socket that nobody reads."""
+    """Return the datagrams per second that the load sends to a socket without a reader."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unread:
         unread.bind(("127.0.0.1", 0))
         sent = _send(unread.getsockname()[1], 0, seconds)

@@ -1,6 +1,6 @@
-"""The load of the UDP measurement, a process of its own: prebuilt datagrams at an even pace, a few each millisecond.
+"""The load of the UDP measurement, as a separate process: prebuilt datagrams at an even pace, a few each millisecond.
 
-`python -m benchmarks.ingest.udp_load` is started by the benchmark, and prints one line of JSON (Sent).
+The benchmark starts `python -m benchmarks.ingest.udp_load`, which prints one line of JSON (Sent).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from benchmarks.ingest.work import readings
 
 _TICK_S = 0.001
 SOURCES = 16
-"""Sockets that send by turns, so that a gateway with several sockets has something to spread."""
+"""Number of sockets that send in turn, so that a gateway with several sockets can share the work."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What the kernel took from us."""
+    """Datagrams that the kernel accepted."""
 
     datagrams: int
     seconds: float
@@ -29,7 +29,7 @@ class Sent:
 
 
 def send_load(port: int, rate: float, seconds: float) -> Sent:
-    """Send to `port` at `rate` datagrams a second; 0: as fast as the kernel takes them."""
+    """Send to `port` at `rate` datagrams per second; 0: as fast as the kernel accepts them."""
     sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(SOURCES)]
     for one in sockets:
         one.connect(("127.0.0.1", port))
@@ -51,7 +51,7 @@ def send_load(port: int, rate: float, seconds: float) -> Sent:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--rate", type=float, required=True, help="datagrams a second; 0: as fast as possible")
+    parser.add_argument("--rate", type=float, required=True, help="datagrams per second; 0: as fast as possible")
     parser.add_argument("--seconds", type=float, required=True)
     options = parser.parse_args()
     print(json.dumps(asdict(send_load(options.port, options.rate, options.seconds))))

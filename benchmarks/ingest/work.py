@@ -1,4 +1,4 @@
-"""What the feeds of the ingest benchmark send: records of 121 bytes, which differ from each other as readings do."""
+"""Records of the ingest benchmark: 121 bytes each, which differ from each other like readings."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import random
 RECORD_BYTES = 121
 LINES_A_REQUEST = 100
 _VARIANTS = 1_000
-"""Different records, so that Kafka's compression has no easier work than with real readings."""
+"""Number of different records, so that they compress like real readings."""
 
 STREAM, KEYED_STREAM, DATAGRAM_STREAM = "readings", "readings-by-device", "readings-by-datagram"
 UDP_PORT = 8082
-"""Before the stack's port offset."""
+"""Port before the stack's port offset."""
 STREAM_TEXT = """\
 stream: {name}
 partitions: 4
@@ -20,7 +20,7 @@ schema: {{device: string, ts: {{type: timestamp, unit: ms}}, temp: double, wind:
 
 
 def stream_texts() -> list[str]:
-    """The documents of the streams that are fed."""
+    """Return the documents of the streams of the feeds."""
     differences = {
         STREAM: f'mqtt: {{topics: ["{mqtt_topic(STREAM)}/#"]}}\n',
         KEYED_STREAM: f'key: device\nmqtt: {{topics: ["{mqtt_topic(KEYED_STREAM)}/#"]}}\n',
@@ -30,12 +30,12 @@ def stream_texts() -> list[str]:
 
 
 def mqtt_topic(stream: str) -> str:
-    """Below it every MQTT topic flows into the stream."""
+    """Return the MQTT topic of the stream; topics below it also belong to the stream."""
     return f"bench/{stream}"
 
 
 def readings() -> list[bytes]:
-    """The same records at each call, each a JSON object of RECORD_BYTES bytes."""
+    """Return the same records at each call, each a JSON object of RECORD_BYTES bytes."""
     chance = random.Random(1)
     return [_reading(chance) for _ in range(_VARIANTS)]
 
@@ -50,12 +50,12 @@ def _reading(chance: random.Random) -> bytes:
 
 
 def single_requests(stream: str) -> list[bytes]:
-    """HTTP requests of one record, all equally long."""
+    """Return HTTP requests of one record, all of the same length."""
     return [_request(stream, b"application/json", reading) for reading in readings()]
 
 
 def line_requests(stream: str) -> list[bytes]:
-    """HTTP requests of LINES_A_REQUEST records, one a line, all equally long."""
+    """Return HTTP requests of LINES_A_REQUEST records, one per line, all of the same length."""
     lines, chance = readings(), random.Random(2)
     return [
         _request(stream, b"application/x-ndjson", b"\n".join(chance.choices(lines, k=LINES_A_REQUEST)))

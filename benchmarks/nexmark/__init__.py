@@ -1,2 +1,3 @@
-"""NEXMark: an auction house whose people, auctions and bids are the records, the queries over them in `examples/nexmark`, an
-oracle that answers them in DuckDB, and what each costs (docs/nexmark.md)."""
+"""NEXMark: auctions, with people, auctions, and bids as records. The queries are in `examples/nexmark`. An oracle answers them
+in DuckDB, and the benchmark measures their cost (docs/nexmark.md).
+"""

@@ -1,9 +1,8 @@
-"""What each query of NEXMark costs at the desk, and in plain Spark: `python -m benchmarks.nexmark [--records N] [--query q5]`.
+"""Cost of each query of NEXMark at the desk, and in plain Spark: `python -m benchmarks.nexmark [--records N] [--query q5]`.
 
-At the desk the engine works alone, in one process and without servers: records are decoded, go through steps and windows, and
-become documents, as in a job; there is no log, no Spark and no store. The queries run one after the other over the same records,
-and what each gives is compared with the oracle's answer. Then plain Spark runs those that it can, in a process of its own
-(plain_spark.py).
+At the desk, the engine works alone, in one process, without servers, log, Spark, or store. Records are decoded, pass steps and
+windows, and become documents, as in a job. The queries run one after the other over the same records, and their results are
+compared with the oracle's. Then plain Spark runs its queries in a separate process (plain_spark.py).
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ from strandline.core.errors import StrandlineError
 RECORDS = 200_000
 SLICE_RECORDS = 50_000
 WARM_UP_RECORDS = 2_000
-"""What a process does only once is done with these, before the clock starts."""
+"""Number of records for the one-time work of a process, before the measurement."""
 SEED = 1
 DISORDER_MS = 3_000
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a query took."""
+    """Cost of a query."""
 
     query: str
     cpu_s_per_million: float
-    """CPU-seconds per million records, all that come in."""
+    """CPU-seconds per million input records."""
     results: int
 
 
 def measure(names: Sequence[str], records: int) -> list[Cost]:
-    """Run the queries. Raises RuntimeError where one gives what it should not."""
+    """Run the queries. Raises RuntimeError if a result is wrong."""
     log = Log.of(Nexmark(records, SEED, disorder_ms=DISORDER_MS))
     oracle = Oracle(log)
     return [_measured(name, log, oracle) for name in names]
@@ -64,7 +63,8 @@ def _measured(name: str, log: Log, oracle: Oracle) -> Cost:
 
 
 def measure_plain_spark(names: Sequence[str], records: int) -> dict[str, float]:
-    """Query -> CPU-seconds per million records, of those that plain Spark can run. Raises RuntimeError where it fails."""
+    """Return query -> CPU-seconds per million records, for the queries that plain Spark can run. Raises RuntimeError if it
+    fails."""
     queries = [part for name in names if name in plain_spark.QUERIES for part in ("--query", name)]
     if not queries:
         return {}
@@ -78,7 +78,7 @@ def measure_plain_spark(names: Sequence[str], records: int) -> dict[str, float]:
 
 
 def cost_rows(costs: Sequence[Cost], of_spark: Mapping[str, float]) -> list[Row]:
-    """A header and a row for each query."""
+    """Return a header and a row for each query."""
     spark = {query: f"{cost:.1f}" for query, cost in of_spark.items()}
     rows = [
         (one.query.upper(), f"{one.cpu_s_per_million:.1f}", spark.get(one.query, ""), f"{one.results:,}")
@@ -88,7 +88,7 @@ def cost_rows(costs: Sequence[Cost], of_spark: Mapping[str, float]) -> list[Row]
 
 
 def results_text(command: str, costs: Sequence[Cost], of_spark: Mapping[str, float], records: int) -> str:
-    """The part of RESULTS.md about NEXMark."""
+    """Return the NEXMark part of RESULTS.md."""
     return f"""\
 ## NEXMark
 
@@ -96,16 +96,15 @@ def results_text(command: str, costs: Sequence[Cost], of_spark: Mapping[str, flo
 
 {machine_text()}
 
-{records:,} records of the auction house (docs/nexmark.md) at 10,000 a second of event time, which come
-up to {DISORDER_MS // 1000} s late; slices of {SLICE_RECORDS:,}. The engine alone, at the desk: one process decodes the
-records, computes and makes the documents; no log, no Spark, no store. CPU-seconds are user and system
-time, per million records that come in, of whichever kind. All results equal the oracle's.
+{records:,} records of the auctions (docs/nexmark.md) at 10,000 per second of event time, up to {DISORDER_MS // 1000} s late;
+slices of {SLICE_RECORDS:,}. The engine works alone, at the desk: one process decodes the records, computes, and creates the
+documents; no log, no Spark, no store. CPU-seconds are user and system time, per million input records of all kinds. All
+results equal the oracle's.
 
-Plain Spark reads the same records from files of {SLICE_RECORDS:,}, one a batch, keeps its state in memory, and makes each
-result a text in JSON, which it gives to nobody (`benchmarks/nexmark/spark.sql`). Its cost is what a run over three
-times as many records takes more than one over {records:,}, so without its start. Over a small log its results equal
-the oracle's, too. Q12 goes by the time of a log, which files don't have; Spark refuses Q4 and Q9, which have a join by time in
-front of a window.
+Plain Spark reads the same records from files of {SLICE_RECORDS:,}, one per batch, and keeps its state in memory. It formats
+each result as JSON and discards it (`benchmarks/nexmark/spark.sql`). Its cost is the difference between runs over three times
+as many records and over {records:,}, so without its start. Over a small log, its results equal the oracle's, too. Q12 is based
+on the time of a log, which files don't have. Spark refuses Q4 and Q9, which have a join by time before a window.
 
 {markdown(cost_rows(costs, of_spark))}
 """
@@ -113,13 +112,13 @@ front of a window.
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.nexmark", description=__doc__)
-    parser.add_argument("--records", type=int, default=RECORDS, help=f"how many records (default {RECORDS})")
-    parser.add_argument("--query", action="append", choices=NAMES, help="only this one; may be given several times")
-    parser.add_argument("--without-spark", action="store_true", help="measure the desk alone")
+    parser.add_argument("--records", type=int, default=RECORDS, help=f"number of records (default {RECORDS})")
+    parser.add_argument("--query", action="append", choices=NAMES, help="measure only this query; can be repeated")
+    parser.add_argument("--without-spark", action="store_true", help="measure only the desk")
     parser.add_argument(
         "--output",
         type=Path,
-        help=f"the file for the table (default {RESULTS.name}; none where only a part of all is measured)",
+        help=f"the file for the table (default {RESULTS.name}; none if only a part is measured)",
     )
     options = parser.parse_args()
     console = Console(soft_wrap=True)

@@ -1,14 +1,13 @@
 """The records of NEXMark, re-implemented from its published descriptions:
 `python -m benchmarks.nexmark.generator --records 10000`.
 
-An auction house. Of each 50 records one is a person who registers, then three are auctions that begin, then 46 are bids. People
-and auctions are numbered from 1000. Half of all bids go to a *hot* auction, three of four come from a hot bidder, and three of
-four auctions are a hot seller's; the others choose among what is in flight: the last 100 auctions (and ten that have not begun
-yet), the last 1,000 people. Prices are spread evenly by their logarithm. An auction lasts twice as long at most as it takes until
-100 more have begun.
+Of each 50 records, one is the registration of a person, then three are new auctions, then 46 are bids. People and auctions are
+numbered from 1000. Half of all bids are for a *hot* auction. Three of four bids are of a hot bidder, and three of four auctions
+of a hot seller. The others are random: of the last 100 auctions (and ten future ones), or of the last 1,000 people. The
+logarithms of prices are uniformly distributed. An auction lasts at most twice as long as the time in which 100 more begin.
 
-Every value is a function of the seed and of the record's number, so the same options give the same bytes on every machine, and
-a longer run begins with what a shorter one holds (with disorder, but for its last records).
+Every value is a function of the seed and of the record's number, so the same options give the same bytes on every machine. A
+longer run begins with the records of a shorter one; with disorder, the last records can differ.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ START_MS = 1_700_000_000_000
 """A Tuesday evening, 22:13:20 UTC."""
 FIRST_ID = 1_000
 GROUP, AUCTIONS_A_GROUP = 50, 3
-"""Of so many records one is a person, and so many are auctions."""
+"""Number of records with one person, and the number of auctions among them."""
 HOT_EVERY = 100
-"""The hot one is the first (of bidders: the second) of each hundred."""
+"""Distance of hot ones: the first auction or seller, or the second bidder, of each hundred."""
 AUCTIONS_IN_FLIGHT, AUCTIONS_AHEAD = 100, 10
 PEOPLE_ACTIVE, PEOPLE_AHEAD = 1_000, 10
 FIRST_CATEGORY, CATEGORIES = 10, 5
@@ -37,7 +36,7 @@ HOT_CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
 CHANNELS = 10_000
 PERSON, AUCTION, BID = "person", "auction", "bid"
 _BYTES = {PERSON: 200, AUCTION: 500, BID: 100}
-"""How long a record of each kind is on average, without the names of its fields: `extra` fills it up."""
+"""Average length of a record of each kind, without the names of its fields. The field `extra` is the padding."""
 
 _STATES = ("AZ", "CA", "ID", "OR", "WA", "WY")
 _CITIES = (
@@ -56,29 +55,29 @@ _DRAWS = (
 
 @dataclass(frozen=True)
 class Nexmark:
-    """So many records, as they come."""
+    """A number of records, in the order of arrival."""
 
     records: int
     seed: int = 1
     rate: int = 10_000
-    """Records a second of event time."""
+    """Records per second of event time."""
     start_ms: int = START_MS
-    """The event time of the first."""
+    """Event time of the first record."""
     disorder_ms: int = 0
-    """How long after its event time a record comes, at most."""
+    """Maximum time in ms from the event time of a record to its arrival."""
 
     @cached_property
     def event_ms(self) -> Numbers:
-        """The event time of each record, in the order of the log."""
+        """Event time of each record, in the order of the log."""
         return self._made_ms(self._number)
 
     @cached_property
     def log_ms(self) -> Numbers:
-        """When each record comes: no earlier than its event time, and in the order of the log."""
+        """Arrival time of each record: not before its event time, and in the order of the log."""
         return np.sort(self._comes_ms(np.arange(self.records, dtype=np.int64)))
 
     def lines(self) -> list[bytes]:
-        """Each record as a line of JSON."""
+        """Return each record as a line of JSON."""
         place = self._number % GROUP
         lines: list[bytes] = [b""] * self.records
         for numbers, make in (
@@ -92,7 +91,7 @@ class Nexmark:
 
     @cached_property
     def _number(self) -> Numbers:
-        """The number of each record, from 0, in the order of the log."""
+        """Number of each record, from 0, in the order of the log."""
         numbers = np.arange(self.records, dtype=np.int64)
         return np.argsort(self._comes_ms(numbers), kind="stable").astype(np.int64)
 
@@ -125,7 +124,7 @@ class Nexmark:
         reserve = initial + self._prices("reserve", number)
         hot = _last_person(number) // HOT_EVERY * HOT_EVERY
         seller = np.where(self._below("seller_is_hot", number, 4) > 0, hot, self._any_person("seller", number))
-        # As long as it takes on average until so many auctions more have begun, and at most twice as long.
+        # The average time until that number of auctions have begun, or at most twice as long.
         horizon_ms = AUCTIONS_IN_FLIGHT * GROUP // AUCTIONS_A_GROUP * 1000 // self.rate
         expires = self._made_ms(number) + 1 + self._below("length", number, max(2 * horizon_ms, 1))
         category = FIRST_CATEGORY + self._below("category", number, CATEGORIES)
@@ -178,7 +177,7 @@ class Nexmark:
         return last - active + self._below(what, number, active + PEOPLE_AHEAD)
 
     def _prices(self, what: str, number: Numbers) -> Numbers:
-        """1 to 1,000,000, in cents: each order of magnitude is as frequent as another."""
+        """Return prices of 1 to 1,000,000 in cents. Each order of magnitude has the same frequency."""
         share = self._draw(what, number).astype(np.float64) / 2.0**64
         return np.rint(10.0 ** (share * 6.0) * 100.0).astype(np.int64)
 
@@ -186,9 +185,9 @@ class Nexmark:
         return self._texts("extra", number, _BYTES[kind] // 2)
 
     def _texts(self, what: str, number: Numbers, length: int, *, exactly: bool = False) -> list[str]:
-        """Texts of at least 3 letters and blanks, and at most so many: pieces of one long text."""
+        """Return strings of letters and blanks, of at least 3 and at most `length` characters: parts of one long string."""
         begin = self._below(what, number, _POOL - length)
-        # Another half of the same draw.
+        # Use the other half of the same draw.
         drawn = (self._draw(what, number) >> np.uint64(40)).astype(np.int64)
         end = begin + (length if exactly else 3 + drawn % (length - 2))
         pool = self._pool
@@ -200,12 +199,12 @@ class Nexmark:
         return _LETTERS[(drawn % np.uint64(len(_LETTERS))).astype(np.int64)].tobytes().decode()
 
     def _below(self, what: str, number: Numbers, limit: int | Numbers) -> Numbers:
-        """A whole number from 0 to below the limit for each record."""
+        """Return an integer from 0 to below the limit for each record."""
         limits = np.broadcast_to(np.asarray(limit, np.uint64), number.shape)
         return (self._draw(what, number) % limits).astype(np.int64)
 
     def _draw(self, what: str, number: Numbers) -> npt.NDArray[np.uint64]:
-        """64 bits for each record, other ones for each purpose: SplitMix64 of seed, purpose and number."""
+        """Return 64 random bits for each record, different for each purpose: SplitMix64 of seed, purpose, and number."""
         begin = np.uint64((self.seed * len(_DRAWS) + _DRAWS.index(what)) * 0x9E3779B97F4A7C15 % 2**64)
         return _mixed(_mixed(begin + np.zeros(1, np.uint64)) + number.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
 
@@ -217,12 +216,12 @@ def _mixed(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _last_person(number: Numbers) -> Numbers:
-    """The last person who has registered when the record is made, counted from 0."""
+    """Return the last registered person at the time of the record, counted from 0."""
     return number // GROUP
 
 
 def _last_auction(number: Numbers) -> Numbers:
-    """The last auction that has begun then, this one included; before the first one, the first."""
+    """Return the last auction that has begun at that time, including this one; before the first one, the first."""
     begun = number // GROUP * AUCTIONS_A_GROUP + np.minimum(number % GROUP, AUCTIONS_A_GROUP)
     return np.maximum(begun - 1, 0)
 
@@ -233,10 +232,10 @@ def _chosen(names: tuple[str, ...], drawn: npt.NDArray[np.uint64]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.nexmark.generator", description=__doc__)
-    parser.add_argument("--records", type=int, default=10_000, help="how many (default 10000)")
-    parser.add_argument("--seed", type=int, default=1, help="another one gives other records (default 1)")
-    parser.add_argument("--rate", type=int, default=10_000, help="records a second of event time (default 10000)")
-    parser.add_argument("--disorder-ms", type=int, default=0, help="how late a record comes at most (default 0)")
+    parser.add_argument("--records", type=int, default=10_000, help="number of records (default 10000)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the records (default 1)")
+    parser.add_argument("--rate", type=int, default=10_000, help="records per second of event time (default 10000)")
+    parser.add_argument("--disorder-ms", type=int, default=0, help="maximum delay of a record in ms (default 0)")
     options = parser.parse_args()
     made = Nexmark(options.records, options.seed, options.rate, disorder_ms=options.disorder_ms)
     sys.stdout.buffer.writelines(line + b"\n" for line in made.lines())

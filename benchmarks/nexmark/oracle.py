@@ -1,5 +1,6 @@
-"""What each query of NEXMark must give, by DuckDB over the same records. The answers stand in `oracle.sql`, written from the
-queries' descriptions, and share nothing with the pipelines."""
+"""Expected results of each query of NEXMark, by DuckDB over the same records. The answers are in `oracle.sql`. They are based
+on the descriptions of the queries, and share nothing with the pipelines.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ TYPES = {
     **dict.fromkeys(("date_time", "id", "initial_bid", "reserve", "expires", "seller", "category"), pa.int64()),
     **dict.fromkeys(("auction", "bidder", "price"), pa.int64()),
 }
-"""Of the fields of records."""
+"""Types of the fields of records."""
 
 
 def parts_of(path: Path) -> tuple[str, dict[str, dict[str, str]]]:
-    """The statements of a file that make the views, and query -> stage -> its statement."""
+    """Return the statements of a file that create the views, and query -> stage -> its statement."""
     text = path.read_text(encoding="utf-8")
     views, queries = "", defaultdict[str, dict[str, str]](dict)
     for heading, part in re.findall(r"^-- (views|q\d+ \w+)\n(.*?)(?=^-- |\Z)", text, re.MULTILINE | re.DOTALL):
@@ -38,7 +39,7 @@ def parts_of(path: Path) -> tuple[str, dict[str, dict[str, str]]]:
 
 
 _VIEWS, QUERIES = parts_of(Path(__file__).with_name("oracle.sql"))
-"""Query -> stage -> what its results are."""
+"""Query -> stage -> statement with its results."""
 
 
 class Oracle:
@@ -49,7 +50,7 @@ class Oracle:
             BytesIO(b"\n".join(log.lines)),
             parse_options=arrow_json.ParseOptions(explicit_schema=pa.schema(list(TYPES.items()))),
         )
-        # Where a record stands in the log: by partition, then by offset.
+        # Position of a record in the log: by partition, then by offset.
         place = [at % log.partitions * len(log.lines) + at // log.partitions for at in range(len(log.lines))]
         record = read.append_column("place", pa.array(place)).append_column("log_ms", pa.array(log.log_ms))
         self._database = duckdb.connect()
@@ -58,7 +59,7 @@ class Oracle:
         self._database.execute(_VIEWS)
 
     def rows(self, query: str) -> Rows:
-        """The results of each stage of the query that has some."""
+        """Return the results of each stage of the query that has some."""
         found = {stage: self._results(text) for stage, text in QUERIES[query].items()}
         return {stage: rows for stage, rows in found.items() if rows}
 

@@ -1,8 +1,8 @@
 """The queries of NEXMark in plain Spark: `python -m benchmarks.nexmark.plain_spark [--records N] [--query q5]`.
 
-Structured Streaming reads the records from files, one a batch, and gives each result as JSON to a sink that forgets it. First
-each query runs over a small log, and its results are compared with the oracle's. Then it runs over `--records` and over three
-times as many: what the second run takes more than the first is the cost, without any start. Prints a line of JSON for each query.
+Structured Streaming reads the records from files, one per batch, and writes each result as JSON to a sink that discards it.
+First, each query runs over a small log, and its results are compared with the oracle's. Then it runs over `--records` and over
+three times as many. The cost is the difference of the two runs, so it excludes the start. Prints a line of JSON for each query.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from benchmarks.peers.spark_pass import start_session
 from benchmarks.process_tree import tree_cpu_s
 
 _VIEWS, QUERIES = parts_of(Path(__file__).with_name("spark.sql"))
-"""Query -> stage -> what its results are."""
+"""Query -> stage -> statement with its results."""
 _SCHEMA = ", ".join(f"{name} {'string' if pa.types.is_string(kind) else 'bigint'}" for name, kind in TYPES.items())
 _DELAY = "4 seconds"
 _END_MS = 2 * 86_400_000
-"""So long behind all others the last records come, which close all windows."""
+"""Event time in ms between the last records, which close all windows, and all others."""
 _NOBODY = -1
 _LAST = (
     {"kind": "bid", "auction": _NOBODY, "bidder": _NOBODY, "price": 0, "channel": "", "url": "", "extra": ""},
     {"kind": "person", "id": _NOBODY, "name": "", "city": "", "state": ""},
     {"kind": "auction", "id": _NOBODY, "seller": _NOBODY - 1, "category": 0},
 )
-"""One of each kind, since Spark looks at what a query wants before it looks at the time."""
+"""One record of each kind, because Spark evaluates the filters of a query before the time."""
 _CHECKED_RECORDS = 2_400
 _TIMES = 3
 
 
 class PlainSpark:
-    """Runs queries over logs that lie in a directory."""
+    """Runs queries over logs in a directory."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self._spark = spark
@@ -55,7 +55,7 @@ class PlainSpark:
         side.createOrReplaceTempView("side")
 
     def write(self, name: str, log: Log, file_records: int) -> Path:
-        """Put the log into files of so many records, in order, and the last records into one behind them."""
+        """Write the log to files of that number of records, in order, and the last records to a file after them."""
         directory = self._directory / name
         directory.mkdir()
         end_ms = max(log.log_ms) + _END_MS
@@ -68,7 +68,7 @@ class PlainSpark:
         return directory
 
     def rows(self, query: str, log: Path) -> Rows:
-        """What the query gives, of each stage that has results."""
+        """Return the results of the query, by stage, for stages with results."""
         found: Rows = {}
         for stage, results in self._stages(query, log):
             rows: Counter[str] = Counter()
@@ -83,7 +83,7 @@ class PlainSpark:
         return found
 
     def cpu_s(self, query: str, log: Path) -> float:
-        """What a run takes, of this process and all below it."""
+        """Return the CPU time of a run, of this process and its descendants."""
         began_s = tree_cpu_s(os.getpid())
         for _, results in self._stages(query, log):
             self._run(results.select(F.to_json(F.struct("*"))).writeStream.format("noop"))
@@ -106,7 +106,7 @@ class PlainSpark:
 
 
 def check(plain: PlainSpark, names: Sequence[str], disorder_ms: int) -> None:
-    """Raises RuntimeError where a query gives what it should not."""
+    """Compare the results with the oracle's. Raises RuntimeError if they differ."""
     small = {rate: Log.of(Nexmark(_CHECKED_RECORDS, 3, rate=rate, disorder_ms=disorder_ms)) for rate in (20, 500)}
     oracles = {rate: Oracle(log) for rate, log in small.items()}
     written = {rate: plain.write(f"small-{rate}", log, _CHECKED_RECORDS // 3) for rate, log in small.items()}
@@ -117,7 +117,7 @@ def check(plain: PlainSpark, names: Sequence[str], disorder_ms: int) -> None:
 
 
 def measure(plain: PlainSpark, names: Sequence[str], records: int, file_records: int, disorder_ms: int) -> None:
-    """Print what each query costs."""
+    """Print the cost of each query."""
     whole = Log.of(Nexmark(_TIMES * records, 1, disorder_ms=disorder_ms))
     logs = [plain.write(f"of-{count}", whole.first(count), file_records) for count in (records, _TIMES * records)]
     for name in names:
@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--file-records", type=int, default=50_000)
     parser.add_argument("--disorder-ms", type=int, default=3_000)
     parser.add_argument("--query", action="append", choices=list(QUERIES))
-    parser.add_argument("--check", action="store_true", help="compare with the oracle alone")
+    parser.add_argument("--check", action="store_true", help="only compare with the oracle")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         spark = start_session("", "memory", Path(directory))

@@ -1,4 +1,4 @@
-"""The queries of NEXMark as `examples/nexmark` says them, and what they give at the desk."""
+"""The queries of NEXMark in `examples/nexmark`, and their results at the desk."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 EXAMPLES = Path(__file__).parents[2] / "examples" / "nexmark"
 STREAM_FILE = EXAMPLES / "stream.yaml"
 NAMES = sorted((path.stem for path in EXAMPLES.glob("q*.yaml")), key=lambda name: int(name[1:]))
-"""Of the queries that can be said: q0, q1, ..."""
+"""Names of the queries: q0, q1, ..."""
 
 OF_SHORT_AUCTIONS = ("q3", "q4", "q9", "q20")
-"""They join auctions and bids that are ten seconds apart at most: at 500 records a second, all that belong together."""
+"""Queries that join auctions and bids at most ten seconds apart. At 500 records per second, these are all matching ones."""
 
 Rows = dict[str, Counter[str]]
-"""Stage -> its results, each as JSON with its members in order, and how often each is there."""
+"""Stage -> its results, each as JSON with its members in order, and their counts."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _OF_PLATFORM = ("@timestamp", "window", "strandline", "event_time")
 
 
 def read_query(name: str, form: str = "yaml") -> CheckedPipeline:
-    """The query's pipeline, from its file of YAML or SQL. Raises InvalidDocument."""
+    """Return the query's pipeline, from its file of YAML or SQL. Raises InvalidDocument."""
     texts = JoinedTexts()
     texts.add_file(STREAM_FILE)
     texts.add_file(EXAMPLES / f"{name}.yaml" if form == "yaml" else EXAMPLES / form / f"{name}.{form}")
@@ -43,23 +43,23 @@ def read_query(name: str, form: str = "yaml") -> CheckedPipeline:
 
 @dataclass(frozen=True)
 class Log:
-    """The records, as they stand in the log."""
+    """Records in the order of the log."""
 
     lines: Sequence[bytes]
     log_ms: Sequence[int]
     partitions: int = 1
-    """Records go round."""
+    """Number of partitions. Records are assigned to them in turn."""
 
     @classmethod
     def of(cls, made: Nexmark, partitions: int = 1) -> Log:
         return cls(made.lines(), made.log_ms.tolist(), partitions)
 
     def first(self, records: int) -> Log:
-        """The beginning of it."""
+        """Return the first records of the log."""
         return Log(self.lines[:records], self.log_ms[:records], self.partitions)
 
     def parts(self, *, with_log_times: bool) -> Iterator[DeskRecords]:
-        """As the desk takes them. Without log times each record comes at its event time."""
+        """Yield the records in the form of the desk. Without log times, each record arrives at its event time."""
         for first in range(0, len(self.lines), RECORDS_AT_ONCE):
             here = range(first, min(first + RECORDS_AT_ONCE, len(self.lines)))
             place = slice(here.start, here.stop)
@@ -68,10 +68,10 @@ class Log:
 
 
 def run_at_desk(pipeline: CheckedPipeline, log: Log, slice_records: int | None = 10_000) -> Iterator[DeskResult]:
-    """All results, with every window closed at the end. Log times are told where the pipeline goes by them: the desk then looks
-    at each record alone, which takes three times as long.
+    """Yield all results, with every window closed at the end. Log times are passed only to pipelines that use them, because the
+    desk then processes each record alone, which takes three times as long.
 
-    Raises RuntimeError where a record or a result becomes a dead letter.
+    Raises RuntimeError if a record or a result becomes a dead letter.
     """
     desk = Desk(pipeline, slice_records)
     parts = log.parts(with_log_times=pipeline.spec.event_time.field is None)
@@ -82,7 +82,7 @@ def run_at_desk(pipeline: CheckedPipeline, log: Log, slice_records: int | None =
 
 
 def rows_of_results(results: Iterable[DeskResult]) -> Rows:
-    """The fields of the results, with times in ms, and the times of their windows."""
+    """Return the fields of the results, with times in ms, and the times of their windows."""
     rows: Rows = defaultdict(Counter)
     for one in results:
         source = json.loads(one.document.source)
@@ -94,7 +94,7 @@ def rows_of_results(results: Iterable[DeskResult]) -> Rows:
 
 
 def as_row(fields: dict[str, Any]) -> str:
-    """A result in a form that can be compared. What is null is left out."""
+    """Return a result in a form for comparisons, without its null values."""
     return json.dumps({name: value for name, value in fields.items() if value is not None}, sort_keys=True, default=str)
 
 

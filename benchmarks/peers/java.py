@@ -1,4 +1,4 @@
-"""Hazelcast Jet and Flink: their jars, fetched by coordinates as the servers' are, and our mains on them, compiled here."""
+"""Hazelcast Jet and Flink: their jars, fetched by coordinates like those of the servers, and our main programs, compiled here."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def _module(organisation: str, name: str, revision: str) -> str:
 
 @dataclass(frozen=True)
 class JavaPeer:
-    """A stream processor on the JVM, and our main that gives it the works."""
+    """A stream processor on the JVM, and our main program that runs the works on it."""
 
     main: str
     artifact: Artifact
     options: tuple[str, ...]
-    """Of the JVM, as the peer's documentation asks for them."""
+    """Options of the JVM that the peer's documentation requires."""
 
     def compile(self, cache_dir: Path, directory: Path) -> str:
-        """Fetch the jars into the cache on first use, compile the main into `directory`, and return the class path.
+        """Fetch the jars into the cache on first use, compile the main program into `directory`, and return the class path.
         Raises StackError."""
         compiler = _find_compiler()
         jars = provide(self.artifact, cache_dir, find_java(), lambda fetched_bytes: None)
@@ -46,18 +46,18 @@ class JavaPeer:
         return f"{classes}:{jars}/*"
 
     def command(self, class_path: str, scratch: Path, arguments: list[str]) -> list[str]:
-        """The main in a JVM with the heap and the collector that all sides have."""
+        """Return the command of the main program, in a JVM with the heap and the collector of all sides."""
         options = ["-Xmx1g", "-XX:+UseSerialGC", f"-Djava.io.tmpdir={scratch}", *self.options]
         return [str(find_java()), *options, "-cp", class_path, self.main, *arguments]
 
 
 def _find_compiler() -> Path:
-    """The compiler beside the Java that runs the servers, else the one on the PATH. Raises StackError."""
+    """Return the compiler of the Java that runs the servers, or the one on the PATH. Raises StackError."""
     beside = find_java().with_name("javac")
     found = beside if beside.exists() else shutil.which("javac")
     if found is None:
         raise StackError(
-            f"there is no Java compiler for the mains of Jet and Flink; install a JDK (Debian: apt-get install "
+            f"there is no Java compiler for the main programs of Jet and Flink; install a JDK (Debian: apt-get install "
             f"openjdk-{JAVA_VERSION_MIN}-jdk-headless), or leave both out: --side strandline --side spark"
         )
     return Path(found)

@@ -1,4 +1,4 @@
-"""Spark's own Kafka connector, for the side that we are compared with."""
+"""Spark's own Kafka connector, for the side of plain Spark."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ CONNECTOR = Artifact(
 
 
 def connector_jars(cache_dir: Path) -> list[Path]:
-    """The connector's jars, fetched into the cache on first use and checked. Raises StackError."""
+    """Return the connector's jars, fetched into the cache on first use and checked. Raises StackError."""
     return sorted(provide(CONNECTOR, cache_dir, find_java(), lambda fetched_bytes: None).glob("*.jar"))

@@ -1,4 +1,4 @@
-"""Plain Spark Structured Streaming with its Kafka connector, on a work: `python -m benchmarks.peers.spark_pass`."""
+"""Run of a work in plain Spark Structured Streaming with its Kafka connector: `python -m benchmarks.peers.spark_pass`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROVIDERS = {"rocksdb": "RocksDBStateStoreProvider", "memory": "HDFSBackedStateS
 
 
 def start_session(jars: str, state: str, scratch: Path) -> SparkSession:
-    """Like the session of a runner where that makes a difference for speed: master, heap, collector, shuffle partitions."""
+    """Start a session that is like a runner's in all that affects speed: master, heap, collector, shuffle partitions."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["SPARK_LOCAL_HOSTNAME"] = "localhost"
@@ -48,7 +48,7 @@ def start_session(jars: str, state: str, scratch: Path) -> SparkSession:
 
 
 def build_query(spark: SparkSession, work: Work, bootstrap: str, rows_max: int) -> DataFrame:
-    """The work as the documentation of Spark would have one write it."""
+    """Return the work as the documentation of Spark recommends."""
     records = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap)
@@ -70,7 +70,7 @@ def build_query(spark: SparkSession, work: Work, bootstrap: str, rows_max: int) 
 
 
 def run(spark: SparkSession, work: Work, bootstrap: str, rows_max: int, mark: int, checkpoint: Path) -> Outcome:
-    """Read the topic from its start to its end; return what came out."""
+    """Read the topic from its start to its end, and return the outcome."""
     counted: list[tuple[int, int, int, float]] = []
     window = F.unix_millis("window.start") / work.every_ms
 

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.recovery`: seconds without results when a job under load is killed, beside plain Spark; and what
-`exactly_once` costs against `none`.
+"""`python -m benchmarks.recovery`: seconds without results after a kill of a job under load, compared with plain Spark, and the
+cost of `exactly_once` compared with `none`.
 
-Starts servers of its own in a temporary directory, prints tables and writes the `recovery` part of benchmarks/RESULTS.md;
-with `--quick` one kill of each kind, which writes only where `--output` says.
+Starts its own servers in a temporary directory, prints tables, and writes the `recovery` part of benchmarks/RESULTS.md. With
+`--quick`, one kill of each kind. It writes only to the file of `--output`.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ GOALS_S = {
     "reach 1 min, snapshot, standby": 5.0,
     "reach 1 h, rewind, standby": 15.0,
 }
-"""Until the first new result, median."""
+"""Maximum median seconds until the first new result."""
 GOAL_SHARE = 0.95
 PAIRS = 8
-"""Passes of the same guarantee differ by a third on a machine of two cores that also runs the servers."""
+"""Number of pairs. Passes of the same guarantee differ by a third on a machine of two cores that also runs the servers."""
 MINUTE_S = 65.0
-"""So long the minute's job runs before its first kill, so that a rewind has a minute to read."""
+"""Seconds that the job runs before its first kill, so that a rewind has a minute to read."""
 
 
 @dataclass
 class Measured:
-    """All that a run of this benchmark found."""
+    """All measurements of a run of this benchmark."""
 
     preload: int
     pair_records: int
@@ -65,7 +65,7 @@ class Measured:
 
 
 class Run:
-    """One run, over one Kafka and one Elasticsearch."""
+    """One run, with one Kafka and one Elasticsearch."""
 
     def __init__(
         self,
@@ -77,20 +77,20 @@ class Run:
         save: Callable[[], None],
         console: Console,
     ) -> None:
-        """`save` is called whenever something more was measured: the next takes minutes."""
+        """Args: save: Called after each measurement, because the next one takes minutes."""
         self._settings, self._directory, self._kills, self._fill_s = settings, directory, kills, fill_s
         self._measured, self._save, self._console = measured, save, console
         self._topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=1_000_000)
 
     def minute(self) -> None:
-        """Reach 1 min: without and with a standby, by rewind and from a snapshot."""
+        """Measure with a reach of 1 min: without and with a standby, by rewind and from a snapshot."""
         feed = self._feed("minute", 0)
         try:
             side = self._strandline("minute", "1m", feed)
             side.start_service(1)
             began_s = time.monotonic()
             side.apply("rewind")
-            time.sleep(max(0.0, began_s + self._fill_s - time.monotonic()))  # of load, not a hope
+            time.sleep(max(0.0, began_s + self._fill_s - time.monotonic()))  # duration of the load
             self._repeat("reach 1 min, rewind, standby", lambda: side.kill("rewind"))
             side.apply("snapshot")
             self._repeat("reach 1 min, snapshot, standby", lambda: side.kill("snapshot"))
@@ -104,7 +104,7 @@ class Run:
             side.stop_service()
 
     def hour(self) -> None:
-        """Reach 1 h, over what is in the log beforehand: by rewind and from a snapshot, with a standby."""
+        """Measure with a reach of 1 h, over preloaded records: by rewind and from a snapshot, with a standby."""
         feed = self._feed("hour", self._measured.preload)
         try:
             side = self._strandline("hour", "1h", feed)
@@ -173,11 +173,11 @@ class Run:
         self._save()
         self._console.print(f"{name}: {verdict}")
         if name != PLAIN and (verdict.repeated or verdict.lost or verdict.wrong):
-            raise RuntimeError(f"results of {name} are not right: {verdict}")
+            raise RuntimeError(f"results of {name} are wrong: {verdict}")
 
 
 def recovery_rows(measured: Measured) -> list[Row]:
-    """A header and a row for each kind of kill."""
+    """Return a header and a row for each kind of kill."""
     rows: list[Row] = [
         (
             "killed",
@@ -200,7 +200,7 @@ def recovery_rows(measured: Measured) -> list[Row]:
                 f"{max(first):.1f}",
                 f"{statistics.median(fresh):.1f}",
                 f"{max(fresh):.1f}",
-                f"{min(again):,} to {max(again):,}" if again else "not told",
+                f"{min(again):,} to {max(again):,}" if again else "unknown",
             )
         )
     return rows
@@ -227,35 +227,35 @@ def pair_rows(measured: Measured) -> list[Row]:
 
 
 def pair_shares(pair: dict[str, list[tuple[float, float]]]) -> tuple[list[float], list[float]]:
-    """Of each pair of passes, which ran one after the other, what `exactly_once` had of the throughput of `none`, and of
-    its CPU time. A machine's slow minutes hit both of a pair."""
+    """Return the shares of `exactly_once` in the throughput of `none`, and in its CPU time, for each pair of consecutive
+    passes. Slow minutes of a machine affect both passes of a pair."""
     both = list(zip(*(pair[guarantee] for guarantee in guarantees.GUARANTEES), strict=True))
     return [once[0] / none[0] for none, once in both], [once[1] / none[1] for none, once in both]
 
 
 def goal_sentences(measured: Measured) -> str:
-    """What was reached of the goals."""
+    """Return sentences about the goals."""
     sentences = []
     for one in measured.recoveries:
         if one.name in GOALS_S:
             median_s, goal_s = statistics.median(kill.first_result_s for kill in one.kills), GOALS_S[one.name]
             verdict = "reached" if median_s <= goal_s else "missed"
             sentences.append(
-                f"{one.name}: the first new result comes after {median_s:.1f} s; the goal of {goal_s:g} s is {verdict}."
+                f"Case {one.name}: the first new result comes after {median_s:.1f} s; the goal of {goal_s:g} s is {verdict}."
             )
     if measured.pair:
         rates, costs = pair_shares(measured.pair)
         verdict = "reached" if statistics.median(rates) >= GOAL_SHARE else "missed"
         sentences.append(
-            f"Pair by pair `exactly_once` has {statistics.median(rates):.0%} of the throughput of `none` (median of "
-            f"{len(rates)} pairs, {min(rates):.0%} to {max(rates):.0%}) and {statistics.median(costs):.0%} of its CPU time "
-            f"({min(costs):.0%} to {max(costs):.0%}); the goal of at least {GOAL_SHARE:.0%} of the throughput is {verdict}."
+            f"`exactly_once` has {statistics.median(rates):.0%} of the throughput of `none` (median of {len(rates)} pairs, "
+            f"{min(rates):.0%} to {max(rates):.0%}). It has {statistics.median(costs):.0%} of its CPU time "
+            f"({min(costs):.0%} to {max(costs):.0%}). The goal of at least {GOAL_SHARE:.0%} of the throughput is {verdict}."
         )
     return "\n".join(sentences)
 
 
 def results_text(command: str, measured: Measured) -> str:
-    """The part of RESULTS.md about recovery, as far as it was measured."""
+    """Return the recovery part of RESULTS.md, as far as it was measured."""
     return f"""\
 ## Recovery
 
@@ -265,21 +265,21 @@ def results_text(command: str, measured: Measured) -> str:
 
 ### From the kill to results
 
-{RATE:,} records/s straight into Kafka, by a program that keeps its pace whatever happens; {DEVICES:,} devices, event time
-at the pace of the clock; 1 s windows a device, then windows of 1 min or 1 h of those, both in Elasticsearch. Kafka,
-Elasticsearch, control service, runner, standby and load share this machine. At the moment when a search finds the results
-of a new window, the runner is killed with all its processes (`kill -9`). Seconds count from there until a search, after a
-refresh every 0.1 s, finds a result of a window of which none was there; *up to date* is when results are again at most
-{FRESH_MS / 1_000:g} s of event time behind the newest record.
+{RATE:,} records/s are written to Kafka directly, by a program with a constant pace. {DEVICES:,} devices, event time at the
+pace of the clock; 1 s windows per device, then windows of 1 min or 1 h of those, both in Elasticsearch. Kafka, Elasticsearch,
+control service, runner, standby, and load share this machine. When a search finds the results of a new window, the runner
+is killed with all its processes (`kill -9`). Seconds count from then until a search finds the first result of a new window,
+with a refresh every 0.1 s. Results are *up to date* when they are again at most {FRESH_MS / 1_000:g} s of event time behind
+the newest record.
 
-*Records read again* is what the job's status says of the start.{hour_text(measured)}{plain_text(measured)}
+*Records read again* is the number in the job's status.{hour_text(measured)}{plain_text(measured)}
 
 {markdown(recovery_rows(measured))}
 
-### What was repeated or lost
+### Repeated and lost results
 
-All results at the end of the run against what was sent, up to the last window. Strandline creates documents under ids that follow
-from the window; plain Spark appends in `foreachBatch`, with ids from Elasticsearch.
+All results at the end of the run were compared with the sent records, up to the last window. Strandline creates documents
+with ids that are derived from the window. Plain Spark appends in `foreachBatch`, with ids from Elasticsearch.
 
 {markdown(verdict_rows(measured))}
 {pair_text(measured) if measured.pair else ""}
@@ -288,34 +288,34 @@ from the window; plain Spark appends in `foreachBatch`, with ids from Elasticsea
 
 
 def hour_text(measured: Measured) -> str:
-    """What is to be said where an hour's reach was measured."""
+    """Return the text about a reach of an hour, if it was measured."""
     if not any("reach 1 h" in one.name for one in measured.recoveries):
         return ""
     minutes = PRELOAD_MS / 60_000
     return f"""
 
-The reach of 1 h is by replayed load: {measured.preload:,} records of {PRELOAD_DEVICES} devices, {minutes:.0f} min of
-event time, are in the log before the live feed begins, all of it in one open window of an hour."""
+The reach of 1 h is simulated: {measured.preload:,} records of {PRELOAD_DEVICES} devices are in the log before the live feed
+begins. They are {minutes:.0f} min of event time, all in one open window of an hour."""
 
 
 def plain_text(measured: Measured) -> str:
-    """What is to be said where plain Spark was measured."""
+    """Return the text about plain Spark, if it was measured."""
     if not any(one.name == PLAIN for one in measured.recoveries):
         return ""
     return """
 
-Plain Spark computes the 1 s windows only, and a loop starts it again at once; its cold start is in the figure, as it is in
-those without a standby."""
+Plain Spark computes only the 1 s windows, and a loop restarts it immediately. Its cold start is included, as in the figures
+without a standby."""
 
 
 def pair_text(measured: Measured) -> str:
-    """The section about guarantees."""
+    """Return the section about guarantees."""
     passes = len(measured.pair["none"])
     return f"""
 ### Throughput by guarantee
 
-Work W1, {measured.pair_records:,} records, from the log's start until it is drained, results in Elasticsearch, slices of
-at most {guarantees.ROWS_MAX:,} records; {passes} passes of each guarantee by turns over one warm Spark session. CPU time is
+Work W1, {measured.pair_records:,} records, from the log's start until it is drained. Results in Elasticsearch, slices of at
+most {guarantees.ROWS_MAX:,} records. {passes} passes of each guarantee, alternately, in one warm Spark session. CPU time is
 of the runner's process tree.
 
 {markdown(pair_rows(measured))}
@@ -325,13 +325,13 @@ of the runner's process tree.
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="one kill of each kind: does it work, are its results right"
+        "--quick",
+        action="store_true",
+        help="one kill of each kind, to check that everything works with correct results",
     )
-    parser.add_argument("--kills", type=int, help="of each kind (default 2)")
+    parser.add_argument("--kills", type=int, help="number of kills of each kind (default 2)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument(
-        "--output", type=Path, help=f"where the tables go (default {RESULTS.name}; with --quick nowhere)"
-    )
+    parser.add_argument("--output", type=Path, help=f"file for the tables (default {RESULTS.name}; none with --quick)")
     options = parser.parse_args()
     kills = options.kills or (1 if options.quick else 2)
     measured = Measured(
@@ -344,7 +344,7 @@ def main() -> int:
     if options.quick or options.kills or options.parts != PARTS:
         quick = " --quick" if options.quick else ""
         command = f"python -m benchmarks.recovery{quick} --kills {kills} --parts {' '.join(options.parts)}"
-    signal.signal(signal.SIGTERM, _interrupt)  # however it is asked to end, it ends its servers first
+    signal.signal(signal.SIGTERM, _interrupt)  # in any case, stop the servers first
 
     def save() -> None:
         if output is not None:
@@ -367,13 +367,13 @@ def main() -> int:
             for part in options.parts:
                 try:
                     parts[part]()
-                except _FAILURES as error:  # the others are measured all the same
+                except _FAILURES as error:  # the other parts are measured anyway
                     failures.append(f"{part}: {error}")
                     console.print(failures[-1], markup=False)
         finally:
             stack.stop()
     show(recovery_rows(measured), "From the kill to results", console)
-    show(verdict_rows(measured), "What was repeated or lost", console)
+    show(verdict_rows(measured), "Repeated and lost results", console)
     show(pair_rows(measured), "Throughput by guarantee", console)
     console.print(goal_sentences(measured))
     return 1 if failures else 0

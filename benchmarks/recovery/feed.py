@@ -1,7 +1,7 @@
-"""The load: `python -m benchmarks.recovery.feed`. Writes straight to Kafka at a fixed pace until it is told to end (SIGTERM).
+"""The load: `python -m benchmarks.recovery.feed`. Writes to Kafka directly at a fixed pace until SIGTERM.
 
-Into `--progress` it writes, again and again, how many live records it has handed to the client; at its end, how many are in
-the log.
+It repeatedly writes to `--progress` the number of live records that it has passed to the client; at its end, the number in the
+log.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from strandline.core.errors import LogUnavailable
 
 _TICK_S = 0.01
 _ROUND_RECORDS = 500
-"""Of what is there beforehand, so many are confirmed before the next are sent: 1.5 s of event time, less than the delay."""
+"""Number of preloaded records that are confirmed before the next are sent: 1.5 s of event time, less than the delay."""
 
 
 class Feed:
-    """The load's process, from outside."""
+    """The load's process, seen by the benchmark."""
 
     def __init__(self, bootstrap: str, stream: str, preload: int, directory: Path) -> None:
         self._progress = directory / f"{stream}.progress"
@@ -41,14 +41,14 @@ class Feed:
         )
 
     def sent(self) -> Sent:
-        """What it has handed to the client by now. Raises RuntimeError when it has failed."""
+        """Return the records that it has passed to the client. Raises RuntimeError if it has failed."""
         if self._process.poll():
             raise RuntimeError(f"the load ended with {self._process.returncode}")
         text = self._progress.read_text() if self._progress.exists() else ""
         return Sent(self._preload, json.loads(text) if text else 0)
 
     def end(self) -> Sent:
-        """Stop it; what is in the log."""
+        """Stop it, and return the records in the log."""
         self._process.terminate()
         if self._process.wait(60) != 0:
             raise RuntimeError(f"the load ended with {self._process.returncode}")
@@ -110,9 +110,9 @@ def main() -> None:
         count = due
         producer.poll(0)
         tell(count)
-        time.sleep(_TICK_S)  # the pace
+        time.sleep(_TICK_S)  # pace of the load
     if producer.flush(30) or failures:
-        raise LogUnavailable(f"the load could not be written: {failures[:1] or 'no confirmation'}")
+        raise LogUnavailable(f"can't write the load: {failures[:1] or 'no confirmation'}")
     tell(count)
 
 

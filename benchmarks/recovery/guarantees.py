@@ -1,7 +1,7 @@
-"""What `exactly_once` costs against `none`: `python -m benchmarks.recovery.guarantees`, a process of its own.
+"""Cost of `exactly_once` compared with `none`: `python -m benchmarks.recovery.guarantees`, in a separate process.
 
-Work W1 from the log's start until it is drained, its results in the real results store, once with each guarantee by turns over
-one Spark session. A pass of each warms up and does not count.
+Work W1 from the log's start until it is drained, with results in the real results store, once with each guarantee, alternately
+in one Spark session. One pass of each warms up and doesn't count.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ ROWS_MAX = 100_000
 def measure(
     settings: Settings, directory: Path, records: int, repetitions: int
 ) -> dict[str, list[tuple[float, float]]]:
-    """Fill the topic and run the passes; per guarantee, records a second and CPU-seconds per million, a pair a pass.
-    Raises RuntimeError."""
+    """Fill the topic and run the passes. Return records per second and CPU-seconds per million for each guarantee, one pair per
+    pass. Raises RuntimeError."""
     readings = Readings.generate(records)
     topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=1_000_000)
     topics.ensure_stream_topic(StreamSpec.parse(read_documents(STREAM_TEXT, "w1.yaml")[0]))
@@ -95,7 +95,7 @@ def main() -> None:
     for guarantee in GUARANTEES:
         run(guarantee, 0)
     for number in range(1, options.repetitions + 1):
-        # Each goes first as often as the other: the second finds the store busier.
+        # Each runs first equally often, because the store is busier for the second.
         for guarantee in GUARANTEES if number % 2 else GUARANTEES[::-1]:
             found[guarantee].append(run(guarantee, number))
     options.report.write_text(json.dumps(found))

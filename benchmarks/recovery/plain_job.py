@@ -1,6 +1,7 @@
-"""Plain Spark Structured Streaming as people write it: `python -m benchmarks.recovery.plain_job`. The first window of the work
-into Elasticsearch by foreachBatch, with ids that Elasticsearch gives out, and a checkpoint on disk. On SIGTERM it reads what
-is in the log and ends."""
+"""Typical job in plain Spark Structured Streaming: `python -m benchmarks.recovery.plain_job`. It writes the first window of the
+work to Elasticsearch by foreachBatch, with ids of Elasticsearch and a checkpoint on disk. On SIGTERM, it reads the remaining
+records of the log and ends.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +85,7 @@ def main() -> None:
         .start()
     )
     while not is_over.is_set():
-        query.awaitTermination(_POLL_S)  # raises what the query died of
+        query.awaitTermination(_POLL_S)  # raises the error of the query
     query.processAllAvailable()
     query.stop()
 

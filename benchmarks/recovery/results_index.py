@@ -1,4 +1,4 @@
-"""What the results store shows: the newest result that a search finds, and all results at the end."""
+"""Content of the results store: the newest result that a search finds, and all results at the end."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from benchmarks.recovery.feed import Feed
 
 POLL_S = 0.1
 SETTLED_S = 1.0
-"""No new run gives a result so soon after a kill."""
+"""Seconds after a kill before which no new run can produce a result."""
 FRESH_MS = 10_000
-"""A result of a window that ended so long before the newest record is as fresh as before the kill: delay, slice, search."""
+"""Maximum age of a window behind the newest record for results that are as fresh as before the kill: delay, slice, search."""
 
 
 class ResultsIndex:
-    """The results behind one alias, or in one index."""
+    """Results of one alias, or of one index."""
 
     def __init__(self, url: str, alias: str) -> None:
         self._http = httpx.Client(base_url=url, timeout=60, trust_env=False)
@@ -27,7 +27,7 @@ class ResultsIndex:
         self._http.close()
 
     def newest_ms(self) -> int:
-        """The end of the newest window of which a result can be found, after a refresh; 0 when there is none."""
+        """Return the end of the newest window that a search finds, after a refresh; 0 if there is none."""
         if self._http.post(f"/{self._alias}/_refresh").status_code == 404:
             return 0
         body = {"size": 0, "aggs": {"newest": {"max": {"field": "@timestamp"}}}}
@@ -35,7 +35,8 @@ class ResultsIndex:
         return int(found["aggregations"]["newest"]["value"] or 0)
 
     def settled_ms(self) -> int:
-        """As `newest_ms`, when it has stayed the same for SETTLED_S: what a killed program had on its way has arrived by then."""
+        """Return `newest_ms` when it has been the same for SETTLED_S. By then, the last requests of a killed program have
+        arrived."""
         newest_ms, since_s = self.newest_ms(), time.monotonic()
         while time.monotonic() - since_s < SETTLED_S:
             time.sleep(POLL_S)
@@ -44,7 +45,7 @@ class ResultsIndex:
         return newest_ms
 
     def wait_for_newer(self, than_ms: int, timeout_s: float) -> float:
-        """Wait for a result of a later window; return the monotonic time at which it was found. Raises RuntimeError."""
+        """Wait for a result of a later window. Return the monotonic time at which it was found. Raises RuntimeError."""
         deadline = time.monotonic() + timeout_s
         while self.newest_ms() <= than_ms:
             if time.monotonic() > deadline:
@@ -53,17 +54,17 @@ class ResultsIndex:
         return time.monotonic()
 
     def wait_until_fresh(self, feed: Feed, timeout_s: float) -> float:
-        """Wait until results follow the feed closely; return the monotonic time. Raises RuntimeError."""
+        """Wait until results follow the feed closely. Return the monotonic time. Raises RuntimeError."""
         deadline = time.monotonic() + timeout_s
         while self.newest_ms() < feed.sent().latest_ms - FRESH_MS:
             if time.monotonic() > deadline:
                 behind_s = (feed.sent().latest_ms - self.newest_ms()) / 1_000
-                raise RuntimeError(f"results of {self._alias} are {behind_s:.0f} s behind and do not catch up")
+                raise RuntimeError(f"results of {self._alias} are {behind_s:.0f} s behind and don't catch up")
             time.sleep(POLL_S)
         return time.monotonic()
 
     def documents(self) -> Iterator[tuple[int, int, int]]:
-        """(window end, device, n) of every document."""
+        """Yield (window end, device, n) of every document."""
         self._http.post(f"/{self._alias}/_refresh").raise_for_status()
         fields = [{"field": "@timestamp", "format": "epoch_millis"}, {"field": "device"}, {"field": "n"}]
         body = {"size": 10_000, "_source": False, "docvalue_fields": fields, "sort": ["_doc"]}

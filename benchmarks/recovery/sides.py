@@ -1,5 +1,6 @@
-"""The two sides under the same load: a job of Strandline below its control service, and plain Spark below a loop that starts it
-again at once. Each is killed the moment a new result is found, again and again."""
+"""The two sides under the same load: a job of Strandline with its control service, and plain Spark with a loop that restarts it
+immediately. Each is killed repeatedly, when a new result is found.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +29,14 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True)
 class Kill:
-    """One kill; seconds from it."""
+    """One kill, with seconds since it."""
 
     first_result_s: float
-    """Until a search finds a result of a window of which none was there."""
+    """Seconds until a search finds the first result of a new window."""
     fresh_s: float
-    """Until results follow the feed as closely as before."""
+    """Seconds until results follow the feed as closely as before."""
     records: int | None
-    """Read again, as the job's status says; None for plain Spark, which doesn't say."""
+    """Number of records that were read again, by the job's status. None for plain Spark, which doesn't report it."""
 
 
 @dataclass
@@ -57,7 +58,7 @@ class StrandlineSide:
         self._standbys = 0
 
     def start_service(self, standbys: int) -> None:
-        """Start the control service, in the place of the one before."""
+        """Start the control service, in place of the previous one."""
         self.stop_service()
         self._standbys = standbys
         settings = self._settings.model_copy(update={"standbys": standbys})
@@ -77,7 +78,7 @@ class StrandlineSide:
             self._service = None
 
     def apply(self, recovery: str) -> None:
-        """Apply the job with this way of recovery, and wait until a run of it keeps up with the feed."""
+        """Apply the job with this kind of recovery, and wait until a run of it follows the feed."""
         before = self._start()
         text = f"{stream_text(self._name)}---\n{pipeline_text(self._name, self._reach, recovery)}"
         self._control.apply(text.encode(), "recovery.yaml")
@@ -88,17 +89,20 @@ class StrandlineSide:
         self._results.wait_until_fresh(self._feed, TIMEOUT_S)
 
     def kill(self, way: str) -> Kill:
-        """Kill the runner with its whole family once. `way` is how the next one must begin. Raises RuntimeError."""
+        """Kill the runner once, with all its processes. Raises RuntimeError.
+
+        Args: `way`: Kind of start that the next run must use.
+        """
         if self._standbys:
             _wait(self._has_warm_standby, "a warm standby")
-        # Results may still be fresh by the run of the service before.
+        # Results can still be fresh because of the run of the previous service.
         _wait(lambda: f"runner-{self._name}" in self._pids(), "a runner")
         self.wait_until_fresh()
         mark = _mark_of(self._pids()[f"runner-{self._name}"])
         self._results.wait_for_newer(self._results.newest_ms(), TIMEOUT_S)
         killed_at = time.monotonic()
         kill_tree(mark)
-        # What the dying run had on its way is none of the next one's.
+        # Exclude the last results of the killed run.
         first_at = self._results.wait_for_newer(self._results.settled_ms(), TIMEOUT_S)
         fresh_at = self._results.wait_until_fresh(self._feed, TIMEOUT_S)
         start = self._control.job(self._name)["last_start"]
@@ -107,7 +111,7 @@ class StrandlineSide:
         return Kill(first_at - killed_at, fresh_at - killed_at, start["records"])
 
     def end(self) -> Verdict:
-        """Stop the feed, drain the job, and hold its results against what was sent."""
+        """Stop the feed, drain the job, and compare its results with the sent records."""
         sent = self._feed.end()
         self._control.order(self._name, "drain")
         self._control.wait_for_job(self._name, lambda job: job["state"] == "drained", "drained", TIMEOUT_S)
@@ -123,7 +127,7 @@ class StrandlineSide:
             return False
 
     def _start(self) -> int:
-        """The epoch of the newest run, 0 before the first."""
+        """Return the epoch of the newest run, 0 before the first."""
         jobs = self._control.get("/v1/jobs")["jobs"]
         return next((job["last_start"]["epoch"] for job in jobs if job["name"] == self._name and job["last_start"]), 0)
 
@@ -152,7 +156,7 @@ class PlainSide:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the program; it begins where its checkpoint ends."""
+        """Start the program. It begins at the end of its checkpoint."""
         root = Path(__file__).parents[2]
         arguments = ["--bootstrap", self._settings.kafka_bootstrap, "--stream", self._name, "--index", self._name]
         arguments += ["--jars", ",".join(map(str, self._jars)), "--url", self._settings.elasticsearch_url]
@@ -174,7 +178,7 @@ class PlainSide:
             )
 
     def kill(self) -> Kill:
-        """Kill the program with all that it started once, and start it again at once. Raises RuntimeError."""
+        """Kill the program once, with its descendants, and restart it immediately. Raises RuntimeError."""
         self._results.wait_until_fresh(self._feed, TIMEOUT_S)
         self._results.wait_for_newer(self._results.newest_ms(), TIMEOUT_S)
         killed_at = time.monotonic()
@@ -187,11 +191,11 @@ class PlainSide:
         self._results.wait_until_fresh(self._feed, TIMEOUT_S)
 
     def end(self) -> Verdict:
-        """Stop the feed, let the program come to the log's end, and hold its results against what was sent. Raises
+        """Stop the feed, let the program read the log to its end, and compare its results with the sent records. Raises
         RuntimeError."""
         sent = self._feed.end()
-        assert self._process is not None, "it was started"
-        # Not a kill: of a batch that is cut off by one, windows are missing that the next start would write.
+        assert self._process is not None, "the process was started"
+        # Not a kill: it would cut off a batch, and the windows that the next start would write would be missing.
         self._process.terminate()
         if self._process.wait(TIMEOUT_S) != 0:
             raise RuntimeError(f"plain Spark ended with {self._process.returncode}; see {self._directory / 'log'}")
@@ -208,7 +212,7 @@ class PlainSide:
 
 
 def _mark_of(pid: int) -> str:
-    """The family of a runner: one that was a standby carries another mark than one that was started for its job."""
+    """Return the mark of a runner's processes. A former standby has another mark than a runner that was started for its job."""
     entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     prefix = f"{MARK_VARIABLE}=".encode()
     return next(entry.removeprefix(prefix).decode() for entry in entries if entry.startswith(prefix))
@@ -218,5 +222,5 @@ def _wait(is_so: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while not is_so():
         if time.monotonic() > deadline:
-            raise RuntimeError(f"waited {TIMEOUT_S:g} s in vain: {what}")
+            raise RuntimeError(f"not within {TIMEOUT_S:g} s: {what}")
         time.sleep(_POLL_S)

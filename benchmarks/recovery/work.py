@@ -1,7 +1,8 @@
-"""What goes in, what is computed, and what must come out.
+"""Input, computation, and expected results.
 
-Work W1 with a first window of one second, so that there is a new result every second: readings of 1,000 devices, 1 s windows a
-device, then windows of a minute or an hour of those. Record `i` of the live feed has event time `i / rate`: it is in order.
+Work W1 with a first window of one second, so that there is a new result every second. Readings of 1,000 devices, 1 s windows
+per device, then windows of a minute or an hour of those. Record `i` of the live feed has event time `i / rate`, so the feed is
+in order.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from numpy.typing import NDArray
 
 DEVICES = 1_000
 RATE = 20_000
-"""Records a second of the live feed."""
+"""Records per second of the live feed."""
 DELAY_MS = 2_000
 WINDOW_MS = 1_000
 ORIGIN_MS = 1_700_006_400_000
-"""Event time begins at a full hour, so that an hour's window is open during the whole run."""
+"""Start of event time: a full hour, so that an hour's window is open during the whole run."""
 PRELOAD_DEVICES = 10
 PRELOAD_MS = 50 * 60_000
-"""The event time of what is in the log beforehand, if anything is."""
+"""Event time of the preloaded records in ms, if there are any."""
 
 
 def stream_text(name: str) -> str:
@@ -36,7 +37,7 @@ key: device
 
 
 def pipeline_text(name: str, reach: str, recovery: str) -> str:
-    """`reach` is the size of the second window."""
+    """Return the pipeline. `reach` is the size of the second window."""
     return f"""\
 pipeline: {name}
 input: {{stream: {name}}}
@@ -54,13 +55,13 @@ Number = TypeVar("Number", int, NDArray[np.int64])
 
 
 def preloaded_ms(number: Number, preload: int) -> Number:
-    """The event time of the record of this number, of `preload` records that are in the log beforehand."""
+    """Return the event time of the record with this number, of `preload` preloaded records."""
     return ORIGIN_MS + number * PRELOAD_MS // max(1, preload)
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What a feed has written: first what was there beforehand, then the live records."""
+    """Written records of a feed: the preloaded ones, then the live ones."""
 
     preload: int
     live: int
@@ -71,11 +72,11 @@ class Sent:
 
     @property
     def latest_ms(self) -> int:
-        """The newest event time."""
+        """Newest event time."""
         return self.live_from_ms + max(0, self.live - 1) * 1_000 // RATE
 
     def counts(self) -> dict[tuple[int, int], int]:
-        """(end of the window, number of the device) -> records."""
+        """Return (end of the window, number of the device) -> number of records."""
         found: Counter[tuple[int, int]] = Counter()
         preload, live = np.arange(self.preload), np.arange(self.live)
         for event_ms, device in (
@@ -90,19 +91,19 @@ class Sent:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The results held against what was sent, up to the last window that is there."""
+    """Comparison of the results with the sent records, up to the last window with results."""
 
     results: int
-    """Distinct ones that are there."""
+    """Number of distinct results."""
     repeated: int
-    """Documents beyond the first of a result."""
+    """Number of documents beyond the first of a result."""
     lost: int
     wrong: int
-    """Documents with another count."""
+    """Number of documents with another count."""
 
 
 def judge(sent: Sent, documents: Iterable[tuple[int, int, int]]) -> Verdict:
-    """`documents`: (window end, device, n) of each."""
+    """Compare the results. `documents` are tuples of (window end, device, n)."""
     held: dict[tuple[int, int], list[int]] = {}
     for end_ms, device, n in documents:
         held.setdefault((end_ms, device), []).append(n)

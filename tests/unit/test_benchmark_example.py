@@ -33,5 +33,5 @@ def test_a_slice_costs_what_the_runner_used_between_two_looks_over_the_slices_be
     checkpoints = [a_checkpoint(number, committed_ms=number * 500) for number in range(1, 12)]
     sentence = cpu_sentence(looks, checkpoints, from_ms=1500)
     assert sentence == "CPU time of the runner: 750 ms a slice (driver 50 / jvm 500 / python 200), over 6 slices"
-    with pytest.raises(ValueError, match="let the example run longer"):
+    with pytest.raises(ValueError, match="run the example for longer"):
         cpu_sentence(looks, checkpoints, from_ms=5000)

@@ -130,7 +130,7 @@ def test_a_run_is_cold_until_the_mark_and_warm_from_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"), [(lines(2_000, 6_000)[:-2], "ended before"), (lines(500, 6_000), "was done before")]
+    ("said", "why"), [(lines(2_000, 6_000)[:-2], "ended before"), (lines(500, 6_000), "complete before")]
 )
 def test_a_run_without_an_answer_or_without_a_warm_part_is_none(said: list[str], why: str) -> None:
     with pytest.raises(RuntimeError, match=why):
