@@ -19,10 +19,12 @@ RESERVED_US = 10_000_000
 
 
 def signed(payload: bytes, stream: str, token: str, counter: int) -> bytes:
-    """The datagram that carries the payload to the stream, in the name of the token's holder."""
+    """Return the datagram with the payload for the stream, signed with the token."""
     parts = re.fullmatch(r"sl_([0-9a-f]{16})_([A-Za-z0-9_-]{43})", token)
     if parts is None:
-        raise ValueError("this is no token of Strandline's; make one with: strandline token create NAME --write STREAM")
+        raise ValueError(
+            "STRANDLINE_TOKEN is no valid token; create one with: strandline token create NAME --write STREAM"
+        )
     key = hashlib.sha256(parts[2].encode()).digest()
     head = b"SLS1" + bytes.fromhex(parts[1]) + counter.to_bytes(8, "big")
     tag = hmac.digest(key, head + stream.encode() + b"\0" + payload, "sha256")[:16]
@@ -30,8 +32,8 @@ def signed(payload: bytes, stream: str, token: str, counter: int) -> bytes:
 
 
 class Counter:
-    """Microseconds since 1970, but always greater than before: also when the clock is set back, and with a file also when
-    that happens between two runs."""
+    """Counts microseconds since 1970. The counter is always greater than before: also if the clock is set back, and with a file
+    also if that happens between two runs."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
@@ -53,9 +55,9 @@ def main() -> None:
     asked.add_argument("stream")
     asked.add_argument("host")
     asked.add_argument("port", type=int)
-    asked.add_argument("--counter-file", type=Path, help="remembers how far the counter got")
+    asked.add_argument("--counter-file", type=Path, help="file that stores the counter")
     given = asked.parse_args()
-    token = os.environ["STRANDLINE_TOKEN"]  # not an argument: everybody on the machine could read it
+    token = os.environ["STRANDLINE_TOKEN"]  # not an argument, because other users of the machine can read arguments
     counter = Counter(given.counter_file)
     family, _, _, _, address = socket.getaddrinfo(given.host, given.port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as one:

@@ -1,4 +1,4 @@
-"""The same as ../inputs.yaml: two streams, each with its own event time, delay and names, united for windows over both."""
+"""Python version of ../inputs.yaml: two streams, each with its own event time, delay, and names, united for windows over both."""
 
 from strandline import stream, tumbling
 

@@ -1,4 +1,4 @@
-"""The same as ../joins.yaml: orders and their shipments, and those that were not sent within an hour."""
+"""Python version of ../joins.yaml: orders and their shipments, and orders that were not sent within an hour."""
 
 from strandline import stream, tumbling
 

@@ -1,4 +1,4 @@
-"""The same as ../nab.yaml: real sensor series. `python examples/python/nab.py` runs it over the readings beside it."""
+"""Python version of ../nab.yaml: real sensor series. `python examples/python/nab.py` runs it over the readings in `examples`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The same as ../records.yaml: each reading as a document of its own, once; and beside it minutes."""
+"""Python version of ../records.yaml: each reading as a separate document, once, and windows of a minute."""
 
 from strandline import stream, tumbling
 

@@ -1,4 +1,4 @@
-"""The same as ../turbines.yaml: a wind farm."""
+"""Python version of ../turbines.yaml: a wind farm."""
 
 from strandline import stream, tumbling
 

@@ -127,7 +127,7 @@ def test_panels_fail_alone_and_the_page_reconnects(browser: Browser, tmp_path: P
         page.unroute("**/v1/arrivals")
         expect(page.locator(".stale")).to_have_count(0, timeout=60_000)
         context.set_offline(True)
-        expect(page.locator(".stale").first).to_contain_text("The control service does not answer", timeout=60_000)
+        expect(page.locator(".stale").first).to_contain_text("The control service doesn't respond", timeout=60_000)
         context.set_offline(False)
         expect(page.locator(".stale")).to_have_count(0, timeout=60_000)
         context.close()

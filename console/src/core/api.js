@@ -42,7 +42,7 @@ export async function request(method, path, options = {}) {
     });
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
-    throw new ApiError(0, "control_unavailable", "The control service does not answer.");
+    throw new ApiError(0, "control_unavailable", "The control service doesn't respond.");
   }
   const text = await answer.text();
   /** @type {any} */

@@ -49,12 +49,12 @@ export const rankOf = (tone) => RANK[tone];
  * @property {string} rel
  * @property {string} label
  * @property {string} does
- * @property {string} operation as in `GET /v1/session`
+ * @property {string} operation Name of the operation, as in `GET /v1/session`.
  * @property {string} method
  * @property {(name: string) => string} path
  * @property {(name: string) => string} command
  * @property {boolean} [isDangerous]
- * @property {(job: import("./api.js").Json) => string} blocked why it would change nothing now; empty if it would
+ * @property {(job: import("./api.js").Json) => string} blocked Reason why it would change nothing now; empty otherwise.
  */
 
 /** @param {string} rel */
@@ -120,7 +120,7 @@ export const ACTIONS = [
   {
     rel: "reset",
     label: "Reset to the earliest record",
-    does: "Lets the job begin again at the earliest record of its streams, under a new generation of results. Its aliases no longer show the results of before.",
+    does: "Lets the job begin again at the earliest record of its streams, under a new generation of results. Its aliases no longer show the earlier results.",
     operation: "POST /v1/jobs/{name}/reset",
     method: "POST",
     path: (name) => `/v1/jobs/${name}/reset?to=earliest`,

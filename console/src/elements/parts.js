@@ -6,10 +6,11 @@ import { ago, clock, duration, time } from "../core/format.js";
 export const badge = (tone, text) => html`<span class="badge ${tone}"><i aria-hidden="true"></i>${text}</span>`;
 
 /**
- * A part of a view that fails alone: it shows what it has, how old that is, and why there is nothing newer.
+ * Part of a view with its own errors. It shows its last data, their age, and the reason if an update failed.
+ *
  * @param {unknown} heading
  * @param {import("../core/poll.js").Poll | import("../core/poll.js").Poll[]} polls
- * @param {() => unknown} content called if there are data
+ * @param {() => unknown} content Called if there are data.
  * @param {{aside?: unknown, kind?: string, id?: string}} [more]
  */
 export function panel(heading, polls, content, more = {}) {

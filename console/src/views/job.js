@@ -230,7 +230,7 @@ export class JobView extends Element {
         ? html`<ol class="events">
             ${[...events].reverse().slice(0, 15).map((one) => html`<li><time>${time(one.at_ms)}</time><span class="kind">${one.kind.replaceAll("_", " ")}</span><span>${one.message}${one.principal ? html` <em>by ${one.principal}</em>` : nothing}</span></li>`)}
           </ol>`
-        : empty("No event in this time.")}
+        : empty("No event in this period.")}
     </div>`;
   }
 

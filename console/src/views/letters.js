@@ -54,7 +54,7 @@ export class LettersView extends Element {
       ${this.chosen
         ? html`${panel("By reason", this.counts, () => this.#reasons(), { aside: this.#replayButton() })}
             <div class=${this.number ? "split" : ""}>
-              ${panel("Of the same kind", this.letters, () => this.#groups(), { kind: "flush" })}
+              ${panel("Letters by kind", this.letters, () => this.#groups(), { kind: "flush" })}
               ${this.number ? panel(`Dead letter ${this.number}`, this.letter, () => this.#letter(), { kind: "letter", aside: html`<a class="button quiet" href=${route.href(["dead-letters", this.chosen], { reason: this.#reason })}>Close</a>` }) : nothing}
             </div>`
         : nothing}
@@ -102,34 +102,34 @@ export class LettersView extends Element {
   }
 
   #outcome() {
-    const told = this.outcome;
-    if (told.isAsked) return html`<p class="told" role="status">Reading the dead letters…</p>`;
-    if (told.problem) return html`<p class="problem" role="alert">${told.problem}</p>`;
-    const outcomes = Object.entries(told.outcomes).map(([name, count]) => `${count} ${name}`);
-    const left = Object.entries(told.left_out).map(([name, count]) => `${count} ${name.replaceAll("_", " ")}`);
+    const outcome = this.outcome;
+    if (outcome.isAsked) return html`<p class="told" role="status">Reading the dead letters…</p>`;
+    if (outcome.problem) return html`<p class="problem" role="alert">${outcome.problem}</p>`;
+    const outcomes = Object.entries(outcome.outcomes).map(([name, count]) => `${count} ${name}`);
+    const left = Object.entries(outcome.left_out).map(([name, count]) => `${count} ${name.replaceAll("_", " ")}`);
     return html`<div class="told" role="status">
       <p>
-        ${told.dry_run ? "A replay would put back" : "The replay put back"} <b>${whole(told.put_back)}</b> of ${whole(told.matched)} dead letters${outcomes.length ? `: ${outcomes.join(", ")}` : ""}.
-        ${left.length ? `Left out: ${left.join(", ")}.` : ""} ${told.already ? `${told.already} were put back before.` : ""}
+        ${outcome.dry_run ? "A replay would put back" : "The replay put back"} <b>${whole(outcome.put_back)}</b> of ${whole(outcome.matched)} dead letters${outcomes.length ? `: ${outcomes.join(", ")}` : ""}.
+        ${left.length ? `Left out: ${left.join(", ")}.` : ""} ${outcome.already ? `${outcome.already} were put back before.` : ""}
       </p>
-      ${told.dry_run && told.put_back
+      ${outcome.dry_run && outcome.put_back
         ? html`<button class="primary" @click=${() =>
             ask({
               title: `Replay dead letters of ${this.chosen}`,
-              does: `Puts ${told.put_back} records back into their streams, with the bytes of the sender, each at most once. The job reads them like new records.`,
-              label: `Replay ${told.put_back}`,
+              does: `Puts ${outcome.put_back} records back into their streams, with the bytes of the sender, each at most once. The job reads them like new records.`,
+              label: `Replay ${outcome.put_back}`,
               method: "POST",
               path: this.#replayPath,
               command: `strandline dead-letters replay ${this.chosen}${this.#reason ? ` --reason ${this.#reason}` : ""} --since ${new Date(this.#since).toISOString().slice(0, 19)}Z`,
               done: (answer) => (this.outcome = answer),
-            })}>Replay ${whole(told.put_back)}</button>`
+            })}>Replay ${whole(outcome.put_back)}</button>`
         : nothing}
     </div>`;
   }
 
   #groups() {
     const { dead_letters: letters, next } = this.letters.data;
-    if (!letters.length) return empty("Nothing here.");
+    if (!letters.length) return empty("No dead letters.");
     /** @type {Map<string, any[]>} */
     const groups = new Map();
     for (const one of letters) {

@@ -75,7 +75,7 @@ export class ResultsView extends Element {
 
   #chart() {
     const data = this.results.data;
-    if (data.from_ms === null) return empty(`Stage ${data.stage} has no result yet. The job's page says what it waits for.`, html`<a href=${route.href(["jobs", data.job])}>${data.job}</a>`);
+    if (data.from_ms === null) return empty(`Stage ${data.stage} has no result yet. See the job's page for the reason.`, html`<a href=${route.href(["jobs", data.job])}>${data.job}</a>`);
     const series = data.series.map((/** @type {any} */ one) => ({ label: one.key, points: one.points }));
     const shown = new Set(series.map((/** @type {any} */ one) => one.label).filter((/** @type {string} */ key) => !this.hidden_.has(key)));
     const each = data.step_ms > data.every_ms ? `each point the ${data.operation} of ${duration(data.step_ms)}` : `windows of ${duration(data.size_ms)}`;

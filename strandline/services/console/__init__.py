@@ -1,1 +1,1 @@
-"""The console: the web page of the control service. Its sources are in `console/` at the top of the repository."""
+"""Console: the web page of the control service. Its sources are in `console/` at the root of the repository."""

@@ -1,7 +1,8 @@
-"""The files of the console, as the control service serves them: one page, one script, one style sheet, one icon.
+"""Files of the console, as the control service serves them: one page, one script, one style sheet, one icon.
 
-The page has an ETag and is checked at each visit. It names the other files with a digest of their content, so browsers keep them.
-All files are compressed once, when the process first needs them. They contain no data: these come from the REST API.
+The page has an ETag and is revalidated at each visit. It names the other files with a digest of their content, so browsers
+cache them. All files are compressed once, when the process first needs them. They contain no data: the page requests data from
+the REST API.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "trusted-types lit-html",
     )
 )
-"""Only files of this service run, and nothing in them is compiled from text. Lit names its templates `lit-html`."""
+"""Only files of this service are executed, and no code is compiled from strings. Lit names its templates `lit-html`."""
 _SECURITY_HEADERS = MappingProxyType(
     {
         "Content-Security-Policy": CONTENT_SECURITY_POLICY,
@@ -86,7 +87,7 @@ def page_files() -> dict[str, PageFile]:
 
 
 def page_routes() -> list[tuple[str, Answer]]:
-    """Return the paths of the console, and what answers them."""
+    """Return the paths of the console with their handlers."""
     return [("/", _show_page), ("/console/{name}", _show_file)]
 
 
