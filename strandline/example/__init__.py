@@ -1,1 +1,1 @@
-"""The example that `make run` shows: a simulated wind farm, its pipeline, and a live view of what becomes of its records."""
+"""The example of `make run`: a simulated wind farm, its pipeline, and a live view of its records and results."""

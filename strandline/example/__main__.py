@@ -1,4 +1,4 @@
-"""The example on a platform that already runs: `python -m strandline.example`. For the containers."""
+"""The example on a running platform: `python -m strandline.example`. For containers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strandline.services.client import TOKEN_VARIABLE
 
 
 def main() -> None:
-    """Run the example; exit code 0 when stopped, 1 with a sentence when a part failed or no result came."""
+    """Run the example. Exit code 0 if stopped, 1 with a message if a part failed or no result arrived."""
     parser = argparse.ArgumentParser(prog="python -m strandline.example", description=__doc__)
     parser.add_argument("--url", default=os.environ.get("STRANDLINE_URL", "http://127.0.0.1:8080"))
     parser.add_argument("--ingest-url", default=os.environ.get("STRANDLINE_INGEST_URL", "http://127.0.0.1:8081"))

@@ -1,4 +1,4 @@
-"""Carriers of the fleet's reports: HTTP, MQTT through a broker, UDP. Each is used by one thread."""
+"""Transports of the fleet's reports: HTTP, MQTT through a broker, UDP. Each is used by one thread."""
 
 from __future__ import annotations
 
@@ -21,36 +21,33 @@ RETRY_S = 1.0
 RETRY_S_MAX = 10.0
 ANSWER_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
-"""How long the broker may take to acknowledge what it was sent before the fleet was stopped."""
+"""Maximum time in seconds for the broker to acknowledge the reports sent before the fleet was stopped."""
 _WAIT_S = 0.2
 
 
 class Carrier(Protocol):
-    """Takes some reports at a time: `hand_over` begins, `wait` ends."""
+    """Sends groups of reports: `hand_over` begins, `wait` ends."""
 
     protocol: str
-    """Its name for people."""
+    """Name of the protocol, for people."""
     is_acknowledging: bool
-    """Whether the protocol acknowledges reports."""
+    """True if the protocol acknowledges reports."""
     repeats: int
-    """How often reports were sent again, because no acknowledgement came."""
+    """Number of reports that were sent again, because no acknowledgement arrived."""
 
     def hand_over(self, reports: list[Report]) -> None:
-        """Send the reports, or begin to."""
+        """Send the reports, or begin to send them."""
 
     def wait(self, stopping: threading.Event) -> bool:
-        """Return True when the reports are acknowledged, or sent where the protocol acknowledges nothing; False when
-        stopped before. Raises PermanentError when they never will be acknowledged."""
+        """Return True if the reports are acknowledged, or sent if the protocol has no acknowledgements; False if stopped
+        before. Raises PermanentError if they will never be acknowledged."""
 
     def close(self) -> None: ...
 
 
 class HttpCarrier:
-    """Posts to the HTTP gateway.
-
-    Invariant: a request is repeated with the same lines until the gateway has acknowledged it. A repeat after a lost answer
-    may put its records into the log twice; that is the price of losing none, and `repeats` counts them.
-    """
+    """Posts to the HTTP gateway. Invariant: a request is repeated with the same lines until the gateway has acknowledged it. A
+    repeat after a lost response can write its records to the log twice. In return, none is lost, and `repeats` counts them."""
 
     protocol = "HTTP"
     is_acknowledging = True
@@ -88,7 +85,7 @@ class HttpCarrier:
         self._http.close()
 
     def _attempt(self) -> float | None:
-        """Make the request once: None when all was acknowledged, else how long to wait before the next attempt."""
+        """Send the request once. Return None if all reports were acknowledged, otherwise the pause before the next attempt."""
         try:
             answer = self._http.post(self._path, content=self._body, headers={"Content-Type": "application/x-ndjson"})
         except httpx.TransportError:
@@ -97,28 +94,28 @@ class HttpCarrier:
             accepted = answer.json()["accepted"]
             if accepted != self._count:
                 raise PermanentError(
-                    f"the gateway acknowledged {accepted} of {self._count} reports; it must be all or none"
+                    f"the gateway acknowledged {accepted} of {self._count} reports, but must acknowledge all or none"
                 )
             return None
         if answer.status_code in (429, 503):
             return _retry_after_s(answer)
         raise PermanentError(
-            f"the gateway refused the fleet's reports with {answer.status_code}: {answer.text[:300]}; its log says more"
+            f"the gateway refused the fleet's reports with {answer.status_code}: {answer.text[:300]}; see its log"
         )
 
 
 class MqttCarrier:
-    """Publishes with QoS 1 to the broker, each report to the topic of its turbine. The broker acknowledges, and keeps a
-    message until the gateway has it in the log."""
+    """Publishes with QoS 1 to the broker, each report to the topic of its turbine. The broker acknowledges a message, and keeps
+    it until the gateway has written it to the log."""
 
     protocol = "MQTT"
     is_acknowledging = True
 
     def __init__(self, url: str, login: tuple[str, str] | None = None) -> None:
-        """`login`: user and password at the broker; None if it asks for none."""
+        """Args: login: User and password at the broker. None if it requires no login."""
         place = urlsplit(url)
         self._reports: list[Report] = []
-        """Not published yet."""
+        """Reports that are not published yet."""
         self._published = 0
         self._acknowledged = 0
         self._moved = threading.Condition()
@@ -138,7 +135,7 @@ class MqttCarrier:
         self._reports = reports
 
     def wait(self, stopping: threading.Event) -> bool:
-        """Publish once the client is connected: paho loses a message that another thread publishes while it connects."""
+        """Publish when the client is connected: paho loses a message that another thread publishes while it connects."""
         with self._moved:
             while not self._client.is_connected():
                 if stopping.is_set():
@@ -147,7 +144,7 @@ class MqttCarrier:
             self._published += len(self._reports)
         for report in self._reports:
             self._client.publish(f"farm/{report.site}/turbine/{report.turbine}", report.line, qos=1)
-        # The broker most likely has them: giving up at once would leave out records that are in the log.
+        # The broker probably has them: giving up immediately would leave out records that are in the log.
         give_up_s = math.inf
         with self._moved:
             while self._acknowledged < self._published and time.monotonic() < give_up_s:
@@ -171,13 +168,13 @@ class MqttCarrier:
                 self._moved.notify()
 
     def _note_disconnected(self, *_: object) -> None:
-        """On its next connection paho sends again what is not acknowledged."""
+        """Count repeats: at its next connection, paho resends unacknowledged messages."""
         with self._moved:
             self.repeats += self._published - self._acknowledged
 
 
 class UdpCarrier:
-    """Sends each report as one datagram, which nobody acknowledges."""
+    """Sends each report as one datagram, without acknowledgements."""
 
     protocol = "UDP"
     is_acknowledging = False

@@ -1,7 +1,8 @@
-"""A simulated wind farm. Its reports are a pure function of its seed and of event time, so every run sees the same weather.
+"""A simulated wind farm. Its reports are a pure function of its seed and of event time, so the weather is the same in every
+run.
 
-About one report in a hundred is spoiled on purpose, in the ways in which real sensors fail. `Spoiled` names the reason of
-the dead letter that a spoiled report must become, so that the example can compare the two.
+About one report in a hundred is spoiled on purpose, like failures of real sensors. `Spoiled` contains the reason of the dead
+letter that a spoiled report must become, so that the example can compare the two.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 from strandline.core.record_headers import REASON_DECODE, REASON_FUTURE_EVENT, REASON_LATE, REASON_SCHEMA
 
 TICK_MS = 10_000
-"""Every turbine reports once in this much event time, at a random moment: reports come up to this much out of order."""
+"""Every turbine reports once in this much event time, at a random moment. So reports are out of order by up to this time."""
 RATED_POWER_KW = 3_000.0
 HOUR_MS = 3_600_000
 SITES = ("dune", "harbour", "moor", "ridge")
@@ -26,11 +27,11 @@ TURBINES_PER_SITE = 10
 SPOILED_SHARE = 0.01
 LATE_BY_MS = 86_400_000
 AHEAD_BY_MS = 366 * 86_400_000
-"""A turbine whose clock is a year ahead."""
+"""Error of a turbine's clock that is a year ahead."""
 
 
 class Spoiled(Enum):
-    """The ways to spoil a report, and the reason that its dead letter must carry."""
+    """Kinds of spoiled reports, and the reason that the dead letter must have."""
 
     BROKEN_JSON = ("broken JSON", REASON_DECODE)
     NOT_A_NUMBER = ("NaN", REASON_DECODE)
@@ -68,15 +69,15 @@ class Fleet:
         self._waves = {site: list(_waves(random.Random(f"{seed}:{site}"))) for site in SITES}  # noqa: S311 - weather
 
     def reports(self, tick: int, late_allowed: bool = True) -> list[Report]:
-        """What the turbines report in the ten seconds that begin at `tick * TICK_MS`, in the order of sending.
+        """Return the reports of the turbines for the ten seconds that begin at `tick * TICK_MS`, in the order of sending.
 
-        Without `late_allowed` no report is made late: before a watermark is in force none would be counted as late.
+        Args: late_allowed: False if no report may be late. Without a watermark, no report would count as late.
         """
         chance = random.Random(f"{self._seed}:{tick}")  # noqa: S311 - noise
         return [self._report(site, turbine, tick, chance, late_allowed) for site, turbine in self._turbines]
 
     def wind(self, site: str, event_ms: int) -> float:
-        """The wind at a site in m/s: slow and quick waves over a mean of 9, never below 0."""
+        """Return the wind at a site in m/s: slow and quick waves over a mean of 9, never below 0."""
         gusts = sum(height * math.sin(event_ms / period_ms + phase) for height, period_ms, phase in self._waves[site])
         return max(0.0, 9.0 + gusts)
 
@@ -102,14 +103,14 @@ class Fleet:
 
 
 def power_kw(wind: float) -> float:
-    """The power curve: nothing below 3 m/s, rising with the cube of the wind to the rated power at 12, off above 25."""
+    """Return the power: zero below 3 m/s, then rising with the cube of the wind to the rated power at 12 m/s, zero above 25."""
     if wind < 3.0 or wind > 25.0:
         return 0.0
     return RATED_POWER_KW * min(1.0, (wind**3 - 27.0) / (12.0**3 - 27.0))
 
 
 def _waves(chance: random.Random) -> Iterator[tuple[float, float, float]]:
-    """The waves of the wind: height (m/s), period (ms of event time, over 2 pi) and phase."""
+    """Yield the waves of the wind: height (m/s), period (ms of event time, over 2 pi), and phase."""
     for height, hours in ((3.0, 31.0), (2.0, 7.3), (1.0, 1.1), (0.6, 0.2)):
         period_ms = hours * chance.uniform(0.8, 1.2) * HOUR_MS / (2 * math.pi)
         yield height, period_ms, chance.uniform(0.0, 2 * math.pi)
@@ -117,7 +118,7 @@ def _waves(chance: random.Random) -> Iterator[tuple[float, float, float]]:
 
 @functools.lru_cache(maxsize=1024)
 def _is_in_service(seed: int, turbine: str, hour: int) -> bool:
-    """A turbine is in service for one hour in fifty."""
+    """Return True if a turbine is in service, for one hour in fifty."""
     return random.Random(f"{seed}:{turbine}:{hour}").random() < 0.02  # noqa: S311 - a schedule
 
 

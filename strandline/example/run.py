@@ -1,4 +1,4 @@
-"""The example that `make run` starts: an embedded stack, the job of `turbines.yaml`, a simulated fleet, and a view of them."""
+"""The example of `make run`: an embedded stack, the job of `turbines.yaml`, a simulated fleet, and a view of them."""
 
 from __future__ import annotations
 
@@ -51,50 +51,51 @@ from strandline.services.trust import certificates_for
 DOCUMENTS = "turbines.yaml"
 DOCUMENTS_SHOWN = {"turbine-hour": 3, "turbine-minute": 3}
 EVENT_START_AGO_MS = 30 * 86_400_000
-"""Event time runs faster than the clock and must not overtake it, so the first run begins this long ago."""
+"""Start of event time before now. Event time runs faster than the clock and must not overtake it, so the first run begins in
+the past."""
 SPEED_DEFAULT = 120.0
 REFRESH_S = 0.5
 LINE_EVERY_S = 5.0
 POLL_S = 0.2
 STALL_TIMEOUT_S = 300.0
-"""How long the job may make no progress while it is waited for."""
+"""Maximum time in seconds without progress of a job that the example waits for."""
 CATCH_UP_TIMEOUT_S = 30.0
 OPEN_TIMEOUT_S = 60.0
-"""How long a gateway may take to open the stream."""
+"""Maximum time in seconds for a gateway to open the stream."""
 ARRIVE_TIMEOUT_S = 10.0
-"""How long to wait until the job has read one more of the records that were sent."""
+"""Time in seconds to wait for the job to read one more of the sent records."""
 
 
 @dataclass(frozen=True)
 class Servers:
-    """The platform that the example runs on."""
+    """The platform on which the example runs."""
 
     api_url: str
     ingest_url: str
     mqtt_url: str
-    """The broker, which the MQTT bridge reads."""
+    """Address of the broker that the MQTT bridge reads."""
     udp_host: str
     port_offset: int
-    """Added to the ports that the stream's document names."""
+    """Offset that is added to the ports of the stream document."""
     health_urls: Mapping[str, str]
-    """Protocol -> where its gateway serves its metrics."""
+    """Protocol -> address of its gateway's metrics."""
     elasticsearch_url: str
     option: str
-    """The command line's option for this platform: `--data-dir DIR` or `--url URL`."""
+    """Option of the command line for this platform: `--data-dir DIR` or `--url URL`."""
     logs: str
-    """Where to look when something is wrong."""
+    """Place of the logs, for messages."""
     require_running: Callable[[], None]
-    """Raises StackError when the stack was stopped from elsewhere."""
+    """Raises StackError if another command has stopped the stack."""
     token: str | None = None
-    """What the API and the gateways are shown; None where they ask for none."""
+    """Token for the API and the gateways. None if they require none."""
     elasticsearch_login: tuple[str, str] | None = field(default=None, repr=False)
-    """User and password there; None where it asks for none."""
+    """User and password of Elasticsearch. None if it requires no login."""
     curl_options: str = ""
     """Options with which a user's curl logs in to Elasticsearch."""
     mqtt_login: tuple[str, str] | None = field(default=None, repr=False)
-    """User and password at the broker. None if it asks for no login."""
+    """User and password at the broker. None if it requires no login."""
     password_file: Path | None = None
-    """File with the password of Elasticsearch, for other clients. None if it asks for no login."""
+    """File with the password of Elasticsearch, for other clients. None if it requires no login."""
 
 
 def run_example(
@@ -105,11 +106,9 @@ def run_example(
     console: Console,
     seconds: float | None = None,
 ) -> int:
-    """Start the embedded stack, show the example on it until Ctrl-C (SIGTERM, SIGHUP) or for `seconds`, and stop the stack.
-
-    Returns the exit code, as `show_example` does. Raises StrandlineError when a part fails, KeyboardInterrupt when
-    interrupted before the stack was up; in every case nothing runs any more.
-    """
+    """Start the embedded stack, show the example until Ctrl-C (SIGTERM, SIGHUP) or for `seconds`, and stop the stack. Return
+    the exit code of `show_example`. Raises StrandlineError if a part fails, KeyboardInterrupt if interrupted before the stack
+    was up. In every case, no process runs afterwards."""
     _require_own_servers(data_dir)
     _require_no_running_stack(data_dir)
     with stop_signals() as stop:
@@ -140,7 +139,7 @@ def run_example(
             code = show_example(servers, speed, console, seconds, stop)
         finally:
             stack.stop()
-    say(console, f"everything is stopped; the next start continues with the data in {stack.data_dir}")
+    say(console, f"everything is stopped; the next start continues with the data in {data_dir}")
     return code
 
 
@@ -149,17 +148,17 @@ def _netrc_option(data_dir: Path) -> str:
 
 
 def _require_own_servers(data_dir: Path) -> None:
-    """The example fills servers with made-up records: never those of somebody else. Raises StackError."""
+    """Raise StackError if the stack uses external servers, because the example writes made-up records."""
     if (data_dir / STACK_FILE).exists() and read_stack(data_dir).outside:
-        raise StackError(f"the stack in {data_dir} uses servers of yours; give the example another --data-dir")
+        raise StackError(f"the stack in {data_dir} uses external servers; pass another --data-dir to the example")
 
 
 def _require_no_running_stack(data_dir: Path) -> None:
-    """The example stops its stack at the end: never a stack that another command started. Raises StackError."""
+    """Raise StackError if another command started the stack, because the example stops its stack at the end."""
     if "watcher" in PidFile(data_dir).alive():
         raise StackError(
-            f"a stack already runs in {data_dir}, and the example stops its stack at the end; run strandline down --data-dir "
-            f"{data_dir} first, or pass another --data-dir and --port-offset to the example"
+            f"a stack already runs in {data_dir}, but the example stops its stack at the end; run strandline "
+            f"down --data-dir {data_dir} first, or pass another --data-dir and --port-offset to the example"
         )
 
 
@@ -169,15 +168,15 @@ def _require_running(stack: Stack) -> None:
 
 
 def show_example(servers: Servers, speed: float, console: Console, seconds: float | None, stop: StopSignals) -> int:
-    """Run the example on a platform that is up, until told to stop or for `seconds`; return the exit code.
+    """Run the example on a running platform, until stopped or for `seconds`, and return the exit code.
 
-    1. Apply the documents; wait until the job runs and has read the log to its end, and until the gateways take records
-       for the stream.
-    2. Start the fleet at the event time where it stopped.
-    3. Show what happens, until told to stop.
-    4. Stop the fleet, let the job read the rest, and say what was done.
+    1. Apply the documents. Wait until the job has read the log to its end, and until the gateways accept records for the
+       stream.
+    2. Start the fleet at the event time at which it stopped.
+    3. Show the progress until stopped.
+    4. Stop the fleet, let the job read the remaining records, and print the account.
 
-    The code is 1 only when `seconds` are over and no result is in Elasticsearch. Raises StrandlineError when a part fails.
+    The code is 1 only if `seconds` are over and no result is in Elasticsearch. Raises StrandlineError if a part fails.
     """
     text = example_text()
     pipeline = example_pipeline(text)
@@ -188,7 +187,9 @@ def show_example(servers: Servers, speed: float, console: Console, seconds: floa
     ):
         job = _start_job(control, text, pipeline.pipeline, servers, progress, stop)
         stream = example_stream(text)
-        with progress.step("waiting for the gateways to open the stream", "records can come in by HTTP, MQTT and UDP"):
+        with progress.step(
+            "waiting for the gateways to open the stream", "the gateways accept records by HTTP, MQTT, and UDP"
+        ):
             wait_until_open(servers.health_urls, stream.stream, stop.asked, servers.token)
         if stop.asked.is_set():
             return 0 if seconds is None else 1
@@ -203,7 +204,7 @@ def show_example(servers: Servers, speed: float, console: Console, seconds: floa
         finally:
             sender.stop()
         with progress.step("letting the job read the rest (Ctrl-C again: don't wait)", "the fleet is stopped"):
-            # A user who pressed Ctrl-C waits no longer than this; a test needs the complete account.
+            # After Ctrl-C, this limits the wait; a test needs the complete account.
             timeout_s = CATCH_UP_TIMEOUT_S if seconds is None else math.inf
             _wait_until_arrived(watch, stop.hurry)
             job = wait_until_caught_up(
@@ -213,13 +214,13 @@ def show_example(servers: Servers, speed: float, console: Console, seconds: floa
     for line in account(facts, is_caught_up(job)):
         say(console, line)
     if seconds is not None and not has_results(facts):
-        say(console, f"no result arrived within {seconds:g} s; look into {servers.logs}")
+        say(console, f"no result arrived within {seconds:g} s; see {servers.logs}")
         return 1
     return 0
 
 
 class StopSignals:
-    """What the user asked for: the first signal stops the example, the second one stops its waiting."""
+    """Signals of the user: the first one stops the example, the second one stops its waiting."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
@@ -231,7 +232,7 @@ class StopSignals:
 
 @contextmanager
 def stop_signals() -> Iterator[StopSignals]:
-    """Record the signals that ask to stop, instead of interrupting what runs. While the stack starts, `up` handles them."""
+    """Record the signals to stop, instead of interrupting the running code. While the stack starts, `up` handles them."""
     stop = StopSignals()
     before = {
         number: signal.signal(number, stop.on_signal) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -244,29 +245,29 @@ def stop_signals() -> Iterator[StopSignals]:
 
 
 def say(console: Console, line: str) -> None:
-    """Print one line as it is: not wrapped, not coloured, not read as markup."""
+    """Print one line unchanged: not wrapped, not coloured, not read as markup."""
     console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def example_text() -> bytes:
-    """The documents of the example; they are part of the package, so the working directory does not matter."""
+    """Return the documents of the example. They are part of the package, so the working directory doesn't matter."""
     return resources.files(__package__).joinpath(DOCUMENTS).read_bytes()
 
 
 def example_pipeline(text: bytes) -> PipelineSpec:
-    """The example's pipeline."""
+    """Return the example's pipeline."""
     documents = read_documents(text, DOCUMENTS)
     return PipelineSpec.parse(next(document for document in documents if document.kind == "pipeline"))
 
 
 def example_stream(text: bytes) -> StreamSpec:
-    """The example's stream."""
+    """Return the example's stream."""
     documents = read_documents(text, DOCUMENTS)
     return StreamSpec.parse(next(document for document in documents if document.kind == "stream"))
 
 
 def _carriers(servers: Servers, stream: StreamSpec) -> dict[str, Carrier]:
-    """Site -> how its turbines' reports travel: two by HTTP, one by MQTT, one by UDP."""
+    """Return site -> transport of its turbines' reports: two by HTTP, one by MQTT, one by UDP."""
     assert stream.udp is not None, "the example's stream has a UDP port"
     http = HttpCarrier(servers.ingest_url, stream.stream, token=servers.token)
     carriers: list[Carrier] = [
@@ -281,9 +282,9 @@ def _carriers(servers: Servers, stream: StreamSpec) -> dict[str, Carrier]:
 def wait_until_open(
     health_urls: Mapping[str, str], stream: str, enough: threading.Event, token: str | None = None
 ) -> None:
-    """Return when every gateway takes records for the stream, or when `enough` is set.
+    """Return when every gateway accepts records for the stream, or when `enough` is set.
 
-    Raises TransientError after OPEN_TIMEOUT_S. A record that is published earlier reaches no stream.
+    Raises TransientError after OPEN_TIMEOUT_S. Records that are published earlier reach no stream.
     """
     deadline_s = time.monotonic() + OPEN_TIMEOUT_S
     for protocol, url in health_urls.items():
@@ -307,8 +308,8 @@ def _page(url: str, token: str | None) -> str:
 
 
 def _wait_until_arrived(watch: Watch, enough: threading.Event) -> None:
-    """Return when the job has read as many records as were sent, or when none has arrived for a while: a broker may still
-    hold some, and UDP may have lost some."""
+    """Return when the job has read as many records as were sent, or when none has arrived for a while. A broker may still hold
+    some records, and UDP may have lost some."""
     records, moved_s = -1, time.monotonic()
     while time.monotonic() - moved_s < ARRIVE_TIMEOUT_S:
         facts = watch.look()
@@ -321,13 +322,13 @@ def _wait_until_arrived(watch: Watch, enough: threading.Event) -> None:
 
 
 def event_start_ms(job: Answer, now_ms: int) -> int:
-    """The fleet's first event time: a month ago, or after all that the job has seen, so that no report is late."""
+    """Return the fleet's first event time: a month ago, or after all events of the job, so that no report is late."""
     seen_ms: list[int] = [ms for ms in (job["latest_event_ms"], job["watermark_ms"]) if ms is not None]
     return min(now_ms, max([now_ms - EVENT_START_AGO_MS, *(ms + TICK_MS for ms in seen_ms)]))
 
 
 def has_results(facts: Facts) -> bool:
-    """Whether this run's results can be found in Elasticsearch."""
+    """Return True if results of this run are in Elasticsearch."""
     return sum(facts.counts["results"].values()) > 0 and any(facts.documents.values())
 
 
@@ -338,7 +339,7 @@ def _start_job(
         control.apply(text, DOCUMENTS)
         control.order(name, "start")
     with progress.step(f"starting job {name}", f"job {name} runs"):
-        # Caught up, so that the fleet goes on after the last event in the log, not only after the last one processed.
+        # Caught up, so that the fleet continues after the last event in the log, not only after the last processed event.
         job = wait_until_caught_up(control, name, stop.asked, stall_timeout_s=STALL_TIMEOUT_S)
         if not is_caught_up(job) and not stop.asked.is_set():
             raise TransientError(
@@ -351,11 +352,8 @@ def _start_job(
 def wait_until_caught_up(
     control: ControlClient, name: str, enough: threading.Event, *, stall_timeout_s: float, timeout_s: float = math.inf
 ) -> Answer:
-    """Return the job when it runs and has read all that the log holds.
-
-    Returns it as it is when `enough` is set, after `timeout_s`, and after `stall_timeout_s` without progress. Raises
-    PermanentError when the job has failed.
-    """
+    """Return the job when it runs and has read the whole log. Return its current state when `enough` is set, after `timeout_s`,
+    and after `stall_timeout_s` without progress. Raises PermanentError if the job has failed."""
     began_s = moved_s = time.monotonic()
     position: tuple[object, ...] = ()
     while True:
@@ -370,12 +368,12 @@ def wait_until_caught_up(
 
 
 def is_caught_up(job: Answer) -> bool:
-    """Whether the job runs and has read all that the log holds."""
+    """Return True if the job runs and has read the whole log."""
     return bool(job["state"] == "running" and job["lag_records"] == 0)
 
 
 def _look(servers: Servers, watch: Watch, sender: FleetSender) -> Facts:
-    """The facts now. Raises StrandlineError when a part of the example has failed for good."""
+    """Return the current facts. Raises StrandlineError if a part of the example has failed permanently."""
     servers.require_running()
     facts = watch.look()
     if facts.job is not None:
@@ -442,7 +440,7 @@ def _places(servers: Servers, pipeline: PipelineSpec, speed: float) -> Places:
 
 
 def _login_hint(address: str, password_file: Path | None) -> str:
-    """Return how other programs log in to Elasticsearch; empty if it asks for no login."""
+    """Return a hint for logins of other programs to Elasticsearch; empty if it requires no login."""
     if password_file is None:
         return ""
     return (
@@ -452,7 +450,7 @@ def _login_hint(address: str, password_file: Path | None) -> str:
 
 
 def _command() -> str:
-    """How to call the command line from here."""
+    """Return the command line's path from here."""
     command = Path(sys.executable).parent / "strandline"
     try:
         return str(command.relative_to(os.getcwd()))

@@ -1,4 +1,4 @@
-"""Sends the fleet's reports by every protocol at once, in a thread of its own, and counts what was acknowledged."""
+"""Sends the fleet's reports over all protocols in parallel, in a separate thread, and counts the acknowledged reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strandline.example.carriers import Carrier
 from strandline.example.fleet import TICK_MS, Fleet, Report
 
 BATCH_TICKS_MAX = 25
-"""At once: after a pause of the gateway the fleet catches up in steps of this size."""
+"""Maximum number of ticks in one step. After a pause of the gateway, the fleet catches up in steps of this size."""
 PAUSE_S = 0.1
 
 
@@ -26,36 +26,33 @@ class EventClock:
     speed: float
 
     def event_ms(self, wall_ms: int) -> int:
-        """Event time at a moment of the wall clock; never ahead of it, so that no report comes from the future."""
+        """Return event time at a moment of the wall clock. It is never ahead of it, so no report comes from the future."""
         return min(wall_ms, self.event_start_ms + int((wall_ms - self.wall_start_ms) * self.speed))
 
 
 @dataclass
 class Sent:
-    """What the fleet has done so far."""
+    """Counts of the fleet so far."""
 
     sent: int = 0
     """Reports that were sent at least once."""
     acknowledged: int = 0
-    """By the HTTP gateway, or by the MQTT broker."""
+    """Reports that the HTTP gateway or the MQTT broker acknowledged."""
     unacknowledged: int = 0
-    """Sent by UDP, which acknowledges nothing."""
+    """Reports sent by UDP, which has no acknowledgements."""
     repeats: int = 0
-    """Sent again, because no acknowledgement came."""
+    """Reports that were sent again, because no acknowledgement arrived."""
     by_protocol: Counter[str] = field(default_factory=Counter)
     """Protocol -> reports that were acknowledged, or sent by UDP."""
     spoiled: Counter[str] = field(default_factory=Counter)
-    """Reason that their dead letters must carry -> reports that were spoiled on purpose."""
+    """Reason of the expected dead letter -> reports that were spoiled on purpose."""
     event_ms: int | None = None
     """Event time up to which every report was sent."""
 
 
 class FleetSender:
-    """One sender. `start` it once; `stop` it once.
-
-    Invariant: event time advances only when every report so far is acknowledged (or sent, by UDP), so no protocol gets far
-    ahead of another.
-    """
+    """A sender. Call `start` once and `stop` once. Invariant: event time advances only when every report so far is acknowledged
+    (or sent, by UDP), so no protocol is far ahead of another."""
 
     def __init__(
         self,
@@ -66,7 +63,7 @@ class FleetSender:
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._carriers = carriers
-        """Site -> what carries its turbines' reports."""
+        """Site -> transport of its turbines' reports."""
         self._fleet = fleet
         self._clock = clock
         self._wall_ms = wall_ms
@@ -82,18 +79,18 @@ class FleetSender:
         self._thread.start()
 
     def allow_late(self) -> None:
-        """Make some reports late from now on. Call it once a watermark is in force."""
+        """Make some reports late from now on. Call it when the job has a watermark."""
         self._late_allowed.set()
 
     def stop(self) -> None:
-        """Send no more. Returns when the reports under way are acknowledged, or their time is over."""
+        """Stop sending. Returns when the reports in progress are acknowledged, or their time is over."""
         self._stopping.set()
         self._thread.join()
         for carrier in set(self._carriers.values()):
             carrier.close()
 
     def sent(self) -> Sent:
-        """What was done so far. Raises PermanentError when the gateway refused the reports for good."""
+        """Return the counts so far. Raises PermanentError if the gateway refused the reports permanently."""
         if self._error is not None:
             raise self._error
         with self._lock:
@@ -104,7 +101,7 @@ class FleetSender:
         try:
             tick = -(-self._clock.event_start_ms // TICK_MS)
             while not self._stopping.is_set():
-                # A tick is sent when it is over: no report is ahead of the event clock.
+                # A tick is sent after its end: no report is ahead of the event clock.
                 tick_next = min(self._clock.event_ms(self._wall_ms()) // TICK_MS, tick + BATCH_TICKS_MAX)
                 if tick_next <= tick:
                     self._stopping.wait(PAUSE_S)
@@ -122,8 +119,8 @@ class FleetSender:
             self._error = error
 
     def _send(self, reports: list[Report]) -> bool:
-        """Send by every protocol at once, until acknowledged; False when stopped earlier. Raises PermanentError when the
-        gateway refuses the reports for good."""
+        """Send over all protocols in parallel, until acknowledged. Return False if stopped earlier. Raises PermanentError if
+        the gateway refuses the reports permanently."""
         shares: dict[Carrier, list[Report]] = {}
         for report in reports:
             shares.setdefault(self._carriers[report.site], []).append(report)

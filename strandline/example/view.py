@@ -1,4 +1,4 @@
-"""Shows the example: a live view on a terminal, lines elsewhere, and the account at the end. Pure functions."""
+"""Displays the example: a live view on a terminal, lines elsewhere, and the account at the end. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ HOUR_MS = 3_600_000
 
 @dataclass(frozen=True)
 class Places:
-    """Where to look next."""
+    """Links and commands for the next steps of the user."""
 
     console: str
     """Address of the console."""
     api_docs: str
     search: str
-    """A command that queries Elasticsearch."""
+    """Command that queries Elasticsearch."""
     login: str
-    """How other programs log in to Elasticsearch. Empty if it asks for no login."""
+    """Login of other programs to Elasticsearch. Empty if it requires none."""
     job_status: str
-    """A command that shows the job."""
+    """Command that shows the job."""
     dead_letters: str
-    """A command that lists the dead letters."""
+    """Command that lists the dead letters."""
     logs: str
     speed: float
     delay_ms: int
-    """The pipeline's delay: a window closes when event time is this far past its end."""
+    """Delay of the pipeline: a window closes when event time is this far past its end."""
 
 
 def render(facts: Facts, places: Places) -> RenderableType:
-    """The live view."""
+    """Return the live view."""
     job, sent = facts.job, facts.sent
     state = "not known" if job is None else f"{job['state']}{': ' + job['message'] if job['message'] else ''}"
     lag = "" if job is None or job["lag_records"] is None else f", {job['lag_records']:,} records behind"
@@ -65,7 +65,7 @@ def render(facts: Facts, places: Places) -> RenderableType:
 
 
 def where_to_look(places: Places) -> list[str]:
-    """What to try while it runs, one a line."""
+    """Return suggestions to try while it runs, one per line."""
     return [
         "where to look next, from another terminal:",
         f"  the console    {places.console}",
@@ -79,7 +79,7 @@ def where_to_look(places: Places) -> list[str]:
 
 
 def plain_line(facts: Facts) -> str:
-    """One line, for output that is no terminal."""
+    """Return one line, for output that isn't a terminal."""
     job = facts.job
     known = (
         f"watermark {show_time(job['watermark_ms'])}, {_or_dash(job['lag_records'])} records behind, "
@@ -91,48 +91,48 @@ def plain_line(facts: Facts) -> str:
 
 
 def account(facts: Facts, is_caught_up: bool) -> list[str]:
-    """What the example did, in sentences, one a line."""
+    """Return a summary of the example in sentences, one per line."""
     sent = facts.sent
     spoiled, dead = sent.spoiled, facts.dead_letters
     lines = [
         f"{facts.running_s:.0f} s: {sent.sent:,} records sent, {sent.acknowledged:,} acknowledged, "
-        f"{sent.unacknowledged:,} sent by UDP, where nobody acknowledges; {sent.repeats:,} sent again",
+        f"{sent.unacknowledged:,} sent by UDP, which has no acknowledgements; {sent.repeats:,} sent again",
         f"records in the log: {facts.counts['records']:,}; sent by protocol: {show_counts(sent.by_protocol)}",
         f"windows emitted: {show_counts(facts.counts['results'])}",
         f"spoiled on purpose {spoiled.total():,}: {show_counts(spoiled)}",
         f"dead letters       {dead.total():,}: {show_counts(dead)}",
     ]
     if not is_caught_up:
-        lines.append("the job had not yet read everything; it goes on where it stopped when the stack is started again")
+        lines.append("the job had not yet read everything; it continues there when the stack is started again")
     elif facts.job is None:
-        lines.append(f"what the job has counted is not known: {facts.trouble}")
+        lines.append(f"the counts of the job are unknown: {facts.trouble}")
     elif dead == spoiled:
-        lines.append("every spoiled record is a dead letter, for its reason, and no other record is")
+        lines.append("every spoiled record is a dead letter with its reason, and no other record is")
     elif 0 < (lost := sent.acknowledged + sent.unacknowledged - facts.counts["records"]) <= sent.unacknowledged:
         lines.append(
-            f"{lost:,} records are not in the log: UDP promises nothing, and its gateway's metrics count the drops"
+            f"{lost:,} records are not in the log: UDP has no guarantee; the metrics of its gateway count the drops"
         )
     elif sent.repeats or sent.acknowledged + sent.unacknowledged != sent.sent:
         lines.append(
-            "the two differ: what was sent again may stand in the log twice, and what was not acknowledged once or not at all"
+            "the two differ: records that were sent again can be in the log twice, unacknowledged records once or not at all"
         )
     else:
-        lines.append("the two differ, and must not: look into the dead letters and the runner's log")
+        lines.append("the two differ, but must not; see the dead letters and the runner's log")
     return lines
 
 
 def show_time(time_ms: int | None) -> str:
-    """`2026-11-21 10:15:00 UTC`; a dash for none."""
+    """Return a time as `2026-11-21 10:15:00 UTC`; a dash for None."""
     return f"{datetime.fromtimestamp(time_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if time_ms is not None else "-"
 
 
 def show_counts(counts: Mapping[str, int]) -> str:
-    """`decode 3, late 1`, without what is 0; `none yet` for nothing."""
+    """Return counts as `decode 3, late 1`, without zeros; `none yet` if all are zero."""
     return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()) if count) or "none yet"
 
 
 def _next_hour(facts: Facts, places: Places) -> str:
-    """When the next hour closes, by the watermark: what a newcomer waits for."""
+    """Return the time until the next hour closes, by the watermark."""
     watermark_ms, event_ms = facts.job["watermark_ms"] if facts.job else None, facts.sent.event_ms
     if watermark_ms is None or event_ms is None:
         return ""

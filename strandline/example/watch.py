@@ -1,4 +1,4 @@
-"""Gathers what the view shows, from the fleet, the API and Elasticsearch."""
+"""Collects the data of the view from the fleet, the API, and Elasticsearch."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ NO_COUNTS: Answer = {"records": 0, "accepted": 0, "rejected": {}, "results": {}}
 
 @dataclass(frozen=True)
 class Facts:
-    """One look at the example."""
+    """State of the example at one moment."""
 
     running_s: float
-    """Since the fleet began."""
+    """Seconds since the fleet began."""
     sent: Sent
     per_second: float
-    """Reports of the last seconds that were acknowledged, or sent by UDP."""
+    """Reports per second in the last seconds that were acknowledged, or sent by UDP."""
     job: Answer | None
-    """As `GET /v1/jobs/NAME` answers; None when it did not."""
+    """Response of `GET /v1/jobs/NAME`. None if there was none."""
     counts: Answer
-    """The job's counts since this run of the example began."""
+    """Counts of the job since this run of the example began."""
     documents: dict[str, list[Answer]] = field(default_factory=dict)
     """Alias -> its newest documents."""
     trouble: str = ""
-    """Why some of the facts are missing."""
+    """Reason why some of the facts are missing."""
 
     @property
     def dead_letters(self) -> Counter[str]:
-        """Reason -> dead letters."""
+        """Reason -> number of dead letters."""
         return Counter(self.counts["rejected"])
 
 
 class Watch:
-    """Gathers the facts again and again. A service that does not answer is named in the facts; nothing is raised."""
+    """Collects the facts periodically. The facts name a service that doesn't respond; no error is raised."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Watch:
         self._sent: deque[tuple[float, int]] = deque([(self._began_s, 0)])
 
     def look(self) -> Facts:
-        """The facts now. Raises PermanentError when the gateway has refused the fleet's reports for good."""
+        """Return the current facts. Raises PermanentError if the gateway has refused the fleet's reports permanently."""
         sent = self._sender.sent()
         job, documents, trouble = None, {}, ""
         try:
@@ -107,26 +107,26 @@ class ResultsReader:
         self._limits = limits
 
     def newest(self) -> dict[str, list[Answer]]:
-        """Alias -> documents, the newest first. Raises TransientError when Elasticsearch does not answer."""
+        """Return alias -> documents, the newest first. Raises TransientError if Elasticsearch does not respond."""
         return {alias: self._search(alias, limit) for alias, limit in self._limits.items()}
 
     def close(self) -> None:
         self._http.close()
 
     def _search(self, alias: str, limit: int) -> list[Answer]:
-        # Before the first result there is no index behind the alias, and no alias.
+        # Before the first result, the index and the alias don't exist.
         query: dict[str, str | int] = {"size": limit, "sort": "@timestamp:desc", "ignore_unavailable": "true"}
         try:
             answer = self._http.get(f"/{alias}/_search", params=query)
             answer.raise_for_status()
         except httpx.HTTPError as error:
-            raise TransientError(f"Elasticsearch does not answer ({error}); its log says more") from error
+            raise TransientError(f"Elasticsearch does not respond ({error}); see its log") from error
         hits: list[dict[str, Any]] = answer.json()["hits"]["hits"]
         return [hit["_source"] for hit in hits]
 
 
 def counts_since(before: Answer, now: Answer) -> Answer:
-    """The job's counts less those of an earlier look."""
+    """Return the job's counts minus those of an earlier moment."""
     return {
         name: now[name] - before[name]
         if isinstance(now[name], int)

@@ -1,1 +1,1 @@
-"""Supervision: which jobs this control service leads, and the processes that work on them."""
+"""Supervision: the jobs that this control service leads, and the processes that work on them."""

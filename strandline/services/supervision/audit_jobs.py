@@ -1,6 +1,6 @@
 """Audits in the background: one process per audit, one audit at a time, and the state of each job's last audit.
 
-Only this control service knows the states. An audit changes nothing, so a lost one can be made again.
+Only this control service knows the states. An audit changes nothing, so a lost audit can be repeated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REPORT = TypeAdapter(AuditReport)
 
 @dataclass(frozen=True)
 class AuditState(Described):
-    """A job's last audit."""
+    """Last audit of a job."""
 
     job: str
     state: Literal["running", "done", "failed"]
@@ -42,15 +42,15 @@ class AuditState(Described):
     step: str
     done: int
     total: int
-    """Parts of the step; 0 while that is unknown."""
+    """Number of parts of the step; 0 while it is unknown."""
     message: str
-    """Why it failed."""
+    """Reason of a failure; empty otherwise."""
     report: AuditReport | None
-    """What it found; null until it is done."""
+    """Result of the audit; null until it is done."""
 
 
 def audit_command(job: str, after_ms: int | None, up_to_ms: int | None) -> Sequence[str]:
-    """How an audit is started."""
+    """Return the command of an audit."""
     command = [sys.executable, "-m", "strandline.processing.audit.process", "--job", job]
     if after_ms is not None:
         command += ["--after-ms", str(after_ms)]
@@ -59,7 +59,7 @@ def audit_command(job: str, after_ms: int | None, up_to_ms: int | None) -> Seque
 
 @dataclass(frozen=True)
 class _Running:
-    """The audit that runs now."""
+    """The running audit."""
 
     job: str
     process: WorkerProcess
@@ -67,7 +67,7 @@ class _Running:
 
 
 class AuditJobs:
-    """Starts audits and follows them. May be used from any thread."""
+    """Starts audits and follows them. Can be used from any thread."""
 
     def __init__(
         self,
@@ -84,23 +84,25 @@ class AuditJobs:
         self._lock = threading.Lock()
 
     def start(self, job: str, after_ms: int | None, up_to_ms: int | None) -> AuditState:
-        """Start an audit, and return at once. While it runs, the same call again changes nothing.
+        """Start an audit, and return immediately. While it runs, the same call again changes nothing.
 
-        Raises NotFound. Raises Conflict while another audit runs, since each takes all cores, and for a job that
-        may write a result twice.
+        Raises NotFound. Raises Conflict while another audit runs, because each uses all cores, and for a job that can write a
+        result twice.
         """
         guarantee = self._ledger.job_version(job).document.get("guarantee", "exactly_once")
         if guarantee != "exactly_once":
             raise Conflict(
-                f"job {job} has the guarantee {guarantee}: each run writes results under ids of its own, so a result may "
-                f"be there twice and can't be compared; only jobs with exactly_once can be audited"
+                f"can't audit job {job} with the guarantee {guarantee}: each of its runs writes results under its own ids, so a "
+                "result can occur twice. Only jobs with exactly_once can be audited"
             )
         with self._lock:
             if self._running is not None:
                 present = self._states[self._running.job]
                 if (job, after_ms, up_to_ms) == (present.job, present.asked_after_ms, present.asked_up_to_ms):
                     return present
-                raise Conflict(f"an audit of job {present.job} is running ({present.step}); try again when it is done")
+                raise Conflict(
+                    f"an audit of job {present.job} is running ({present.step}); try again when it has ended"
+                )
             started_ms = time.time_ns() // 1_000_000
             state = AuditState(job, "running", after_ms, up_to_ms, started_ms, "starting", 0, 0, "", None)
             log = self._data_dir / "logs" / f"audit-{job}.log"
@@ -113,22 +115,22 @@ class AuditJobs:
             return state
 
     def state(self, job: str) -> AuditState:
-        """The job's last audit. Raises NotFound when it had none since this control service began."""
+        """Return the job's last audit. Raises NotFound if there was none since this control service started."""
         self._ledger.job(job)
         with self._lock:
             if job not in self._states:
                 raise NotFound(
-                    f"job {job} was not audited since the control service started; POST to this path to audit it"
+                    f"job {job} was not audited since the control service started; to audit it, POST to this path"
                 )
             return self._states[job]
 
     def is_idle(self) -> bool:
-        """Whether no audit runs."""
+        """Return True if no audit runs."""
         with self._lock:
             return self._running is None
 
     def close(self) -> None:
-        """Kill the audit that runs, if there is one."""
+        """Kill the running audit, if there is one."""
         with self._lock:
             running = self._running
         if running is not None:
@@ -136,7 +138,7 @@ class AuditJobs:
             running.thread.join()
 
     def _follow(self, job: str, process: WorkerProcess) -> None:
-        """Record what the process reports until it ends, then kill what it left behind."""
+        """Record the reports of the process until it ends, then kill its remaining child processes."""
         message = ""
         try:
             for line in process.stdout:
@@ -144,7 +146,7 @@ class AuditJobs:
             process.wait()
             message = f"the audit ended with code {process.reap()}; its log is {process.log}"
         except (StackError, OSError) as error:
-            message = f"the audit could not be ended: {error}"
+            message = f"can't end the audit: {error}"
         finally:
             with self._lock:
                 state = self._states[job]
@@ -155,7 +157,7 @@ class AuditJobs:
         self._record_differences(job)
 
     def _record_differences(self, job: str) -> None:
-        """Record an event if the audit found differences, so that notices and programs learn of them."""
+        """Record an event if the audit found differences, so that notices and programs can react."""
         report = self._states[job].report
         if report is None or not report.differences:
             return
@@ -170,7 +172,7 @@ class AuditJobs:
         try:
             self._ledger.record_event("audit_found_differences", message, job, facts=facts)
         except StrandlineError as error:
-            logger.error("the differences of an audit could not be recorded", action="audit", job=job, error=str(error))
+            logger.error("can't record the differences of an audit", action="audit", job=job, error=str(error))
 
     def _hear(self, job: str, line: bytes) -> None:
         try:

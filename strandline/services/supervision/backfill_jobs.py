@@ -1,11 +1,12 @@
 """Backfills in the background: requested and cancelled in the ledger, run by the control service that leads the job.
 
-Every control service takes requests and shows progress, since both are rows of the ledger. The service that leads the job
-runs a process (`python -m strandline.processing.backfill.process`) while a backfill is open, one process at a time.
-When the process dies, another one starts after a growing pause and continues after the last recorded chunk. When several
-in a row die without a new chunk, the backfill has failed; but while Kafka, Elasticsearch or the ledger does not answer it waits,
-as a job does, and its message says for what. A control service that loses the job kills its process. The process of the next
-leader fences it in the ledger, and finds in the index what it has written.
+Every control service accepts requests and shows progress, because both are rows of the ledger. The service that leads the job
+runs a process (`python -m strandline.processing.backfill.process`) while a backfill is open, one process at a time. If the
+process exits early, another one starts after an increasing pause and continues after the last recorded chunk.
+
+If several exit in a row without a new chunk, the backfill has failed. But while Kafka, Elasticsearch, or the ledger does not
+respond, it waits, as a job does, and its message names the server. A control service that loses the job kills its process. The
+process of the next leader fences it in the ledger, and finds its results in the index.
 """
 
 from __future__ import annotations
@@ -36,31 +37,31 @@ LOOK_INTERVAL_S = 0.5
 PAUSE_FIRST_S = 1.0
 PAUSE_MAX_S = 30.0
 AWAY_PAUSE_MAX_S = 10.0
-"""The longest pause while something outside does not answer: the backfill notices its return no later."""
+"""Maximum pause while an external service doesn't respond, so that the backfill soon notices its return."""
 SWAP_PAUSE_S = 600.0
-"""The pause between attempts at a swap, once DEATHS_MAX of them in a row have failed."""
+"""Pause between attempts at a swap, after DEATHS_MAX failures in a row."""
 END_PATIENCE_S = 30.0
 _NEVER_SHOWN = (BackfillState.CANCELLED, BackfillState.FAILED)
 
 
 def backfill_command(job: str, generation: int) -> Sequence[str]:
-    """How the process of a backfill is started."""
+    """Return the command of a backfill process."""
     module = "strandline.processing.backfill.process"
     return [sys.executable, "-m", module, "--job", job, "--generation", str(generation)]
 
 
 @dataclass
 class _Work:
-    """The process that runs, and its backfill."""
+    """The running process, and its backfill."""
 
     row: BackfillRow
     process: WorkerProcess
     end_by: float | None = None
-    """Monotonic time at which it is killed, once the ledger says how its work ended."""
+    """Monotonic time at which it is killed, set when the ledger shows that its work has ended."""
 
 
 class BackfillJobs:
-    """Runs in a thread of its own between `start` and `close`. The other methods may be called from any thread."""
+    """Runs in its own thread between `start` and `close`. The other methods can be called from any thread."""
 
     def __init__(
         self,
@@ -75,9 +76,11 @@ class BackfillJobs:
         command: Callable[[str, int], Sequence[str]] = backfill_command,
         pause_first_s: float = PAUSE_FIRST_S,
     ) -> None:
-        """`leads(job)`: whether this control service leads it now. `log_starts(stream)`: the first offset that each of its
-        partitions still holds. `discard(store, generation)` deletes the documents of a generation. `outside_answers`: whether
-        Kafka and Elasticsearch answer this service now. `newest_generation(stores)`: the highest generation with an index."""
+        """Args: leads: Returns True if this control service leads the job now.
+        `log_starts`: Returns the first offset that each partition of a stream still contains.
+        `discard`: Deletes the documents of a generation in a store.
+        `outside_answers`: Returns True if Kafka and Elasticsearch respond to this service now.
+        `newest_generation`: Returns the highest generation with an index."""
         self._newest_generation = newest_generation
         self._ledger = ledger
         self._data_dir = data_dir
@@ -93,11 +96,11 @@ class BackfillJobs:
         self._thread = threading.Thread(target=self._run, name="backfill-jobs", daemon=True)
 
     def start(self) -> None:
-        """Start to look for open backfills."""
+        """Start polling for open backfills."""
         self._thread.start()
 
     def close(self) -> None:
-        """Kill the process that runs; the next control service continues its backfill."""
+        """Kill the running process. The next control service continues its backfill."""
         self._closing.set()
         self._wake.set()
         if self._thread.is_alive():
@@ -107,11 +110,9 @@ class BackfillJobs:
         return self._thread.is_alive()
 
     def request(self, job: str, from_ms: int, to_ms: int | None, principal: str | None = None) -> BackfillRow:
-        """Request a backfill of the windows that end after `from_ms`, up to `to_ms` or to what is emitted now, for `principal`.
-
-        While it is open, the same call again changes nothing, unless the job has another version by now. Raises NotFound,
-        LogTruncated, LogUnavailable, IndexUnavailable, and Conflict when another backfill is open or there is nothing to compute.
-        """
+        """Request a backfill of the windows that end after `from_ms`, up to `to_ms` or to the last emission, for `principal`.
+        While it is open, the same call again changes nothing, unless the job has another version. Raises NotFound,
+        LogTruncated, LogUnavailable, IndexUnavailable; Conflict if another backfill is open or there is nothing to compute."""
         asked = (self._ledger.job(job).version, from_ms, to_ms)
         for row in self._ledger.backfills(job):
             if row.state in OPEN_BACKFILLS and (row.version, row.from_ms, row.to_ms) == asked:
@@ -137,7 +138,7 @@ class BackfillJobs:
         return row
 
     def cancel(self, job: str, generation: int, principal: str | None = None) -> BackfillRow:
-        """Cancel a backfill; its process is killed at once. Raises NotFound, and Conflict when it has ended or is swapping."""
+        """Cancel a backfill, and kill its process immediately. Raises NotFound; Conflict if it has ended or is swapping."""
         row = self._ledger.move_backfill(job, generation, BackfillState.CANCELLED, "cancelled as asked")
         if principal is not None:
             message = f"{principal} cancelled backfill {generation} of job {job}"
@@ -152,15 +153,15 @@ class BackfillJobs:
             self._wake.clear()
             try:
                 self._look()
-                errors.worked("the backfills are looked after again", action="look")
+                errors.worked("backfills are processed again", action="look")
             except (StrandlineError, OSError) as error:
-                errors.failed("could not look after the backfills", error, action="look")
+                errors.failed("can't process the backfills", error, action="look")
             self._wake.wait(LOOK_INTERVAL_S)
         if self._work is not None:
             self._end(self._work)
 
     def _look(self) -> None:
-        """One look. 1. Handle the end of a process. 2. Kill a process that should not run. 3. Start the next one."""
+        """Poll once: handle the end of a process, kill a process that should not run, start the next process."""
         work = self._work
         if work is not None and work.process.has_ended():
             self._handle_end(work)
@@ -188,7 +189,7 @@ class BackfillJobs:
             self._count_death(row, why, self._data_dir / "logs" / f"{name}.log", Blame.JOB)
 
     def _should_end(self, work: _Work, row: BackfillRow) -> bool:
-        """Whether to kill the process. When its backfill has ended, it gets END_PATIENCE_S to end by itself."""
+        """Return True if the process must be killed. If its backfill has ended, it has END_PATIENCE_S to exit."""
         if row.state in OPEN_BACKFILLS:
             return False
         work.end_by = work.end_by or time.monotonic() + END_PATIENCE_S
@@ -203,7 +204,7 @@ class BackfillJobs:
                 del self._deaths[job, generation]
 
     def _handle_end(self, work: _Work) -> None:
-        """Count a death, or note that the backfill has ended."""
+        """Count a failure, or log that the backfill has ended."""
         code = self._end(work)
         row = self._ledger.backfill(work.row.job, work.row.generation)
         if row.state not in OPEN_BACKFILLS:
@@ -216,7 +217,8 @@ class BackfillJobs:
         self._count_death(row, row.message or f"its process ended with code {code}", work.process.log, blame)
 
     def _count_death(self, row: BackfillRow, why: str, log: Path, blame: Blame) -> None:
-        """Count a death; after too many without a chunk the backfill has failed. A swap is tried again for ever, more seldom."""
+        """Count a failure. After too many without a chunk, the backfill has failed. A swap is retried forever, with longer
+        pauses."""
         deaths = self._deaths.get((row.job, row.generation))
         if deaths is None or deaths.progress != row.done_ms:
             deaths = self._deaths[row.job, row.generation] = JobDeaths(row.done_ms)
@@ -225,7 +227,7 @@ class BackfillJobs:
             deaths.add(self._pause_first_s, PAUSE_MAX_S if deaths.held <= DEATHS_MAX else SWAP_PAUSE_S)
         else:
             deaths.add(self._pause_first_s, AWAY_PAUSE_MAX_S)
-        in_a_row = f"{deaths.count} attempts in a row made no progress; the last: {why}. Its log is {log}"
+        in_a_row = f"{deaths.count} attempts in a row made no progress; the last: {why}; see its log {log}"
         message = f"an attempt at backfill {row.generation} of job {row.job} ended: {in_a_row}"
         logger.warning(message, action="backfill", job=row.job, generation=row.generation, deaths=deaths.count)
         if (
@@ -236,10 +238,11 @@ class BackfillJobs:
             try:
                 self._clear(self._ledger.move_backfill(row.job, row.generation, BackfillState.FAILED, in_a_row))
             except Conflict:
-                logger.info("the backfill has ended meanwhile", action="backfill", job=row.job)
+                logger.info("the backfill has ended in the meantime", action="backfill", job=row.job)
 
     def _clear(self, row: BackfillRow) -> None:
-        """Delete the documents of a backfill that will never be shown. The next backfill of the job deletes what is left."""
+        """Delete the documents of a backfill that will never be visible. The next backfill of the job deletes the remaining
+        ones."""
         try:
             pipeline = load_pipeline(self._ledger, row.job, row.version, row.stream_versions)
             for store in stores_of(row, pipeline):
@@ -247,10 +250,10 @@ class BackfillJobs:
         except LedgerUnavailable:
             raise
         except StrandlineError as error:
-            logger.warning("could not delete what a backfill wrote", action="backfill", job=row.job, error=str(error))
+            logger.warning("can't delete the results of a backfill", action="backfill", job=row.job, error=str(error))
 
     def _end(self, work: _Work) -> int:
-        """Kill the process and all that it started, and forget it; returns its exit code."""
+        """Kill the process and its descendants, forget it, and return its exit code."""
         code = work.process.reap()
         self._work = None
         return code

@@ -1,5 +1,7 @@
-"""Copies the dead letters of jobs with `dead_letters: {index: true}` into their index, beside the jobs: a job never waits for it,
-and none fails over it."""
+"""Copies the dead letters of jobs with `dead_letters: {index: true}` into their index, in parallel with the jobs.
+
+A job never waits for the copies, and never fails because of them.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,14 @@ from strandline.services.supervision.job_sweep import JobSweep
 
 LOOK_INTERVAL_S = 5.0
 LETTERS_AT_ONCE = 2_000
-"""So many places of the stream are read before it is recorded how far has been copied."""
+"""Maximum number of dead letters that are read before the progress is recorded."""
 PAUSE_S = 0.05
-"""Between two such pieces, so that others come in between."""
+"""Pause between two parts, so that other work can run in between."""
 
 
 class DeadLetterCopies:
-    """Runs in a thread of its own between `start` and `close`, for the jobs that this control service leads. Two may copy at once
-    without harm."""
+    """Runs in its own thread between `start` and `close`, for the jobs that this control service leads. Two can copy the same
+    job without harm."""
 
     def __init__(
         self,
@@ -32,8 +34,8 @@ class DeadLetterCopies:
         elasticsearch_url: str,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """`leads(job)`: whether this control service leads it now. `now_ms` decides how long dead letters stay in the index, and
-        no more."""
+        """Args: leads: Returns True if this control service leads the job now. now_ms: Determines only how long dead letters
+        stay in the index."""
         self._ledger = ledger
         self._leads = leads
         self._log = log
@@ -42,7 +44,7 @@ class DeadLetterCopies:
         self._sweep = JobSweep(ledger, self._copy_job, action="copy dead letters", every_s=LOOK_INTERVAL_S)
         self.start, self.close = self._sweep.start, self._sweep.close
         self.copy = self._sweep.look
-        """Look once at all jobs; return how many dead letters were copied."""
+        """Process all jobs once, and return the number of copied dead letters."""
 
     def _copy_job(self, job: str) -> int:
         version = self._ledger.job(job).version
@@ -57,12 +59,12 @@ class DeadLetterCopies:
         return copied
 
     def _copy_some(self, job: str, spec: DeadLettersSpec) -> tuple[int, bool]:
-        """Copy one piece; return how many were not in the index yet, and whether all are now.
+        """Copy one part. Return the number of new documents in the index, and True if all dead letters are copied.
 
-        1. Begin where the index says that copying has come to, but leave out what it would not keep.
-        2. Create the documents of the piece. A kill from here on makes the next one create them again, which adds nothing.
-        3. Record in the index that they are there.
-        4. Delete some of those that are too old or too many.
+        1. Begin at the position that the index records, but skip dead letters that it would not keep.
+        2. Create the documents of the part. After a kill, the next call creates them again, which adds nothing.
+        3. Record the new position in the index.
+        4. Delete some of the documents that are too old or too many.
         """
         oldest_ms = self._now_ms() - spec.kept
         held = self._log.dead_letter_range(job, oldest_ms)

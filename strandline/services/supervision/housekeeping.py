@@ -1,5 +1,6 @@
-"""What gathers on the disk of a control service, kept within bounds: logs of its processes, scratch directories of dead ones,
-snapshots of deleted jobs."""
+"""Limits the files of a control service: logs of its processes, scratch directories of ended processes, snapshots of deleted
+jobs.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _CRASHES = "java-crash-*.log"
 
 
 class Housekeeping:
-    """Looks in a thread of its own, from `__enter__` to `__exit__`."""
+    """Runs in its own thread, from `__enter__` to `__exit__`."""
 
     def __init__(self, settings: Settings, ledger: LifeReader) -> None:
         self._settings = settings
@@ -46,27 +47,27 @@ class Housekeeping:
         self._thread.join()
 
     def look(self) -> None:
-        """One look. What can't be done is said, and keeps nothing else from being done: on a full disk, the rest makes room.
+        """Limit all files once. An error is logged, and doesn't stop the other steps: on a full disk, they free space.
 
-        1. Bound each log of a runner, standby, backfill or audit.
-        2. Of what JVMs that crashed have written, keep the newest.
-        3. Delete the scratch directories of dead processes, and the snapshots of deleted jobs.
+        1. Limit each log of a runner, standby, backfill, or audit.
+        2. Keep the newest crash logs of JVMs.
+        3. Delete the scratch directories of ended processes, and the snapshots of deleted jobs.
         """
         for pattern in _WORKERS:
             for log in self._logs.glob(pattern):
-                with _told(f"the log {log} could not be bounded"):
+                with _told(f"can't limit the log {log}"):
                     bound_log(log, self._settings)
-        with _told("what crashed JVMs have written could not be bounded"):
+        with _told("can't limit the logs of crashed JVMs"):
             keep_newest(self._logs.glob(_CRASHES), self._settings.logs_kept)
-        with _told("scratch directories of dead processes could not be deleted"):
+        with _told("can't delete the scratch directories of ended processes"):
             sweep(self._settings)
-        with _told("snapshots of deleted jobs could not be deleted"):
+        with _told("can't delete the snapshots of deleted jobs"):
             for job in remove_of_deleted(snapshot_directory(self._settings), self._ledger.deleted_job):
                 logger.info("the snapshots of a deleted job were deleted", action="tidy", job=job)
 
     def _run(self) -> None:
         while True:
-            with _told("logs and scratch directories could not be bounded"):
+            with _told("can't limit logs and scratch directories"):
                 self.look()
             if self._closing.wait(LOOK_INTERVAL_S):
                 return

@@ -1,4 +1,4 @@
-"""Work on the jobs of a control service that none of them waits for: a thread that looks at all of them again and again."""
+"""Periodic work on the jobs of a control service in a separate thread. No job waits for it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ logger = structlog.get_logger()
 
 
 class JobSweep:
-    """Calls `work(job)` for every job, every `every_s` seconds between `start` and `close`. An error of one job does not stop the
-    others; it is logged once, as is its end."""
+    """Calls `work(job)` for every job, every `every_s` seconds between `start` and `close`. An error of one job does not stop
+    the others. It is logged once, and its end too."""
 
     def __init__(self, ledger: JobReader, work: Callable[[str], int], *, action: str, every_s: float) -> None:
-        """`action`: what the work is, for the log, as `copy dead letters`."""
+        """Args: action: Description of the work for the log, as `copy dead letters`."""
         self._ledger = ledger
         self._work = work
         self._action = action
@@ -33,17 +33,17 @@ class JobSweep:
         self._thread.start()
 
     def close(self) -> None:
-        """Return when the work under way has ended; `is_closing` asks it to."""
+        """Wait until the running work has ended. `is_closing` tells it to end."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def is_closing(self, pause_s: float) -> bool:
-        """Whether the work is to end; waits for so long to know it."""
+        """Return True if the work must end. Wait for `pause_s` before returning False."""
         return self._closing.wait(pause_s)
 
     def look(self) -> int:
-        """Look once at all jobs; return the sum of what the work returned."""
+        """Process all jobs once, and return the sum of the results."""
         return sum(self._attempt(partial(self._work, job.name), job.name) for job in self._ledger.jobs())
 
     def _run(self) -> None:
@@ -52,16 +52,14 @@ class JobSweep:
             self._closing.wait(self._every_s)
 
     def _attempt(self, work: Callable[[], int], job: str = "") -> int:
-        """Do it; of an error only the log tells."""
+        """Do the work. Errors are only logged."""
         try:
             done = work()
         except StrandlineError as error:
-            self._errors.failed(f"could not {self._action}", error, action=self._action, job=job)
+            self._errors.failed(f"can't {self._action}", error, action=self._action, job=job)
             return 0
-        except (
-            Exception
-        ):  # the edge: one job must not take the others with it, and nobody would see that the thread has ended
-            logger.exception(f"could not {self._action}", action=self._action, job=job)
+        except Exception:  # edge: one job must not stop the others, and the end of the thread would go unnoticed
+            logger.exception(f"can't {self._action}", action=self._action, job=job)
             return 0
         self._errors.worked("it works again", action=self._action, job=job)
         return done

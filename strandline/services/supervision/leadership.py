@@ -1,14 +1,14 @@
-"""Which jobs this control service leads: it claims leases, renews them, and ends the runner of a job whose lease it loses.
+"""Leadership of jobs: claims leases, renews them, and ends the runner of a job whose lease is lost.
 
-The monotonic clock counts a lease here from before the request that granted or renewed it. So the lease ends here no later
-than in the ledger. When two thirds of it have passed without a renewal, the runner is killed; the last third is time for
-that, before another control service may start one. When a renewal is refused, the runner is killed at once.
+The monotonic clock counts a lease here from before the request that granted or renewed it. So the lease ends here no later than
+in the ledger. If two thirds of it have passed without a renewal, the runner is killed. The last third is time for that, before
+another control service can start one. If a renewal is refused, the runner is killed immediately.
 
-After a pause of this process (its machine slept, or someone stopped it) the two thirds may have passed. Then this service
-starts and writes nothing for the job, but leaves its runner WAKE_GRACE_S for a renewal: if nobody has taken the job over,
-the pause costs no rewind. If somebody has, the ledger refuses what the runner writes meanwhile.
+After a pause of this process (its machine slept, or a user stopped it), the two thirds may have passed. Then this service
+starts and writes nothing for the job, but leaves its runner WAKE_GRACE_S for a renewal. If no other service has taken over the
+job, the pause costs no rewind. If one has, the ledger refuses the runner's writes in the meantime.
 
-Two threads: one renews, and may hang as long as the database does; one watches the time, and waits for nothing.
+There are two threads: one renews, and can hang as long as the database does; one watches the time, and never waits.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ logger = structlog.get_logger()
 
 RENEWALS_A_LEASE = 4
 TRUSTED_SHARE = 2 / 3
-"""The share of a lease that may pass without a renewal before the runner is killed."""
+"""Share of a lease that can pass without a renewal before the runner is killed."""
 WAKE_GRACE_S = 1.0
 _WATCH_S = 0.1
 _PAUSE_S = 1.0
-"""A longer time between two looks means that this process was paused."""
+"""Time in seconds between two checks from which this process counts as paused."""
 
 
 @dataclass(frozen=True)
 class ServiceIdentity:
-    """What the ledger tells other services of a control service."""
+    """Data of a control service that the ledger shows to other services."""
 
     name: str
     address: str
-    """Its REST API."""
+    """Address of its REST API."""
     data_dir: str
 
 
 def new_service_name() -> str:
-    """A name for a new control service: this machine's name, `-` and 8 hex digits."""
+    """Return a name for a new control service: this machine's name, `-`, and 8 hex digits."""
     return f"{socket.gethostname()}-{secrets.token_hex(4)}"
 
 
 def is_on_this_machine(service: str) -> bool:
-    """Whether the control service of this name keeps its files on this machine. Its data directory alone does not say so: in
-    containers, and on machines that are set up alike, all have the same path."""
+    """Return True if the control service of this name has its files on this machine. The data directory alone doesn't show
+    this: in containers, and on machines with equal setups, all have the same path."""
     return service.rpartition("-")[0] == socket.gethostname()
 
 
@@ -64,17 +64,17 @@ def is_on_this_machine(service: str) -> bool:
 class _Held:
     epoch: int
     counted_from_s: float
-    """Monotonic, before the request was sent."""
+    """Monotonic time before the request was sent."""
 
 
 class Leadership:
-    """The leases of one control service. The methods may be called from any thread."""
+    """Leases of one control service. The methods can be called from any thread."""
 
     def __init__(
         self, ledger: Leases, service: ServiceIdentity, lease_s: float, end_runner: Callable[[str, str], None]
     ) -> None:
-        """`end_runner(job, why)` kills the job's runner at once, without asking the ledger. It is called when the lease is lost
-        or in doubt."""
+        """Args: end_runner: Kills the runner of a job immediately, without the ledger; gets job and reason. Called if the lease
+        is lost or in doubt."""
         self._ledger = ledger
         self._service = service
         self._lease_s = lease_s
@@ -82,7 +82,7 @@ class Leadership:
         self._end_runner = end_runner
         self._held: dict[str, _Held] = {}
         self._seen_free_s: dict[str, float] = {}
-        """Each job that was free at the last look -> since when it was at all of them. Monotonic."""
+        """Job that was free at the last poll -> monotonic time since which it has been free at all polls."""
         self._is_announced = False
         self._lock = threading.Lock()
         self._closing, self._resigned = threading.Event(), threading.Event()
@@ -96,7 +96,7 @@ class Leadership:
             thread.start()
 
     def close(self) -> None:
-        """Give every lease back. The runners must have ended before."""
+        """Release every lease. The runners must have ended before."""
         self._closing.set()
         for thread in self._threads:
             thread.join(self._lease_s)
@@ -107,17 +107,17 @@ class Leadership:
                 self._ledger.release_lease(job, self._service.name, lease.epoch)
             self._ledger.withdraw_service(self._service.name)
         except LedgerUnavailable as error:
-            logger.warning("leases were not given back and will run out", action="release", error=str(error))
+            logger.warning("can't release the leases; they will expire", action="release", error=str(error))
 
     def resign(self) -> None:
-        """Stop renewing: at two thirds of the lease the runners are killed, and then others may lead."""
+        """Stop renewing. After two thirds of the lease, the runners are killed, and then other services can lead."""
         self._resigned.set()
 
     def is_alive(self) -> bool:
         return all(thread.is_alive() for thread in self._threads)
 
     def lease_of(self, job: str) -> int | None:
-        """The epoch under which this service may act for the job now; None when it doesn't lead, or can't be sure."""
+        """Return the epoch under which this service can act for the job now. None if it doesn't lead, or can't be sure."""
         with self._lock:
             held = self._held.get(job)
         if held is None or time.monotonic() > self._trusted_until_s(held):
@@ -125,22 +125,22 @@ class Leadership:
         return held.epoch
 
     def holds(self, job: str, epoch: int) -> bool:
-        """Whether the lease of that epoch is not known to be lost."""
+        """Return True unless the lease of that epoch is known to be lost."""
         with self._lock:
             held = self._held.get(job)
         return held is not None and held.epoch == epoch
 
     def drop(self, job: str) -> None:
-        """Forget a lease that is over by the ledger."""
+        """Forget a lease that has ended according to the ledger."""
         with self._lock:
             self._held.pop(job, None)
 
     def claim_free(self, job_count: int) -> list[tuple[LeaseRow, LeaseRow | None]]:
-        """Claim jobs that nobody leads, up to this service's share of all jobs; returns each new lease and the one before.
+        """Claim free jobs, up to this service's share of all jobs. Return each new lease and the lease before.
 
-        A job that has been free for a lease's length is claimed beyond the share: the service that should have claimed it
-        does not. By the ledger's clock or by ours: after the ledger's was set back, what ended long ago seems to be still ahead.
-        Raises LedgerUnavailable.
+        A job that has been free for the length of a lease is claimed beyond the share, because the service that should have
+        claimed it doesn't. The time is measured by the ledger's clock or by ours: if the ledger's clock was set back, old ends
+        of leases seem to be in the future. Raises LedgerUnavailable.
         """
         if not self._is_announced:
             return []
@@ -163,7 +163,7 @@ class Leadership:
             try:
                 granted = self._ledger.claim_lease(job.name, self._service.name, self._length_ms)
             except NotFound:
-                continue  # it was deleted since
+                continue  # it was deleted in the meantime
             if granted is None:
                 continue
             with self._lock:
@@ -182,14 +182,14 @@ class Leadership:
                 errors.worked("the leases are renewed again", action="renew")
                 pause_s = self._lease_s / RENEWALS_A_LEASE
             except StrandlineError as error:
-                errors.failed("could not renew the leases", error, action="renew")
-                pause_s = 0.1  # try again at once: the lease runs out
+                errors.failed("can't renew the leases", error, action="renew")
+                pause_s = 0.1  # try again immediately, because the lease expires
             if self._closing.wait(pause_s):
                 return
 
     def _renew(self) -> None:
         service = self._service
-        # First: a service that dies then stops counting as alive no later than its leases run out.
+        # First: a service that crashes afterwards stops counting as alive no later than its leases expire.
         self._ledger.announce_service(service.name, service.address, service.data_dir, self._length_ms)
         self._is_announced = True
         with self._lock:
@@ -208,7 +208,7 @@ class Leadership:
                     del self._held[job]
                     lost.append(job)
         for job in lost:
-            self._end_runner(job, "another control service has taken the job over")
+            self._end_runner(job, "another control service has taken over the job")
 
     def _watch_on(self) -> None:
         looked_s = woke_s = time.monotonic()

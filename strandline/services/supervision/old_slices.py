@@ -1,5 +1,4 @@
-"""Clears the ledger of old slices and runs, so that it does not grow for ever: now and then, in small transactions, beside the
-jobs."""
+"""Removes old slices and runs from the ledger, so that it doesn't grow forever: periodically, in small transactions."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ logger = structlog.get_logger()
 
 LOOK_INTERVAL_S = 600.0
 SLICES_A_TRANSACTION = 500
-"""A job's run that wants to write waits for one transaction of these at most: some 20 ms."""
+"""Maximum number of slices in one transaction. A job's run that writes waits for at most one, about 20 ms."""
 RUNS_A_TRANSACTION = 100
 PAUSE_S = 0.05
-"""Between two transactions, so that others come in between."""
+"""Pause between two transactions, so that other transactions can run in between."""
 
 
 class OldSlices:
-    """Runs in a thread of its own between `start` and `close`, for the jobs that this control service leads."""
+    """Runs in its own thread between `start` and `close`, for the jobs that this control service leads."""
 
     def __init__(
         self,
@@ -36,8 +35,9 @@ class OldSlices:
         *,
         pause_s: float = PAUSE_S,
     ) -> None:
-        """`leads(job)`: whether this control service leads it now. `log_starts(topic)`: the first offset that each of its
-        partitions still holds. `now_ms` decides how long slices stay that nothing else needs, and no more."""
+        """Args: leads: Returns True if this control service leads the job now.
+        `log_starts`: Returns the first offset that each partition of a topic still contains.
+        `now_ms`: Determines only how long unneeded slices are kept."""
         self._ledger = ledger
         self._leads = leads
         self._log_starts = log_starts
@@ -47,7 +47,7 @@ class OldSlices:
         self._sweep = JobSweep(ledger, self._clear_job, action="clear old slices", every_s=LOOK_INTERVAL_S)
         self.start, self.close = self._sweep.start, self._sweep.close
         self.clear = self._sweep.look
-        """Look once at all jobs; return how many slices were removed."""
+        """Process all jobs once, and return the number of removed slices."""
 
     def _clear_job(self, job: str) -> int:
         self._clear_runs(job)
@@ -62,7 +62,8 @@ class OldSlices:
         return removed
 
     def _clear_runs(self, job: str) -> None:
-        """Before the slices: of these nothing goes while Kafka is away, and that is when runs are many."""
+        """Remove old runs. Before the slices, because no slice is removed while Kafka is unavailable, and then there are many
+        runs."""
         old, removed = runs_of_no_use(self._ledger, job), 0
         for first in range(0, len(old), RUNS_A_TRANSACTION):
             if not self._leads(job) or self._sweep.is_closing(self._pause_s):
@@ -72,7 +73,7 @@ class OldSlices:
             logger.info("cleared old runs", action="clear", job=job, runs=removed)
 
     def _clear_some(self, job: str) -> int:
-        """One transaction. The floor is worked out for it alone: what is needed may be more by the next one."""
+        """Run one transaction. The floor is computed for it alone, because more slices can be needed by the next one."""
         version = self._ledger.job(job).version
         floor = floor_of_use(self._ledger, job, self._log_starts, self._kept, self._now_ms())
         return self._ledger.raise_floor(job, version, floor, SLICES_A_TRANSACTION)

@@ -1,4 +1,6 @@
-"""Whether what jobs need outside answers: the control service's own look at Kafka, Elasticsearch and a schema registry."""
+"""Availability of external services that jobs need: the control service's own check of Kafka, Elasticsearch, and a schema
+registry.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,13 @@ from strandline.results.sinks.registry import sink_of
 from strandline.services.trust import certificates_for
 
 ASK_S = 5.0
-"""So long an answer counts: during an outage many jobs ask, and each look may take two timeouts."""
+"""Time in seconds for which a result is cached: in an outage, many jobs need it, and each check can take two timeouts."""
 TIMEOUT_S = 2.0
 
 
 class Outside:
-    """Kafka, Elasticsearch and the schema registry, if one is set, as the jobs see them. The ledger is not asked: who asks here
-    has just used it."""
+    """Kafka, Elasticsearch, and the schema registry, if one is configured. The ledger isn't checked, because callers have just
+    used it."""
 
     def __init__(
         self,
@@ -34,7 +36,7 @@ class Outside:
         *,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`kafka` waits no longer than TIMEOUT_S."""
+        """Args: kafka: Client whose timeout is at most TIMEOUT_S."""
         self._kafka = kafka
         self._elasticsearch_url = elasticsearch_url
         self._registry_url = registry_url
@@ -44,7 +46,7 @@ class Outside:
         self._answered = False
 
     def answers(self) -> bool:
-        """Whether all answer, and can be written to, where they are to be. Asked at most once in ASK_S."""
+        """Return True if all respond and accept writes, as far as jobs write to them. Checked at most once in ASK_S."""
         with self._lock:
             if self._asked_s is None or self._clock_s() - self._asked_s >= ASK_S:
                 self._answered = (
@@ -63,7 +65,7 @@ class Outside:
         return True
 
     def _does_registry_answer(self) -> bool:
-        """One that refuses us answers: that is no outage, and somebody has to mend it."""
+        """Return True also if the registry refuses the login: that is no outage, and needs a correction by a user."""
         if self._registry_url is None:
             return True
         try:
@@ -79,7 +81,7 @@ class Outside:
 
 
 def store_away(pipeline: CheckedPipeline, settings: Settings) -> str | None:
-    """Return a name for a server that the pipeline emits to and that doesn't respond. None if all respond. Kafka, files, and most
-    sinks of packages aren't asked."""
+    """Return the name of a server that the pipeline emits to and that doesn't respond. None if all respond. Kafka, files, and
+    most sinks of packages aren't checked."""
     sinks = dict.fromkeys(sink_of(emit) for stage in pipeline.all_stages for emit in stage.emits)
     return next((name for sink in sinks if (name := sink.away(settings, TIMEOUT_S)) is not None), None)

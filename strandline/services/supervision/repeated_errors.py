@@ -1,4 +1,4 @@
-"""Errors that come again at each look, which is some times a second: each is logged once, and its end, too."""
+"""Errors that repeat at each poll, several times per second. Each is logged once, and its end too."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import structlog
 
 
 class RepeatedErrors:
-    """What has failed and has not worked since. For one thread."""
+    """Actions that have failed and not worked since. For one thread."""
 
     def __init__(self, logger: structlog.stdlib.BoundLogger) -> None:
         self._logger = logger
         self._failing: dict[tuple[str, str], type[Exception]] = {}
-        """(action, job) -> the class of the error that was logged last."""
+        """(action, job) -> class of the last logged error."""
 
     def failed(self, message: str, error: Exception, *, action: str, job: str = "") -> None:
-        """Log the error, unless the last thing said of this action is an error of the same class."""
+        """Log the error, unless the last line about this action is an error of the same class."""
         if self._failing.get((action, job)) is not type(error):
             self._failing[action, job] = type(error)
             self._logger.error(message, action=action, error=str(error), **_fact(job))

@@ -1,10 +1,11 @@
-"""Standbys: runner processes that wait for a job; their Spark session is up and has run a small query.
+"""Standbys: runner processes that wait for a job, with a warm Spark session that has run a small query.
 
-A standby has already done what makes a cold start slow: the JVM, the session, its first plan, the first Python workers. It
-costs the memory of an idle runner. One starts only while nothing else starts, because a start takes all cores for seconds.
+A standby has already done the slow parts of a cold start: the JVM, the session, its first plan, the first Python workers. It
+needs the memory of an idle runner. A standby starts only while no other process starts, because a start uses all cores for
+seconds.
 
-A standby that ends by itself is replaced after a growing pause. After DEATHS_MAX of them in a row none is started any more: jobs
-start without, and a person is told why. A control service that starts anew tries again.
+A standby that exits is replaced after an increasing pause. After DEATHS_MAX exits in a row, none is started any more. Then jobs
+start without a standby, and an event reports the reason. A restarted control service tries again.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from strandline.services.supervision.runner_process import RunnerCommand, Runner
 logger = structlog.get_logger()
 
 STANDBY_NAME = "standby-"
-"""The prefix of their names in `pids.json` and among the logs."""
+"""Prefix of the names of standbys in `pids.json` and for logs."""
 CALM_S = 10.0
-"""The next standby starts when no runner and no standby has been starting for so long."""
+"""Seconds without a starting runner or standby before the next standby starts."""
 PAUSE_MAX_S = 300.0
 
 
@@ -33,7 +34,7 @@ class Standbys:
     """Keeps `wanted` standbys. Only the supervisor's thread calls it."""
 
     def __init__(self, data_dir: Path, command: RunnerCommand, wanted: int, on_given_up: Callable[[str], None]) -> None:
-        """`on_given_up` is told, once, why no standby is started any more."""
+        """Args: on_given_up: Called once with the reason why no standby is started any more."""
         self._data_dir = data_dir
         self._command = command
         self._wanted = wanted
@@ -44,7 +45,7 @@ class Standbys:
         self._busy_at = time.monotonic()
 
     def keep(self, *, is_calm: bool) -> None:
-        """Reap standbys that have ended; start a missing one when the machine was calm for CALM_S."""
+        """Reap standbys that have ended. Start a missing one if the machine was calm for CALM_S."""
         for standby in [one for one in self._waiting if one.has_ended()]:
             self._note_death(standby)
         if not is_calm:
@@ -64,8 +65,8 @@ class Standbys:
         logger.info("standby started", action="standby", pid=standby.pid)
 
     def take(self, job: str, lease: int) -> RunnerProcess | None:
-        """Give the job to a standby and return it; None when there is none. A standby that is still starting will do, too: it
-        is ahead of a cold start. With or without one, a run starts now, so the next standby waits for CALM_S."""
+        """Give the job to a standby and return it. None if there is none. A standby that is still starting is also used,
+        because it is ahead of a cold start. A run starts now in any case, so the next standby waits for CALM_S."""
         self._busy_at = time.monotonic()
         while self._waiting:
             standby = self._waiting[0]
@@ -77,7 +78,7 @@ class Standbys:
         return None
 
     def close(self) -> None:
-        """Kill all: they do no work yet."""
+        """Kill all standbys, which do no work yet."""
         for standby in list(self._waiting):
             try:
                 self._forget(standby)
@@ -88,7 +89,7 @@ class Standbys:
         if time.monotonic() - standby.began_at > SOUND_S:
             self._deaths = Deaths(None)
         code = self._forget(standby)
-        self._count_death(f"{ending(code)}; its log is {standby.log}")
+        self._count_death(f"{ending(code)}; see its log {standby.log}")
 
     def _count_death(self, how: str) -> None:
         pause_s = self._deaths.add(CALM_S, PAUSE_MAX_S)
@@ -96,10 +97,10 @@ class Standbys:
         if self._deaths.count >= DEATHS_MAX and self._wanted:
             self._wanted = 0
             self._on_given_up(
-                f"{self._deaths.count} standbys in a row ended by themselves; the last {how}. None is started any more, and jobs "
-                "start without; mend the cause, then restart the control service"
+                f"{self._deaths.count} standbys in a row exited; the last {how}. No standby is started any more, and jobs "
+                "start without one; fix the cause, then restart the control service"
             )
 
     def _forget(self, standby: RunnerProcess) -> int:
-        self._waiting.remove(standby)  # first: one that can't be reaped would be in the way of every start
+        self._waiting.remove(standby)  # first: a standby that can't be reaped would block every start
         return standby.reap()

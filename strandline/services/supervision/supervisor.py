@@ -1,33 +1,35 @@
 """Keeps one runner process for every job that this control service leads and that should have one.
 
-The ledger says what is desired; the supervisor looks at it again and again and takes the next step. All that it keeps may be
-lost: after a crash of the control service the next one kills the runners left over and starts again from the ledger.
+The ledger contains the desired state. The supervisor polls it and takes the next step. All state in memory can be lost: after a
+crash of the control service, the next one kills the remaining runners and starts again from the ledger.
 
-Several control services may share a ledger. One of them leads each job, by a lease (`leadership.py`). A supervisor does
-nothing for a job that it does not lead, names its lease whenever it moves a job that it leads or ends a run, and kills the runner
-of a job that it has lost. (Events name no lease: nothing is decided by them.) When it takes a job over, it kills what the former
-leader left running on this machine; on another machine the ledger refuses what the old runner still writes.
+Several control services can share a ledger. One of them leads each job, by a lease (`leadership.py`). A supervisor does nothing
+for a job that it doesn't lead. It names its lease when it moves a job or ends a run, and it kills the runner of a job that it
+has lost. (Events name no lease, because nothing is decided by them.) When it takes over a job, it kills the runners that the
+former leader left on this machine. On another machine, the ledger refuses the writes of the old runner.
 
-The agreement with a runner (`python -m strandline.processing.run.process --job NAME --lease EPOCH --alive-fd NUMBER`):
-* it begins a run in the ledger, under the lease, and moves the job starting -> running;
-* it writes into the pipe as long as it lives; after a lease's length of silence it is killed;
-* desired `stopped`: it ends after the current slice, moves the job to stopped, exits 0;
-* a new version: it takes over between two slices by itself, in the same process;
-* desired `drained`: it closes all windows, moves the job to drained, exits 0;
-* on an error that trying again cannot help it moves the job to failed with the sentence, and exits 1;
-* SIGTERM: it ends at once; the next run does its slice again. The job's state and what is desired stay;
-* where its job rests it has nothing left to do but to exit: it is told so by SIGTERM, too, and killed when it doesn't;
-* once the ledger shows a newer run or lease, or can't be asked for a lease's length, it ends.
-Any other end is a death: the rest of its process tree is killed, and a new runner rewinds, after a growing pause. This does not
-go on for ever. Progress is a new checkpoint, or a run that lived for long and left no slice undone; without progress
-* DEATHS_MAX deaths in a row fail the job, with the last cause;
-* a runner that ended because something outside did not answer (Kafka, Elasticsearch, the ledger, a schema registry, another
-  store of results, the Spark cluster) is started again for as long as that takes. The supervisor asks the first four itself
-  after each such end. If they answered after AWAY_DEATHS_MAX ends in a row, there is no outage, and the job fails with the last
-  cause;
-* AWAY_DEATHS_MAX times in a row in which no process could be started fail the job, too.
+The contract with a runner (`python -m strandline.processing.run.process --job NAME --lease EPOCH --alive-fd NUMBER`):
+* It begins a run in the ledger, under the lease, and moves the job starting -> running.
+* It writes into the pipe while it lives. After a silence as long as a lease, it is killed.
+* Desired `stopped`: it ends after the current slice, moves the job to stopped, and exits with 0.
+* A new version: it takes it over between two slices, in the same process.
+* Desired `drained`: it closes all windows, moves the job to drained, and exits with 0.
+* On an error that a retry can't fix, it moves the job to failed with the message, and exits with 1.
+* SIGTERM: it ends immediately, and the next run repeats its slice. The job's state and desired state don't change.
+* In an idle state of its job, it must exit. It also gets SIGTERM, and is killed if it doesn't exit.
+* When the ledger shows a newer run or lease, or doesn't respond for the length of a lease, it ends.
 
-If there is a standby (`standbys.py`), it takes the start.
+Any other end is a failure: the rest of its process tree is killed, and a new runner rewinds, after an increasing pause. The
+number of failures is limited. Progress is a new checkpoint, or a run that lived for long and left no slice uncommitted. Without
+progress:
+* DEATHS_MAX failures in a row fail the job, with the last cause.
+* A runner that ended because an external service didn't respond is restarted for as long as the outage lasts. External services
+  are Kafka, Elasticsearch, the ledger, a schema registry, another store of results, and the Spark cluster. The supervisor
+  checks the first four itself after each such end. If they responded after AWAY_DEATHS_MAX ends in a row, there is no outage,
+  and the job fails with the last cause.
+* AWAY_DEATHS_MAX failed starts in a row fail the job, too.
+
+If there is a standby (`standbys.py`), it is used for the start.
 """
 
 from __future__ import annotations
@@ -61,41 +63,40 @@ from strandline.services.supervision.standbys import STANDBY_NAME, Standbys
 logger = structlog.get_logger()
 
 STANDBY_LOGS_KEPT = 5
-"""So many logs of an earlier control service's standbys are kept."""
+"""Number of logs of an earlier control service's standbys that are kept."""
 LOOK_INTERVAL_S = 0.25
 SETTLE_MAX_S = 60.0
-"""For at most so long, no standby starts beside a run that has committed nothing yet."""
+"""Maximum time in seconds for which no standby starts while a run has committed nothing yet."""
 _RESTING = {JobState.STOPPED, JobState.DRAINED, JobState.FAILED}
 
 
 @dataclass(frozen=True)
 class _Runner:
-    """The live runner of a job."""
+    """The running runner of a job."""
 
     process: RunnerProcess
     lease: int
-    """The epoch of the lease under which it was started."""
+    """Epoch of the lease under which it was started."""
     restarts: int
-    """How often a restart had been requested then."""
+    """Number of requested restarts at that time."""
 
 
 @dataclass(frozen=True)
 class SupervisionTimes:
-    """How long the supervisor waits, and how often it tries again."""
+    """Waiting times of the supervisor."""
 
     lease_s: float = 8.0
-    """How long the lease of a job lasts, and how long a runner may be silent."""
+    """Length of a job's lease in seconds, and maximum silence of a runner."""
     pause_first_s: float = 0.5
-    """Doubles with each death. After a first death that is the job's own the next runner starts at once: most come from outside,
-    and until then the job has no results."""
+    """First pause in seconds. It doubles with each failure. After a first failure of the job itself, the next runner starts
+    immediately: most have external causes, and until then the job has no results."""
     pause_max_s: float = 30.0
     away_pause_max_s: float = 10.0
-    """The longest pause while something outside does not answer: the job notices its return no later."""
+    """Maximum pause while an external service doesn't respond, so that the job soon notices its return."""
     stop_patience_s: float = 60.0
-    """How long a runner that shall stop (after its slice) or was told to end (at once) may take before it is killed; the next one
-    rewinds."""
+    """Seconds that a runner has to stop, after its slice or immediately, before the supervisor kills it. The next run rewinds."""
     close_patience_s: float = 15.0
-    """The same when the control service itself ends, for all runners together."""
+    """Seconds that all runners together have to stop when the control service ends."""
     deaths_max: int = DEATHS_MAX
     away_deaths_max: int = AWAY_DEATHS_MAX
 
@@ -104,7 +105,7 @@ TIMES = SupervisionTimes()
 
 
 class Supervisor:
-    """Runs in a thread of its own between `start` and `close`. The other methods may be called from any thread."""
+    """Runs in its own thread between `start` and `close`. The other methods can be called from any thread."""
 
     def __init__(
         self,
@@ -117,9 +118,9 @@ class Supervisor:
         outside_answers: Callable[[], bool] = lambda: False,
         command: RunnerCommand = runner_command,
     ) -> None:
-        """Without `service`, the data directory is its name, which no other service on this machine can have.
-        `outside_answers`: whether Kafka and Elasticsearch answer this service now. Without it, no end of a runner that waits
-        for them counts against the job."""
+        """Args: service: Name of the service. Default: the data directory, which no other service on this machine can use.
+        `outside_answers`: Returns True if Kafka and Elasticsearch respond to this service now. Default: exits of runners
+        that wait for them never count against the job."""
         self._ledger = ledger
         self._data_dir = data_dir
         self._command = command
@@ -137,36 +138,36 @@ class Supervisor:
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
     def start(self) -> None:
-        """Kill what an earlier control service left running, then start. Raises StackError when it can't be killed."""
+        """Kill the runners of an earlier control service, then start. Raises StackError if they can't be killed."""
         (self._data_dir / "logs").mkdir(parents=True, exist_ok=True)
         killed = kill_tree(tree_mark(self._data_dir), whole_stack=True)
         for name, pid in self._pids.all().items():
             if name.startswith(("runner-", STANDBY_NAME)):
                 self._pids.remove(name, pid)
-        # What is left of standbys has names that nobody uses again. None of them lives now.
+        # No standby of before lives now, and their names aren't used again.
         keep_newest((self._data_dir / "logs").glob(f"{STANDBY_NAME}*"), STANDBY_LOGS_KEPT)
         if killed:
-            logger.info("ended runners left over from before", action="clear", processes=killed)
+            logger.info("killed the runners of an earlier control service", action="clear", processes=killed)
         self._leadership.start()
         self._thread.start()
 
     def close(self) -> None:
-        """Tell every runner to end, kill what still runs after `close_patience_s`, and give the leases back. What is desired of
-        the jobs stays; the next runs do again the slices that were under way."""
+        """Request every runner to stop, kill the remaining ones after `close_patience_s`, and release the leases. The desired
+        states of the jobs don't change. The next runs repeat the uncommitted slices."""
         self._is_closing = True
         self._wake.set()
         self._thread.join()
         self._leadership.close()
 
     def wake(self) -> None:
-        """Look at the ledger now, because it has changed."""
+        """Poll the ledger now, because it has changed."""
         self._wake.set()
 
     def is_alive(self) -> bool:
         return self._thread.is_alive() and self._leadership.is_alive()
 
     def leads(self, job: str) -> bool:
-        """Whether this control service may act for the job now."""
+        """Return True if this control service can act for the job now."""
         return self._leadership.lease_of(job) is not None
 
     def _run(self) -> None:
@@ -177,16 +178,16 @@ class Supervisor:
                 self._wake.wait(LOOK_INTERVAL_S)
             self._end_all()
         except BaseException:
-            # A bug. This service looks after no job any more, so it gives up its leases and another service takes over.
+            # A bug. This service processes no job any more, so it gives up its leases, and another service takes over.
             self._leadership.resign()
             raise
 
     def _look(self) -> None:
-        """One look at all jobs. An error of one job does not stop the others.
+        """Poll all jobs once. An error of one job does not stop the others.
 
-        1. End the runners of jobs that were lost.
-        2. Lead what nobody leads, up to this service's share.
-        3. Do the next thing for every job that is led here.
+        1. End the runners of lost jobs.
+        2. Claim free jobs, up to this service's share.
+        3. Take the next step for every job that is led here.
         4. Keep the standbys.
         """
         self._forget_lost()
@@ -194,11 +195,11 @@ class Supervisor:
             jobs = self._ledger.jobs()
             claimed = self._leadership.claim_free(len(jobs))
             if claimed:
-                jobs = self._ledger.jobs()  # as their former leaders left them
-        except StrandlineError as error:  # also InvalidSettings: a secret of the ledger that is just being replaced
-            self._errors.failed("could not look at the jobs", error, action="look")
+                jobs = self._ledger.jobs()  # in the state of their former leaders
+        except StrandlineError as error:  # also InvalidSettings: a secret of the ledger that is being replaced
+            self._errors.failed("can't poll the jobs", error, action="look")
             return
-        self._errors.worked("the jobs are looked at again", action="look")
+        self._errors.worked("the jobs are polled again", action="look")
         for lease, before in claimed:
             self._take_over(lease, before)
         self._forget_deleted({job.name for job in jobs})
@@ -207,23 +208,23 @@ class Supervisor:
                 continue
             try:
                 self._attend(job)
-                self._errors.worked("the job is attended to again", action="attend", job=job.name)
+                self._errors.worked("the job is supervised again", action="attend", job=job.name)
             except Conflict as error:
-                # The runner moved the job between our look and our move. The next look sees its new state.
+                # The runner moved the job between our read and our move. The next poll sees its new state.
                 logger.debug("the job moved by itself", action="look", job=job.name, error=str(error))
             except Fenced as error:
                 logger.warning("the job is led by another control service", action="look", error=str(error))
                 self._leadership.drop(job.name)
             except (StrandlineError, OSError) as error:
-                self._errors.failed("could not attend to the job", error, action="attend", job=job.name)
+                self._errors.failed("can't supervise the job", error, action="attend", job=job.name)
         try:
             self._standbys.keep(is_calm=not self._is_settling(jobs))
-            self._errors.worked("the standbys are kept again", action="standby")
+            self._errors.worked("standbys are started again", action="standby")
         except (StrandlineError, OSError) as error:
-            self._errors.failed("could not keep a standby", error, action="standby")
+            self._errors.failed("can't start a standby", error, action="standby")
 
     def _is_settling(self, jobs: Sequence[JobRow]) -> bool:
-        """True if the run of a job has not committed its first slice yet: until then it needs all cores."""
+        """Return True if the run of a job has not committed its first slice yet. Until then, it needs all cores."""
         running = [job for job in jobs if job.name in self._runners]
         if any(job.state is JobState.STARTING for job in running):
             return True
@@ -235,8 +236,8 @@ class Supervisor:
         )
 
     def _take_over(self, lease: LeaseRow, before: LeaseRow | None) -> None:
-        """Lead a job. First kill all runners that its former leader left running, if that was on this machine: that leader renews
-        all its leases together, so when one has run out, none of its runners may go on."""
+        """Lead a job. First kill all runners that its former leader left on this machine. That leader renews all its leases
+        together, so if one has expired, none of its runners may continue."""
         if before is None or before.holder == lease.holder:
             logger.info("leading", action="lead", job=lease.job, lease=lease.epoch)
             return
@@ -249,7 +250,7 @@ class Supervisor:
                 kill_tree(tree_mark(Path(before.data_dir)), whole_stack=True)
             self._ledger.record_event("leader_changed", message, lease.job, facts=facts)
         except (StrandlineError, OSError) as error:
-            logger.error("could not take over in order", action="lead", job=lease.job, error=str(error))
+            logger.error("can't take over the job", action="lead", job=lease.job, error=str(error))
 
     def _forget_lost(self) -> None:
         for name, runner in list(self._runners.items()):
@@ -263,7 +264,7 @@ class Supervisor:
             logger.warning("the job is no longer led here", action="lose", job=name, lease=runner.lease)
 
     def _forget_deleted(self, present: set[str]) -> None:
-        """End what runs for a job that was deleted: it was being started meanwhile, and finds no job."""
+        """End the runner of a deleted job: it was started in the meantime, and finds no job."""
         for name in self._runners.keys() - present:
             try:
                 self._reap(name, self._runners[name])
@@ -271,7 +272,7 @@ class Supervisor:
                 logger.error("the runner of a deleted job did not end", action="lose", job=name, error=str(error))
 
     def _end_at_once(self, job: str, why: str) -> None:
-        """Called by the leadership's threads. It does not ask the ledger, which may hang."""
+        """Kill the runner of a job. Called by the leadership's threads. It doesn't use the ledger, which can hang."""
         runner = self._runners.get(job)
         logger.warning("the lease is lost", action="lose", job=job, why=why)
         if runner is not None:
@@ -281,11 +282,11 @@ class Supervisor:
                 logger.error("the runner of a lost job did not end", action="lose", job=job, error=str(error))
 
     def _attend(self, job: JobRow) -> None:
-        """One job, one look.
+        """Take one step for one job.
 
-        1. A runner that has ended is reaped with its process tree; a death is counted.
-        2. A live runner is told to end where it should, and killed where it didn't, or when it is silent.
-        3. Without a runner, the job is settled: one is started, or the job comes to rest.
+        1. Reap an ended runner with its process tree, and count a failure.
+        2. Request a running runner to stop if it should, and kill it if it didn't, or if it is silent.
+        3. Without a runner, start one, or mark the job as stopped.
         """
         runner = self._runners.get(job.name)
         if runner is not None and runner.process.has_ended():
@@ -299,7 +300,7 @@ class Supervisor:
 
     def _steer(self, job: JobRow, runner: _Runner) -> None:
         process = runner.process
-        # A job that rests has no use for a process: one that hangs in its exit would keep the next from starting.
+        # A job in an idle state needs no process: one that hangs in its exit would block the next one.
         if job.restarts != runner.restarts or _is_taken_back(job) or job.state in _RESTING:
             process.tell_to_end(self._times.stop_patience_s)
         elif job.desired is Desired.STOPPED:
@@ -308,14 +309,14 @@ class Supervisor:
             if process.kill_at is None:
                 process.kill_at = time.monotonic() + self._times.stop_patience_s
         elif process.kill_at is not None and not process.is_told:
-            process.kill_at = None  # stop was taken back before the runner obeyed
+            process.kill_at = None  # the order to stop was revoked before the runner obeyed
         if job.desired is Desired.DRAINED and job.state is JobState.RUNNING:
             self._move(job.name, JobState.DRAINING)
         if process.kill_at is not None and time.monotonic() > process.kill_at:
             process.is_told = True
             self._kill(job, runner, f"the runner did not stop within {self._times.stop_patience_s:g} s")
         elif process.is_silent(self._times.lease_s) and job.state not in _RESTING:
-            self._kill(job, runner, f"the runner gave no sign of life for {self._times.lease_s:g} s or more")
+            self._kill(job, runner, f"the runner sent no heartbeat for {self._times.lease_s:g} s or more")
 
     def _kill(self, job: JobRow, runner: _Runner, why: str) -> None:
         runner.process.kill_tree()
@@ -360,9 +361,9 @@ class Supervisor:
         )
 
     def _handle_end(self, name: str, runner: _Runner) -> None:
-        """Kill what is left of a runner that has ended, and judge how it ended."""
+        """Kill the remaining processes of an ended runner, and evaluate its end."""
         runner.process.kill_tree()
-        job = self._ledger.job(name)  # before the runner is forgotten: without the ledger the next look tries again
+        job = self._ledger.job(name)  # before the runner is forgotten: without the ledger, the next poll tries again
         code = self._reap(name, runner)
         if job.state in _RESTING or runner.process.is_told:
             logger.info("runner ended", action="end", job=name, code=code, state=job.state.value)
@@ -370,28 +371,28 @@ class Supervisor:
         self._count_death(job, runner, code)
 
     def _reap(self, name: str, runner: _Runner) -> int:
-        """Kill what is left of a runner and forget it; returns its exit code. Raises StackError."""
+        """Kill the remaining processes of a runner, forget it, and return its exit code. Raises StackError."""
         code = runner.process.reap()
         del self._runners[name]
         return code
 
     def _count_death(self, job: JobRow, runner: _Runner, code: int) -> None:
-        """Note a death in the ledger, and say when the next runner starts, or that the job has failed."""
+        """Record a failure in the ledger, and report the next start of a runner, or that the job has failed."""
         how = ending(code)
         runs = self._ledger.runs(job.name)
         if runs and runs[-1].pid == runner.process.pid:
-            # Under the lease: on another machine, the run of a new leader may have the same pid.
+            # Under the lease: on another machine, the run of a new leader can have the same pid.
             run = self._ledger.end_run(job.name, runs[-1].epoch, "died", how, lease=runner.lease)
             if run.message and run.message != how:
-                how = f"{how} ({run.message})"  # it could still say why
+                how = f"{how} ({run.message})"  # the runner recorded its reason before it ended
         if was_sound(self._ledger, job, time.monotonic() - runner.process.began_at):
             self._deaths.pop(job.name, None)
         blame = blame_of(code, self._outside_answers)
-        self._record("runner_died", job, f"the runner {how}; its log is {self._log(job.name)}", runner.process)
+        self._record("runner_died", job, f"the runner {how}; see its log {self._log(job.name)}", runner.process)
         self._judge(job, how, blame)
 
     def _judge(self, job: JobRow, how: str, blame: Blame) -> None:
-        """Count a death, and say when the next runner starts, or that the job has failed."""
+        """Count a failure, and report the next start of a runner, or that the job has failed."""
         checkpoint = self._ledger.last_checkpoint(job.name)
         slice_done = checkpoint.slice if checkpoint else 0
         deaths = self._deaths.get(job.name)
@@ -401,8 +402,8 @@ class Supervisor:
         if too_often := deaths.note(blame, self._times.deaths_max, self._times.away_deaths_max):
             del self._deaths[job.name]
             message = (
-                f"the runner {too_often}; the last time it {how}. Look at the end of {self._log(job.name)}, mend the cause, "
-                f"then: strandline job start {job.name}"
+                f"the runner {too_often}; the last time it {how}. See the end of {self._log(job.name)}, fix the cause, then run "
+                f"strandline job start {job.name}"
             )
             self._move(job.name, JobState.FAILED, message)
             return
@@ -411,7 +412,9 @@ class Supervisor:
         pause_s = deaths.add(0.0 if is_first else self._times.pause_first_s, pause_max_s)
         if job.desired is not Desired.STOPPED:
             how_often = f" ({deaths.count} ends in a row without progress)" if deaths.count > 1 else ""
-            message = f"the runner {how}{how_often}; the next starts {f'in {pause_s:g} s' if pause_s else 'at once'}"
+            message = (
+                f"the runner {how}{how_often}; the next one starts {f'in {pause_s:g} s' if pause_s else 'immediately'}"
+            )
             self._move(job.name, JobState.STARTING, message)
 
     def _end_all(self) -> None:
@@ -428,10 +431,10 @@ class Supervisor:
                 logger.error("a runner did not end", action="close", job=name, error=str(error))
 
     def _lease(self, job: str) -> int:
-        """The epoch of the lease on the job. Raises Fenced when this service has none."""
+        """Return the epoch of the lease on the job. Raises Fenced if this service has none."""
         lease = self._leadership.lease_of(job)
         if lease is None:
-            raise Fenced(f"This control service does not lead job {job} any more.")
+            raise Fenced(f"this control service no longer leads job {job}")
         return lease
 
     def _move(self, job: str, to: JobState, message: str = "") -> JobRow:
@@ -450,7 +453,8 @@ class Supervisor:
 
 
 def _is_taken_back(job: JobRow) -> bool:
-    """Whether the job is stopping or draining although that is no longer desired. No move leads back: it needs a new run."""
+    """Return True if the job is stopping or draining although that is no longer desired. No transition leads back, so it needs
+    a new run."""
     if job.desired is Desired.RUNNING:
         return job.state in (JobState.STOPPING, JobState.DRAINING)
     return job.desired is Desired.DRAINED and job.state is JobState.STOPPING

@@ -1,1 +1,1 @@
-"""Following the sources of lookups, beside the jobs."""
+"""Following of the sources of lookups, in parallel with the jobs."""

@@ -1,8 +1,9 @@
-"""Follows the sources of lookups: reads each when it is due, and records what has changed as a new version.
+"""Follows the sources of lookups: reads each source when it is due, and records changes as a new version.
 
-Any number of control services may do it. A reading is claimed in the ledger first, for a time; who dies while reading is followed
-by another one, and what a sleeper brings late is not recorded (`ledger/lookups/sources.py`). No job waits for it: while a source
-can't be read, the version that is there stays in force, and the lookup's status, metrics and an event say how old it is.
+Any number of control services can do this. A reading is first claimed in the ledger, for a limited time. If a reader crashes,
+another one takes over, and late results of a paused reader are not recorded (`ledger/lookups/sources.py`). No job waits for it.
+While a source can't be read, the current version stays effective. The lookup's status, its metrics, and an event report its
+age.
 """
 
 from __future__ import annotations
@@ -27,32 +28,32 @@ logger = structlog.get_logger()
 
 LOOK_INTERVAL_S = 1.0
 RETRY_MS_MAX = 60_000
-"""A source that could not be read is asked again after so long at the latest, however seldom it is read."""
+"""Maximum time until a source that could not be read is queried again, even if `every` is longer."""
 READERS = 16
 """Maximum number of readings at the same time."""
 READERS_PER_SOURCE = 2
 """Maximum number of readings of one database or stream at the same time: if it doesn't respond, others still have readers."""
 END_PATIENCE_S = 5.0
-"""How long readings under way may take when the service ends; what they bring later is read again."""
+"""Time in seconds for running readings when the service ends. Later results are read again."""
 
 
 class Sources(Protocol):
-    """Reads them, as `SourceReader` does."""
+    """Reader of sources, as `SourceReader`."""
 
     def read_on(self, present: LookupRow, position: Offsets | None) -> SourceRows: ...
 
 
 class LookupFollower:
-    """Runs in threads of its own between `start` and `close`."""
+    """Runs in its own threads between `start` and `close`."""
 
     def __init__(self, ledger: FollowerLedger, sources: Sources, reader: str) -> None:
-        """`reader`: the name of this control service, which no other has at the same time."""
+        """Args: reader: Name of this control service, which no other service has at the same time."""
         self._ledger = ledger
         self._sources = sources
         self._reader = reader
         self._errors = RepeatedErrors(logger)
         self._old: set[str] = set()
-        """The lookups that are too old, and that this service has told of."""
+        """Lookups that are too old, and for which this service has recorded an event."""
         self._reading: dict[str, str] = {}
         """Lookups that are being read -> the database or stream of each."""
         self._closing = threading.Event()
@@ -62,7 +63,7 @@ class LookupFollower:
         self._thread.start()
 
     def close(self) -> None:
-        """Begin no reading any more, and give those under way a moment to end."""
+        """Begin no new reading, and wait a moment for the running readings."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -71,14 +72,14 @@ class LookupFollower:
             time.sleep(0.05)
 
     def look(self) -> int:
-        """Read once each source that is due, one after the other; how many new versions came of it."""
+        """Read each due source once, one after the other. Return the number of new versions."""
         return sum(self._follow(name) for name in self._ledger.due_lookups())
 
     def _run(self) -> None:
         is_released = False
         while not self._closing.is_set():
             try:
-                if not is_released:  # what an earlier start of this service was reading
+                if not is_released:  # readings of an earlier start of this service
                     self._ledger.release_lookups(self._reader)
                     is_released = True
                 for name in self._ledger.due_lookups():
@@ -87,9 +88,9 @@ class LookupFollower:
                 self._tell_of_old()
                 self._errors.worked("lookups are followed again", action="follow lookups")
             except StrandlineError as error:
-                self._errors.failed("could not follow lookups", error, action="follow lookups")
-            except Exception:  # the edge: nobody would see that the thread has ended
-                logger.exception("could not follow lookups", action="follow lookups")
+                self._errors.failed("can't follow lookups", error, action="follow lookups")
+            except Exception:  # edge: the end of the thread would go unnoticed
+                logger.exception("can't follow lookups", action="follow lookups")
             self._closing.wait(LOOK_INTERVAL_S)
 
     def _source_of(self, name: str) -> str:
@@ -100,7 +101,7 @@ class LookupFollower:
 
     def _begin_reading(self, name: str, source: str) -> None:
         """Start to read the lookup, unless its source has all of its readers. Raises RuntimeError if no thread can be started;
-        the next look tries again."""
+        the next poll tries again."""
         if list(self._reading.values()).count(source) >= READERS_PER_SOURCE:
             return
         self._reading[name] = source
@@ -117,19 +118,19 @@ class LookupFollower:
             self._reading.pop(name)
 
     def _follow(self, name: str) -> int:
-        """Read one source, if it is still due; 1 when a new version came of it.
+        """Read one source, if it is still due. Return 1 if there is a new version, otherwise 0.
 
-        1. Claim it, so that nobody else reads it.
-        2. Read what has come since the version in force.
-        3. Record that as a new version, or that nothing changed, or why it could not be read.
+        1. Claim it, so that no other reader reads it.
+        2. Read the changes since the current version.
+        3. Record a new version, or that nothing changed, or the error.
         """
         try:
             claimed = self._ledger.claim_lookup(name, self._reader, HOLD_MS)
             return 0 if claimed is None else self._read(claimed)
-        except StrandlineError as error:  # of the ledger: another reading follows when the claim has run out
-            logger.warning("could not follow a lookup", action="follow lookups", lookup=name, error=str(error))
-        except Exception:  # the edge of a thread
-            logger.exception("could not follow a lookup", action="follow lookups", lookup=name)
+        except StrandlineError as error:  # of the ledger: another reading follows when the claim has expired
+            logger.warning("can't follow a lookup", action="follow lookups", lookup=name, error=str(error))
+        except Exception:  # edge of a thread
+            logger.exception("can't follow a lookup", action="follow lookups", lookup=name)
         return 0
 
     def _read(self, claimed: LookupSourceRow) -> int:
@@ -156,7 +157,7 @@ class LookupFollower:
         return int(row is not None and row.version > present.version)
 
     def _tell_of_old(self) -> None:
-        """An event for each lookup that has become too old, and a log line while this service sees it."""
+        """Record an event for each lookup that has become too old, and log a line while this service sees it."""
         found = self._ledger.lookup_sources()
         documents = {row.name: row.document for row in self._ledger.lookups()} if found else {}
         for name, row in found.items():
@@ -165,7 +166,9 @@ class LookupFollower:
                 self._old.discard(name)
             elif name not in self._old:
                 self._old.add(name)
-                self._tell("lookup_old", name, f"lookup {name} is as its source was {format_about(row.age_ms)} ago")
+                self._tell(
+                    "lookup_old", name, f"lookup {name} has the content of its source of {format_about(row.age_ms)} ago"
+                )
         self._old &= found.keys()
 
     def _tell(self, kind: str, name: str, message: str, *, is_well: bool = False) -> None:
