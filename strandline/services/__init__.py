@@ -1,1 +1,1 @@
-"""What people and programs meet: the REST API, the command line, the supervision of runners, the embedded stack."""
+"""Entry points for people and programs: REST API, command line, supervision of runners, embedded stack."""

@@ -1,4 +1,6 @@
-"""Certificates for trying TLS: an authority of one's own, and what it signs. Not for production: its key lies beside them."""
+"""Certificates to test TLS: a certificate authority, and certificates that it signs. Its key is next to them, so not for
+production.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _CLOCKS_DIFFER = datetime.timedelta(hours=1)
 
 @dataclass(frozen=True)
 class DevCertificates:
-    """The files that were made, all PEM."""
+    """Paths of the created PEM files."""
 
     ca: Path
     ca_key: Path
@@ -34,11 +36,9 @@ class DevCertificates:
 
 
 def make_dev_certificates(directory: Path, names: Sequence[str] = NAMES_DEFAULT) -> DevCertificates:
-    """Make an authority, a certificate for servers with these names and addresses, and one for a client. An authority that is
-    there already stays, so that who trusts it goes on doing so; the certificates are made anew.
-
-    Keys can be read by their owner alone. Raises StackError when the directory can't be written, or holds half an authority.
-    """
+    """Create an authority, a certificate for servers with these names and addresses, and a certificate for a client. An
+    existing authority is kept, so that its clients still trust it. The certificates are created again. Keys can be read only by
+    their owner. Raises StackError if the directory can't be written, or contains only a part of an authority."""
     made = DevCertificates(
         *(
             directory / name
@@ -55,7 +55,7 @@ def make_dev_certificates(directory: Path, names: Sequence[str] = NAMES_DEFAULT)
             _write_signed(certificate, own_key, authority, key, names if is_server else ())
     except (OSError, ValueError) as error:
         raise StackError(
-            f"no certificates could be made in {directory} ({error}); choose another with --directory"
+            f"can't create certificates in {directory} ({error}); pass another directory with --directory"
         ) from error
     return made
 
@@ -109,7 +109,7 @@ def _write_signed(
         builder = builder.add_extension(
             x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False
         )
-    # The key first: a server that looks between the two finds a pair that doesn't fit, and keeps the one before.
+    # The key first: a server that reads between the two writes gets a pair that doesn't match, and keeps the old pair.
     write_private(key_path, _pem(key))
     write_private(path, builder.sign(authority_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644)
 

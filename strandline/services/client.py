@@ -1,4 +1,4 @@
-"""A client of the REST API, for the command line and for programs in Python. Raises our own errors."""
+"""Client of the REST API, for the command line and for Python programs. Raises Strandline's own errors."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ from strandline.services.trust import Trust, certificates_for
 Answer = dict[str, Any]
 POLL_S = 0.2
 APPLY_S_MAX = 600.0
-"""So long a client waits while documents are applied: each lookup among them that follows a source may take 40 s."""
+"""Maximum time in seconds that a client waits while documents are applied. Each lookup that follows a source can take 40 s."""
 NO_ANSWER_MAX_S = 60.0
-"""How long a wait goes on without an answer: a control service that died is started anew within seconds."""
+"""Maximum time in seconds for which a wait continues without a response. A crashed control service is restarted within seconds.
+"""
 TOKEN_VARIABLE = "STRANDLINE_TOKEN"  # noqa: S105  # a variable's name
-"""Holds the token that a client's program is to use."""
+"""Variable that contains the token of a client program."""
 _CLASS_OF_STATUS: dict[int, type[StrandlineError]] = {
     401: Unauthenticated,
     403: Forbidden,
@@ -43,22 +44,25 @@ _CLASS_OF_STATUS: dict[int, type[StrandlineError]] = {
 
 
 class ControlUnavailable(TransientError):
-    """The control service did not answer."""
+    """The control service did not respond."""
 
     code = "control_unavailable"
 
 
 class ControlClient:
-    """Calls one control service. Every method raises ControlUnavailable, or the error that the service answered."""
+    """Client of one control service. Every method raises ControlUnavailable, or the error of the response."""
 
     def __init__(
         self, url: str, *, timeout_s: float = 60.0, token: str | None = None, trust: Trust | None = None
     ) -> None:
-        """`timeout_s`: of one request; one that applies documents may take APPLY_S_MAX. `trust`: for an `https` service. Raises
-        InvalidSettings if it can't be used."""
+        """Raise InvalidSettings if `trust` can't be used.
+
+        Args: timeout_s: Timeout of one request. A request that applies documents can take APPLY_S_MAX. trust: TLS files for an
+        `https` service.
+        """
         self._url = url.rstrip("/")
         self._timeout_s = timeout_s
-        # A proxy of the environment must not stand between a command line and its own machine.
+        # A proxy of the environment must not be between a command line and its own machine.
         self._http = httpx.Client(
             base_url=self._url,
             timeout=timeout_s,
@@ -76,15 +80,15 @@ class ControlClient:
         self._http.close()
 
     def get(self, path: str, **query: str | int) -> Answer:
-        """The answer to a GET. A `next` of an earlier answer is a path, too."""
+        """Return the response to a GET. `next` of an earlier response is also a path."""
         return self._ask("GET", path, params=query or None)  # an empty dict would remove the query of the path
 
     def post(self, path: str, body: Answer | None = None) -> Answer:
-        """The answer to a POST of a JSON object, or of nothing. A `next` of an earlier answer is a path, too."""
+        """Return the response to a POST of a JSON object, or of no body. `next` of an earlier response is also a path."""
         return self._ask("POST", path, **({} if body is None else {"json": body}))
 
     def apply(self, text: bytes, source: str) -> list[Answer]:
-        """Apply documents; what became of each. `source` is the file's name, for problems."""
+        """Apply documents, and return the outcome of each. `source`: name of the file, for problems."""
         read_s = max(self._timeout_s, APPLY_S_MAX)
         try:
             timeout = httpx.Timeout(self._timeout_s, read=read_s)
@@ -93,14 +97,14 @@ class ControlClient:
             if not isinstance(error.__cause__, httpx.ReadTimeout):
                 raise
             raise ControlUnavailable(
-                f"the control service at {self._url} has not answered within {read_s:g} s, and applying may go on there; "
-                "apply the same documents again, which does what is left to do"
+                f"the control service at {self._url} has not responded within {read_s:g} s, and may still be "
+                "applying the documents; apply them again to complete the remaining work"
             ) from error
         applied: list[Answer] = answer["applied"]
         return applied
 
     def plan(self, text: bytes, source: str) -> Answer:
-        """What applying documents would mean for streams and lookups (`documents`) and for `jobs`. Changes nothing."""
+        """Return the effect of applying documents on streams and lookups (`documents`) and on `jobs`. Changes nothing."""
         return self._post_yaml("/v1/documents/plan", text, source)
 
     def check(self, text: bytes, source: str) -> Answer:
@@ -108,15 +112,15 @@ class ControlClient:
         return self._post_yaml("/v1/pipelines/check", text, source)
 
     def preview(self, text: bytes, source: str, **query: str | float) -> Answer:
-        """What a pipeline makes of the newest records of a stream. Writes nothing."""
+        """Return the results of a pipeline for the newest records of a stream. Writes nothing."""
         return self._post_yaml("/v1/pipelines/preview", text, source, query)
 
     def stream(self, name: str) -> Answer:
-        """A stream, and what the log holds of it. Raises NotFound."""
+        """Return a stream, and its content in the log. Raises NotFound."""
         return self.get(f"/v1/streams/{quote(name, safe='')}")
 
     def lookup(self, name: str) -> Answer:
-        """A lookup, its versions, and the jobs that need it. Raises NotFound."""
+        """Return a lookup, its versions, and the jobs that need it. Raises NotFound."""
         return self.get(f"/v1/lookups/{quote(name, safe='')}")
 
     def delete_lookup(self, name: str) -> Answer:
@@ -124,7 +128,7 @@ class ControlClient:
         return self._ask("DELETE", f"/v1/lookups/{quote(name, safe='')}")
 
     def notice(self, name: str) -> Answer:
-        """A notice, its problems and its messages. Raises NotFound."""
+        """Return a notice, its problems, and its messages. Raises NotFound."""
         return self.get(_notice_path(name))
 
     def test_notice(self, name: str) -> Answer:
@@ -132,7 +136,7 @@ class ControlClient:
         return self._ask("POST", f"{_notice_path(name)}/test")
 
     def mute_notice(self, name: str, until_ms: int | None) -> Answer:
-        """Hold back the messages of a notice until a time; None ends that. Raises NotFound."""
+        """Hold back the messages of a notice until a time. None ends muting. Raises NotFound."""
         asked = {} if until_ms is None else {"until_ms": until_ms}
         return self._ask("POST", f"{_notice_path(name)}/mute", params=asked)
 
@@ -141,43 +145,44 @@ class ControlClient:
         return self._ask("DELETE", _notice_path(name))
 
     def undeclared(self, name: str) -> Answer:
-        """What the stream's newest records hold that its schema doesn't declare. Raises NotFound."""
+        """Return the fields of the stream's newest records that its schema doesn't declare. Raises NotFound."""
         return self.get(f"/v1/streams/{quote(name, safe='')}/undeclared")
 
     def proposal(self, topic: str) -> Answer:
-        """A stream's document, proposed from the topic's newest records. Raises NotFound."""
+        """Return a stream document proposed from the newest records of a topic. Raises NotFound."""
         return self.get(f"/v1/topics/{quote(topic, safe='')}/proposal")
 
     def dead_letters(self, job: str, after: int = -1, limit: int = 100, **wanted: str | int) -> Answer:
-        """Dead letters of the job with a number above `after`; `wanted`: reason, step, since_ms, until_ms. Raises NotFound."""
+        """Return dead letters of the job with a number above `after`. `wanted`: reason, step, since_ms, until_ms. Raises
+        NotFound."""
         return self.get(f"{job_path(job)}/dead-letters", after=after, limit=limit, **wanted)
 
     def count_dead_letters(self, job: str, **wanted: str | int) -> Answer:
-        """The first piece of the counts of dead letters, by reason and step; `next` has the path of the next one. Raises
+        """Return the first part of the counts of dead letters, by reason and step. `next` is the path of the next part. Raises
         NotFound."""
         return self.get(f"{job_path(job)}/dead-letters/counts", **wanted)
 
     def replay_dead_letters(self, job: str, **wanted: str | int) -> Answer:
-        """Put the first piece of the wanted dead letters back; `next` has the path for the next one. Raises NotFound,
+        """Requeue the first part of the requested dead letters. `next` is the path for the next part. Raises NotFound,
         Conflict."""
         return self._ask("POST", f"{job_path(job)}/dead-letters/replay", params=wanted)
 
     def repair_dead_letter(self, job: str, letter: str, payload: bytes, **how: str | int) -> Answer:
-        """Put the record of one dead letter back with another payload. Raises NotFound, Conflict."""
+        """Requeue the record of one dead letter with another payload. Raises NotFound, Conflict."""
         headers = {"Content-Type": "application/octet-stream"}
         path = f"{job_path(job)}/dead-letters/repair"
         return self._ask("POST", path, content=payload, params={"letter": letter, **how}, headers=headers)
 
     def dead_letter(self, job: str, number: int) -> Answer:
-        """One dead letter, whole. Raises NotFound."""
+        """Return one dead letter with all bytes. Raises NotFound."""
         return self.get(f"{job_path(job)}/dead-letters/{number}")
 
     def job(self, name: str) -> Answer:
-        """A job as it is now. Raises NotFound."""
+        """Return the current state of a job. Raises NotFound."""
         return self._ask("GET", job_path(name))
 
     def order(self, name: str, verb: str) -> Answer:
-        """Order `start`, `stop`, `drain` or `restart`; returns at once. Raises NotFound, Conflict."""
+        """Order `start`, `stop`, `drain`, or `restart`. Returns immediately. Raises NotFound, Conflict."""
         return self._ask("POST", f"{job_path(name)}/{verb}")
 
     def delete_job(self, name: str, *, results: bool = False, dead_letters: bool = False) -> Answer:
@@ -186,7 +191,8 @@ class ControlClient:
         return self._ask("DELETE", job_path(name), params=asked)
 
     def reset_job(self, name: str, to: str) -> Answer:
-        """Let a stopped job begin anew at `start`, `earliest`, `latest` or a log time in ms. Raises NotFound, Conflict."""
+        """Restart a stopped job at `start`, `earliest`, `latest`, or a log time in ms, with a new generation. Raises NotFound,
+        Conflict."""
         return self._ask("POST", f"{job_path(name)}/reset", params={"to": to})
 
     def delete_stream(self, name: str, *, keep_topic: bool = False) -> Answer:
@@ -195,20 +201,18 @@ class ControlClient:
         return self._ask("DELETE", f"/v1/streams/{quote(name, safe='')}", params=query)
 
     def start_audit(self, name: str, after_ms: int | None = None, up_to_ms: int | None = None) -> Answer:
-        """Start an audit; returns at once. Raises NotFound, Conflict while another one runs."""
+        """Start an audit. Returns immediately. Raises NotFound; Conflict while another audit runs."""
         asked = {"after_ms": after_ms, "up_to_ms": up_to_ms}
         query = {key: value for key, value in asked.items() if value is not None}
         return self._ask("POST", f"{job_path(name)}/audit", params=query)
 
     def audit(self, name: str) -> Answer:
-        """The job's last audit. Raises NotFound."""
+        """Return the job's last audit. Raises NotFound."""
         return self.get(f"{job_path(name)}/audit")
 
     def wait_for_audit(self, name: str, told: Callable[[Answer], None]) -> Answer:
-        """Poll the job's audit until it has ended, and return its report; `told` is called with every answer.
-
-        Raises PermanentError when it failed.
-        """
+        """Poll the job's audit until it has ended, and return its report. `told` is called with every response. Raises
+        PermanentError if it failed."""
         patience = Patience()
         while True:
             audit = patience.ask(self.audit, name)
@@ -221,28 +225,26 @@ class ControlClient:
             time.sleep(POLL_S)
 
     def start_backfill(self, name: str, from_ms: int, to_ms: int | None = None) -> Answer:
-        """Request a backfill; returns at once. Raises NotFound, Conflict."""
+        """Request a backfill. Returns immediately. Raises NotFound, Conflict."""
         query = {"from_ms": from_ms} | ({} if to_ms is None else {"to_ms": to_ms})
         return self._ask("POST", f"{job_path(name)}/backfills", params=query)
 
     def backfills(self, name: str) -> list[Answer]:
-        """The job's backfills, the oldest first. Raises NotFound."""
+        """Return the job's backfills, the oldest first. Raises NotFound."""
         found: list[Answer] = self.get(f"{job_path(name)}/backfills")["backfills"]
         return found
 
     def backfill(self, name: str, generation: int) -> Answer:
-        """One backfill as it is now. Raises NotFound."""
+        """Return the current state of a backfill. Raises NotFound."""
         return self.get(f"{job_path(name)}/backfills/{generation}")
 
     def cancel_backfill(self, name: str, generation: int) -> Answer:
-        """Cancel a backfill. Raises NotFound, and Conflict when it has ended or is swapping."""
+        """Cancel a backfill. Raises NotFound; Conflict if it has ended or is swapping."""
         return self._ask("POST", f"{job_path(name)}/backfills/{generation}/cancel")
 
     def wait_for_backfill(self, name: str, generation: int, told: Callable[[Answer], None]) -> Answer:
-        """Poll a backfill until it is complete, and return it; `told` is called with every answer.
-
-        Raises PermanentError when it has failed or was cancelled.
-        """
+        """Poll a backfill until it is complete, and return it. `told` is called with every response. Raises PermanentError if
+        it fails or is cancelled."""
         patience = Patience()
         while True:
             backfill = patience.ask(self.backfill, name, generation)
@@ -251,13 +253,13 @@ class ControlClient:
                 return backfill
             if backfill["state"] in ("failed", "cancelled"):
                 raise PermanentError(
-                    f"backfill {generation} of job {name} is {backfill['state']} and nothing of it is shown: "
-                    f"{backfill['message']}"
+                    f"backfill {generation} of job {name} is {backfill['state']}, and its results are not "
+                    f"visible: {backfill['message']}"
                 )
             time.sleep(POLL_S)
 
     def wait_for_job(self, name: str, is_so: Callable[[Answer], bool], what: str, timeout_s: float) -> Answer:
-        """Poll the job until `is_so`. Raises PermanentError when it fails meanwhile, TransientError at the deadline."""
+        """Poll the job until `is_so` returns True. Raises PermanentError if it fails, TransientError at the deadline."""
         deadline = time.monotonic() + timeout_s
         patience = Patience(deadline)
         while True:
@@ -269,20 +271,20 @@ class ControlClient:
             if time.monotonic() > deadline:
                 reason = f" ({job['message']})" if job["message"] else ""
                 raise TransientError(
-                    f"job {name} is {job['state']}{reason} and not {what} after {timeout_s:g} s; it goes on, look "
-                    f"again with: strandline job status {name}"
+                    f"job {name} is {job['state']}{reason} and not {what} after {timeout_s:g} s, but it "
+                    f"continues; check it with strandline job status {name}"
                 )
             time.sleep(POLL_S)
 
     def wait_for_batch(self, name: str, told: Callable[[Answer], None], timeout_s: float = float("inf")) -> Answer:
-        """Poll the batch until it has completed, and return it; `told` is called with every answer. Raises PermanentError when it
-        fails or is stopped meanwhile, TransientError at the deadline."""
+        """Poll the batch until it has completed, and return it. `told` is called with every response. Raises PermanentError if
+        it fails or is stopped, TransientError at the deadline."""
 
         def has_completed(job: Answer) -> bool:
             told(job)
             if job["state"] in (JobState.STOPPED, JobState.DRAINED) and job["desired"] != Desired.RUNNING:
                 raise PermanentError(
-                    f"batch {name} was stopped before it had completed; go on with: strandline job start {name}"
+                    f"batch {name} was stopped before it had completed; to continue, run strandline job start {name}"
                 )
             return bool(job["state"] == COMPLETED)
 
@@ -299,17 +301,17 @@ class ControlClient:
         try:
             response = self._http.request(method, path, **options)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            remedy = "is the stack up? strandline up"
+            remedy = "check that the stack runs, or start it with strandline up"
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                remedy = "name the certificates that vouch for its own: strandline --ca FILE ..."
+                remedy = "pass the CA certificates that verify it: strandline --ca FILE ..."
             raise ControlUnavailable(
-                f"the control service at {self._url} does not answer ({error}); {remedy}"
+                f"the control service at {self._url} does not respond ({error}); {remedy}"
             ) from error
         try:
             answer = response.json()
         except ValueError as error:
             raise ControlUnavailable(
-                f"what answers at {self._url} is not a control service; check the address"
+                f"the server at {self._url} is not a control service; check the address"
             ) from error
         if response.is_success and isinstance(answer, dict):
             return answer
@@ -317,15 +319,15 @@ class ControlClient:
 
 
 class Patience:
-    """Asks for what a loop looks at. An error that may pass is no news: it is raised once there was no answer for
-    NO_ANSWER_MAX_S, at the deadline, and before the first answer, where more likely nothing runs there."""
+    """Requests the responses of a polling loop, and tolerates transient errors. An error is raised after NO_ANSWER_MAX_S
+    without a response, at the deadline, and before the first response, because then probably no service runs."""
 
     def __init__(self, deadline: float = float("inf")) -> None:
         self._deadline = deadline
         self._answered = float("-inf")
 
     def ask(self, look: Callable[..., Answer], *arguments: str | int, **query: str | int) -> Answer:
-        """The next answer, however often it takes to ask for it. Raises what `look` raises."""
+        """Return the next response, with as many requests as necessary. Raises the errors of `look`."""
         while True:
             try:
                 answer = look(*arguments, **query)
@@ -339,7 +341,7 @@ class Patience:
 
 
 def authorization(token: str | None) -> dict[str, str]:
-    """The header that shows a token."""
+    """Return the header with a token."""
     return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
@@ -348,13 +350,13 @@ def _notice_path(name: str) -> str:
 
 
 def job_path(name: str) -> str:
-    """Where the API has a job."""
+    """Return the path of a job in the API."""
     return f"/v1/jobs/{quote(name, safe='')}"
 
 
 def error_of(status: int, problem: Answer) -> StrandlineError:
-    """The error that a service answered with, as the class that says what to do."""
-    detail = str(problem.get("detail", f"the control service answered {status}"))
+    """Return the error of a response, as the class that determines the reaction."""
+    detail = str(problem.get("detail", f"the control service responded with {status}"))
     if status == 401:
         detail += f" (the command line reads it from {TOKEN_VARIABLE} or --token-file)"
     if problem.get("code") == InvalidDocument.code:

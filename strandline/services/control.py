@@ -1,7 +1,7 @@
 """The control service: `python -m strandline.services.control`. It runs the REST API and the supervisor of the runners.
 
-Several services may share a ledger. Each locks a data directory of its own, and a lease in the ledger says which of them
-leads a job.
+Several services can share a ledger. Each locks its own data directory. A lease in the ledger determines which service leads a
+job.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ _LIMITED_MODULES = (
 )
 """Modules of the functions that run with limits."""
 CHANGES_TIMEOUT_S = 30.0
-"""How long Kafka may take to delete a topic."""
+"""Maximum time in seconds for Kafka to delete a topic."""
 REQUESTS_END_S = 3
-"""How long running requests may take when the service ends."""
+"""Maximum time in seconds for running requests when the service ends."""
 
 
 class ControlSettings(NoticeSettings):
-    """The settings that only the control service needs, and all others."""
+    """Settings of the control service, and all other settings."""
 
     control_names: tuple[str, ...] = ()
     """JSON list of `Host` names under which the REST API and its `/metrics` answer, in addition to `localhost`, `127.0.0.1`,
@@ -89,18 +89,18 @@ class ControlSettings(NoticeSettings):
         for number, entry in enumerate(entries, 1):
             try:
                 ip_network(entry)
-            except ValueError:  # its text has the entry, and no message shows a setting's value
+            except ValueError:  # its message contains the entry, and no message may contain the value of a setting
                 raise ValueError(f"entry {number} is neither an IP address nor a network without host bits") from None
         return entries
 
 
 def serve(settings: ControlSettings) -> None:
-    """Serve until SIGTERM or SIGINT. Raises StrandlineError when it can't start.
+    """Serve until SIGTERM or SIGINT. Raises StrandlineError if the service can't start.
 
-    1. Refuse to be open to strangers. Lock the data directory and bind the port: a second service ends here, before it touches
-       any runner.
+    1. Check that strangers can't use the service. Lock the data directory and bind the port: a second service ends here, before
+       it changes any runner.
     2. Open the ledger.
-    3. Serve; the supervisor starts and ends with the app.
+    3. Serve. The supervisor starts and ends with the app.
     """
     require_closed(settings, settings.control_host, "the REST API", "STRANDLINE_CONTROL_HOST", asks=True)
     make_data_dir(settings.data_dir)
@@ -148,8 +148,8 @@ def _server_config(app: ASGIApp, settings: ControlSettings) -> uvicorn.Config:
 
 
 def _protocols(settings: ControlSettings) -> type[asyncio.Protocol]:
-    """What makes the protocol of each connection: uvicorn's with bounds, behind a handshake where there is a certificate. Raises
-    InvalidSettings."""
+    """Return the factory of the protocol of each connection: uvicorn's with limits, after a TLS handshake if there is a
+    certificate. Raises InvalidSettings."""
     tls = server_tls(
         settings.control_tls_certificate,
         settings.control_tls_key,
@@ -247,12 +247,12 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
 
 
 def _sql_sources() -> dict[str, str]:
-    """The databases that lookups may ask, as the environment, or its file, has them now."""
+    """Return the databases that lookups can query, from the current environment or its file."""
     return {name: url.get_secret_value() for name, url in Settings.read().sql_sources.items()}
 
 
 def _address(settings: Settings) -> str:
-    """The URL of the REST API, from other machines if it listens for them."""
+    """Return the URL of the REST API. If it listens for other machines, the URL is valid there."""
     host = settings.control_host
     if host in ("0.0.0.0", "::"):  # noqa: S104  # compared, not listened on
         host = socket.gethostname()
@@ -264,16 +264,13 @@ def _address(settings: Settings) -> str:
 
 @contextmanager
 def _only_one(data_dir: Path) -> Iterator[str]:
-    """Lock the data directory; yields this service's name, which is kept in the lock file.
-
-    One process at a time has the name, since it belongs to a directory on a machine. So a service that starts again may
-    take back its own leases at once.
-    """
-    refusal = f"another control service uses {data_dir}; stop it first, or choose another data directory"
+    """Lock the data directory. Yield the name of this service, which the lock file contains. Only one process at a time has the
+    name, because it belongs to a directory on a machine. So a restarted service can take back its own leases immediately."""
+    refusal = f"another control service uses {data_dir}; stop it first, or pass another data directory"
     with held_alone(data_dir / LOCK_FILE, refusal) as lock:
         lock.seek(0)
         name = lock.read().strip()
-        if not is_on_this_machine(name):  # new, or a copy of another machine's directory
+        if not is_on_this_machine(name):  # new, or a copy of a directory of another machine
             name = new_service_name()
             lock.truncate(0)
             lock.write(name)
@@ -298,7 +295,7 @@ def _listen(settings: Settings) -> Iterator[socket.socket]:
 
 
 def main() -> None:
-    """The main function of the process. Exit codes: 0 after a clean end, 1 with one sentence when it can't start."""
+    """Main function of the process. Exit codes: 0 after a clean end, 1 with a message if the service can't start."""
     try:
         settings = ControlSettings.read()
     except InvalidSettings as error:
@@ -306,7 +303,7 @@ def main() -> None:
         sys.exit(1)
     configure_logs(as_json=settings.log_json)
     for number in (signal.SIGTERM, signal.SIGINT):
-        # While it serves, uvicorn has its own handlers; after a clean end it raises the signal once more.
+        # While it serves, uvicorn has its own handlers. After a clean end, it raises the signal again.
         signal.signal(number, lambda *_: sys.exit(0))
     try:
         serve(settings)

@@ -1,7 +1,7 @@
-"""What a new deployment needs before its services start; may run again at any time: `python -m strandline.services.setup`.
+"""Preparation of a new deployment before its services start. Idempotent: `python -m strandline.services.setup`.
 
-Brings the ledger's tables up to date, and makes sure that Kafka takes records and Elasticsearch answers. It makes no topic and
-no template: applying a document does. A topic that is gone must not come back empty.
+It brings the ledger's tables up to date, and checks that Kafka accepts records and Elasticsearch responds. It creates no topic
+and no template, because applying a document does. A deleted topic must not be recreated empty.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _TIMEOUT_S = 30.0
 
 
 def set_up(settings: Settings) -> None:
-    """Raises StrandlineError, which says what does not answer."""
+    """Prepare the deployment. Raises StrandlineError, which names the server that doesn't respond."""
     Ledger.migrate(settings.ledger_url)
     logger.info("the ledger's tables are up to date", action="ledger_migrated")
     KafkaAdmin(settings.kafka_bootstrap, timeout_s=_TIMEOUT_S).check_writable()
-    logger.info("Kafka takes records", action="kafka_checked")
+    logger.info("Kafka accepts records", action="kafka_checked")
     request(settings.elasticsearch_url, "GET", "/_cluster/health", timeout_s=_TIMEOUT_S)
-    logger.info("Elasticsearch answers", action="elasticsearch_checked")
+    logger.info("Elasticsearch responds", action="elasticsearch_checked")
 
 
 def main() -> int:
-    """The main function of the process: returns its exit code, 1 with one sentence where something is missing."""
+    """Main function of the process. Return its exit code, 1 with a message if a server is missing."""
     try:
         settings = Settings.read()
         configure_logs(as_json=settings.log_json)

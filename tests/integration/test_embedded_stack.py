@@ -167,7 +167,7 @@ def test_what_dies_is_started_again_by_the_watcher_or_by_up(outside: OutsideStac
     log = outside.data_dir / "logs" / "watcher.log"
     for name in ("gateway-http", "mqtt"):
         wait_until(lambda name=name: f"{name} runs again" in log.read_text(), bool, f"{name} is started again", 60)
-        assert f"{name} died; it is started again in 1 s" in log.read_text()
+        assert f"{name} crashed; it is restarted in 1 s" in log.read_text()
     assert set(outside.pids.alive()) == PROCESSES
     assert httpx.get(f"{outside.addresses.ingest_url}/healthz", trust_env=False).status_code == 200
 
@@ -251,13 +251,13 @@ def test_a_stack_in_the_foreground_tells_what_died_and_ends_when_it_is_stopped_f
     wait_until(lambda: "watcher" in outside.pids.alive(), bool, "the watcher is started again", 60)
     kill(outside, "mqtt")
     wait_until(lambda: "mqtt runs again" in told.read_text(), bool, "mqtt is started again", 60)
-    assert "mqtt died; it is started again in 1 s" in told.read_text()
+    assert "mqtt crashed; it is restarted in 1 s" in told.read_text()
     assert set(outside.pids.alive()) == PROCESSES
     assert outside.down().returncode == 0
     assert up.wait(timeout=stretched(60)) == 0
     assert "the stack was stopped by another command" in told.read_text()
     watcher_log = (outside.data_dir / "logs" / "watcher.log").read_text()
-    assert watcher_log.count("starts again what dies") == 2, "not started again by `up` after `down` had stopped it"
+    assert watcher_log.count("restarts crashed parts") == 2, "not started again by `up` after `down` had stopped it"
     assert outside.pids.all() == {}
 
 
@@ -292,7 +292,7 @@ def test_taken_port_is_one_sentence_before_anything_starts(outside: OutsideStack
         other.listen()
         answer = outside.up(timeout_s=60)
     assert answer.returncode == 1
-    assert f"port {9200 + outside.offset} on 127.0.0.1, meant for Elasticsearch, is taken" in answer.stderr
+    assert f"port {9200 + outside.offset} on 127.0.0.1 for Elasticsearch is used" in answer.stderr
     assert len(answer.stderr.strip().splitlines()) == 1
     assert outside.pids.all() == {} and not (outside.data_dir / "stack.json").exists()
 

@@ -50,7 +50,7 @@ def test_the_example_gets_from_records_to_results_and_stops_all_it_started(tmp_p
             process.wait(stretched(90))
     account = output[output.find("records sent, ") :]
     assert process.returncode == 0, output
-    assert "every spoiled record is a dead letter, for its reason, and no other record is" in account, account
+    assert "every spoiled record is a dead letter with its reason, and no other record is" in account, account
     numbers = re.search(r"([\d,]+) records sent, ([\d,]+) acknowledged, ([\d,]+) sent by UDP", output).groups()
     sent, acknowledged, by_udp = (int(number.replace(",", "")) for number in numbers)
     assert sent == acknowledged + by_udp

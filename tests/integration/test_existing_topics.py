@@ -70,7 +70,7 @@ def test_a_topic_with_its_producers_times_is_proposed_read_and_audited(platform)
     }
     del document["schema"]["fw"]
     (applied,) = platform.control.apply(yaml.safe_dump(document).encode(), "test.yaml")
-    assert "log time is what its producers say" in applied["notes"][0]
+    assert "its producers set the log time" in applied["notes"][0]
     assert applied["notes"][1].startswith(f"topic {topic} has unclean.leader.election.enable=true")
     assert applied["notes"][2].startswith(f"topic {topic} has one replica (min.insync.replicas=1)")
     shown = json.loads(strandline("stream", "show", topic, "--json"))["undeclared"]

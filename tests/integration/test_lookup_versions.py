@@ -74,7 +74,7 @@ def test_a_lookup_changes_and_its_job_is_killed_and_no_record_is_enriched_by_ano
             if version == 3:
                 os.kill(ledger.runs(JOB)[-1].pid, signal.SIGKILL)
             (applied,) = platform.control.apply(lookup(version).encode(), "test.yaml")
-            assert applied["notes"] == [f"job {JOB} goes by it from its next slice on"]
+            assert applied["notes"] == [f"job {JOB} uses this version from its next slice"]
             partitions = platform.control.stream(f"{JOB}-in")["partitions"]
             ends_when_applied[version] = {one["partition"]: one["offset_next"] for one in partitions}
             wait_until_at_work(version)

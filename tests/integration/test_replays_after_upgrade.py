@@ -75,7 +75,7 @@ def test_a_record_that_the_upgrade_has_counted_is_not_put_back(audit_lab: AuditL
     counted = [
         one for one in page if json.loads(one.value)["power"] == 1 and json.loads(one.value)["ts"] >= BASE_MS + 240_000
     ]
-    with pytest.raises(Conflict, match="put back, it would count twice"):
+    with pytest.raises(Conflict, match="so it would count twice"):
         letters.repair(NAME, str(counted[0].offset), counted[0].value, anyway=False, dry_run=False)
     lab.drain(NAME)
 

@@ -144,7 +144,7 @@ def test_the_document_changes_under_load_and_no_record_is_decoded_by_another_ver
             if is_long and version % 2:
                 story.kill()
             (note,) = story.apply(version)
-            assert ("computes its open windows anew" in note) == (version - 2 in TAKES_A_RUN), note
+            assert ("recomputes its open windows" in note) == (version - 2 in TAKES_A_RUN), note
             if is_long and not version % 2:
                 story.kill()
             story.wait_until_at_work(version)

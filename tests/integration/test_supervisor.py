@@ -176,7 +176,7 @@ def test_job_fails_after_deaths_without_progress_until_a_person_starts_it(stage:
     supervisor = stage.supervise()
     failed = stage.wait_for(JobState.FAILED)
     assert failed.epoch == DEATHS
-    assert f"died {DEATHS} times without progress; the last time it ended unasked with code 3" in failed.message
+    assert f"exited {DEATHS} times without progress; the last time it ended unexpectedly with code 3" in failed.message
     assert f"runner-{JOB}.log" in failed.message
     stage.behave("obey")
     stage.ledger.move_job(JOB, JobState.STARTING)
@@ -189,7 +189,7 @@ def test_a_runner_that_is_killed_again_and_again_fails_the_job_with_that_cause(s
     """The kernel kills it because of missing memory. Meanwhile the status shows how often."""
     stage.behave("starve")
     stage.supervise(pause_first_s=0.4)
-    how_often = f"({DEATHS - 1} ends in a row without progress); the next starts in"
+    how_often = f"({DEATHS - 1} ends in a row without progress); the next one starts in"
     wait_until(lambda: stage.ledger.job(JOB).message, lambda text: how_often in text, "says how often", 180)
     failed = wait_until(lambda: stage.ledger.job(JOB), lambda job: job.state is JobState.FAILED, "failed", 180)
     assert "the last time it was killed by SIGKILL" in failed.message and "lack of memory" in failed.message
@@ -358,7 +358,7 @@ def test_a_silent_runner_is_replaced(stage: Stage) -> None:
     stage.behave("obey")
     stage.wait_for(JobState.RUNNING, lambda job: job.epoch == 2)
     killed = next(event for event in stage.ledger.events(JOB) if event.kind == "runner_killed")
-    assert "no sign of life for 2 s or more" in killed.message
+    assert "no heartbeat for 2 s or more" in killed.message
 
 
 def test_two_services_run_a_job_once_and_the_second_goes_on_when_the_first_ends(stage: Stage) -> None:
@@ -509,7 +509,7 @@ def test_standbys_that_die_in_a_row_are_given_up_and_the_event_says_why(
     (told,) = wait_until(
         lambda: [event for event in stage.ledger.events() if event.kind == "standbys_given_up"], bool, "given up", 60
     )
-    assert f"{DEATHS_MAX} standbys in a row ended by themselves; the last ended unasked with code 3" in told.message
+    assert f"{DEATHS_MAX} standbys in a row exited; the last ended unexpectedly with code 3" in told.message
     assert f"standby-{DEATHS_MAX}.log" in told.message
     stage.behave("obey")
     stage.want(Desired.RUNNING)

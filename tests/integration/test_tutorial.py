@@ -62,7 +62,7 @@ def test_two_devices_become_documents_and_their_broken_records_are_mended(typist
     assert "two-readings-and-a-broken-one: ok" in typist.type(desk)
     typist.type(apply)
     assert "boiler-heat" in typist.type(explain)
-    typist.type_until(explain, lambda said: "nothing has arrived yet" in said)
+    typist.type_until(explain, lambda said: "no sender has sent one yet" in said)
     typist.type(publish)
     listed = typist.type_until(letters, lambda said: said.count("schema") == 2)
     assert re.findall(r"boilers +(\d+) +(\d+) ", listed) == [("0", "2"), ("0", "3")]

@@ -222,7 +222,7 @@ def test_index_of_another_job_is_refused(api: Api) -> None:
 def test_topic_made_anew_is_refused(api: Api) -> None:
     api.apply(BOTH)
     api.topics.id_of["turbines"] = "id-2"
-    assert "made again" in problem_of(api.apply(BOTH), 409, "conflict")["detail"]
+    assert "deleted and recreated" in problem_of(api.apply(BOTH), 409, "conflict")["detail"]
 
 
 def test_failure_in_the_middle_is_finished_by_applying_again(api: Api) -> None:
@@ -347,7 +347,7 @@ def test_a_name_that_can_not_be_one_is_not_found_without_the_ledger(
 
     monkeypatch.setattr(Database, "reading", refuse)
     detail = problem_of(api.ask("GET", path), 404, "not_found")["detail"]
-    assert detail == "nothing is called 'a\\x00b': no name holds a NUL character"
+    assert detail == "there is no object with the name 'a\\x00b': names can't contain a NUL character"
 
 
 def test_unknown_route_method_job_and_parameter(api: Api) -> None:
@@ -620,7 +620,7 @@ def test_who_follows_events_is_left_after_some_time_and_when_the_service_ends(ap
     assert api.ask("GET", "/v1/events?job=none", headers=headers).status_code == 404
     with patch.object(events, "FOLLOWERS_MAX", 0):
         refused = api.ask("GET", "/v1/events", headers=headers)
-    assert (refused.status_code, "follow events already" in refused.json()["detail"]) == (503, True)
+    assert (refused.status_code, "already follow events" in refused.json()["detail"]) == (503, True)
 
 
 def test_events_can_be_followed(api: Api) -> None:

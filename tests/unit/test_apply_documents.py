@@ -31,7 +31,7 @@ def test_an_entrance_of_another_stream_is_refused_with_its_line(entrance):
         with pytest.raises(InvalidDocument) as refused:
             check_documents(text, "b.yaml", known)
         (problem,) = refused.value.problems
-        assert "leads into stream 'old' already" in problem.message
+        assert "belongs to stream 'old' already" in problem.message
         assert problem.line is not None
         assert text.splitlines()[problem.line - 1] == entrance
 

@@ -176,7 +176,7 @@ def test_there_is_nothing_to_show_before_the_first_audit(lab: AuditLab) -> None:
 @pytest.mark.parametrize(
     ("report", "code", "said"),
     [
-        (REPORT, 0, ("40 same", "40 documents are what the log leads to")),
+        (REPORT, 0, ("40 same", "40 documents are equal to those computed from the log")),
         (
             {**REPORT, "outcome": "differences", "differences": 1, "sample": [MISSING]},
             3,

@@ -375,7 +375,7 @@ def test_the_command_fails_with_the_backfill(
     with serving(lab.api.app) as url:
         lab.say("fail")
         assert run(monkeypatch, url, "backfill", "power", "--from", "1970-01-01") == 1
-        assert "is failed and nothing of it is shown: the log is gone" in capsys.readouterr().err
+        assert "is failed, and its results are not visible: the log is gone" in capsys.readouterr().err
 
 
 def test_the_process_is_asked_for_what_was_asked() -> None:

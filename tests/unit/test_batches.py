@@ -248,7 +248,7 @@ def test_applying_a_completed_batch_again_changes_nothing_and_another_document_i
     api = Api(ledger)
     assert api.outcomes(BATCH) == ["unchanged"]
     other = api.apply(BATCH.replace("max(power)", "min(power)"))
-    assert other.status_code == 409 and "has completed by another version" in other.json()["detail"]
+    assert other.status_code == 409 and "has completed, so a changed document" in other.json()["detail"]
     assert "strandline job reset power --to start" in other.json()["detail"]
     assert ledger.job("power").state is JobState.DRAINED
 
@@ -256,7 +256,10 @@ def test_applying_a_completed_batch_again_changes_nothing_and_another_document_i
 def test_a_batch_that_would_end_in_the_future_is_refused(ledger: Ledger) -> None:
     text = PIPELINE.replace("{stream: turbines}", "{stream: turbines, end: 2999-01-01}").replace("power\n", "later\n")
     answer = Api(ledger).apply(text)
-    assert answer.status_code == 409 and "2999-01-01T00:00:00Z, which is in the future" in answer.json()["detail"]
+    assert (
+        answer.status_code == 409
+        and "2999-01-01T00:00:00Z of stream turbines is in the future" in answer.json()["detail"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -178,9 +178,11 @@ def test_an_apply_without_an_answer_says_that_it_may_go_on() -> None:
 
     with ControlClient("http://127.0.0.1:9") as control:
         control._http = httpx.Client(base_url="http://127.0.0.1:9", transport=httpx.MockTransport(late))
-        with pytest.raises(ControlUnavailable, match=r"not answered.*may go on there.*apply the same documents again"):
+        with pytest.raises(
+            ControlUnavailable, match=r"not responded.*may still be applying the documents; apply them again"
+        ):
             control.apply(STREAM.encode(), "a.yaml")
-        with pytest.raises(ControlUnavailable, match="does not answer"):
+        with pytest.raises(ControlUnavailable, match="does not respond"):
             control.job("power")
 
 
@@ -218,7 +220,7 @@ def test_a_wait_outlives_a_control_service_that_is_started_anew(
 
 def test_an_answer_of_another_program_and_no_answer_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "_WAIT_S", 0.001)
-    with Client("http://127.0.0.1:9") as client, pytest.raises(ControlUnavailable, match="does not answer"):
+    with Client("http://127.0.0.1:9") as client, pytest.raises(ControlUnavailable, match="does not respond"):
         client.jobs()
 
 

@@ -177,7 +177,7 @@ def test_a_letter_of_an_earlier_life_is_not_repaired_by_its_number_either(api: A
         return api.ask("POST", path, content=record(), headers={"Content-Type": "application/octet-stream"})
 
     refused = repair("3")
-    assert refused.status_code == 404 and "an earlier life of job power" in refused.json()["detail"]
+    assert refused.status_code == 404 and "is from before the reset of job power" in refused.json()["detail"]
     for which in ("turbines/0/3", "4", "9" * 300):
         assert "no dead letter" in repair(which).json()["detail"]
     assert repair("9" * 5_000).status_code == 422, "too long for a number"
@@ -231,7 +231,7 @@ def test_only_letters_of_another_jobs_results_are_never_put_back(api: Api, monke
     report = letters.replay("beside", LetterFilter(), -1, None, again=False, dry_run=True)
     assert (report.put_back, report.left_out) == (1, {"result_stream": 2})
     assert letters.repair("beside", "0", record(ts=1), anyway=False, dry_run=True).prospect.outcome == "accepted"
-    with pytest.raises(Conflict, match="holds the results of job power"):
+    with pytest.raises(Conflict, match="contains only results of job power"):
         letters.repair("beside", "1", record(), anyway=True, dry_run=True)
 
 

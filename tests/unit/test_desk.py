@@ -653,7 +653,7 @@ def test_a_preview_takes_its_turn(api: Api, say: Say, tmp_path: Path, monkeypatc
         with previews._places, monkeypatch.context() as no_wait:  # one waits already
             no_wait.setattr(previews, "_one_at_a_time", None)
             assert say("pipeline", "preview", str(tmp_path / "farm.yaml")).err == said.err
-    assert (said.code, said.err) == (1, "another preview is under way; try again in some seconds\n")
+    assert (said.code, said.err) == (1, "another preview is running; try again in some seconds\n")
     assert say("pipeline", "preview", str(tmp_path / "farm.yaml")).code == 0
     assert asked == [("turbines", 1_000, 32 << 20, ("strandline-query",))], "bounded in records and bytes"
     assert api.ledger.streams() == [], "the file's stream is not registered"

@@ -99,7 +99,7 @@ def test_run_shows_records_and_windows(say: Say, climate: str) -> None:
     assert "4 records, 3 accepted, 1 decode; results: 3 of readings, 3 of minutes" in said
     only = say(*run, "--json", "--stage", "readings").out.splitlines()
     assert len(only) == 3
-    assert "there are minutes, readings" in say(*run, "--stage", "nothing").err
+    assert "expected one of: minutes, readings" in say(*run, "--stage", "nothing").err
 
 
 def test_what_was_printed_is_what_is_expected(say: Say, climate: str, tmp_path: Path) -> None:

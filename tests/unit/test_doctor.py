@@ -184,11 +184,11 @@ def test_a_kafka_in_which_all_is_well_keeps_nothing_of_the_doctors() -> None:
     ("refused", "state", "said"),
     [
         ("answer", "wrong", "the brokers could not be asked: no broker"),
-        ("describe", "warning", "the broker's settings can't be read"),
-        ("ask", "wrong", "no topic can be made: ask"),
-        ("create", "wrong", "no topic can be made: create"),
-        ("newest", "wrong", "records can't be written and read back: newest"),
-        ("delete", "warning", "could not be deleted: delete"),
+        ("describe", "warning", "can't read the broker's settings"),
+        ("ask", "wrong", "can't create a topic: ask"),
+        ("create", "wrong", "can't create a topic: create"),
+        ("newest", "wrong", "can't write records and read them back: newest"),
+        ("delete", "warning", "can't delete the doctor's topic"),
     ],
 )
 def test_each_right_that_kafka_refuses_is_one_finding(refused: str, state: str, said: str) -> None:
@@ -284,7 +284,7 @@ def test_topics_of_a_single_broker_are_no_warning_and_their_disk_is_named() -> N
 def test_topics_whose_settings_may_not_be_read_are_one_warning() -> None:
     kafka = kafka_with_topics(3, 3, "config")
     ((state, sentence),) = bad(check_kafka(Settings(stream_replication=3), kafka, written_now, lambda _: ["s"]))
-    assert state == "warning" and "the settings of the topics can't be read" in sentence
+    assert state == "warning" and "can't read the settings of the topics" in sentence
 
 
 def test_the_doctor_reads_the_topics_from_the_ledger_and_neither_makes_nor_upgrades_it(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_the_doctor_reads_the_topics_from_the_ledger_and_neither_makes_nor_upgra
 def test_topics_that_anybody_makes_by_a_misspelt_name_are_a_warning() -> None:
     brokers = Brokers(1, **{"auto.create.topics.enable": "true"})
     ((state, sentence),) = bad(check_kafka(Settings(), brokers, written_now))
-    assert state == "warning" and "every topic that somebody names" in sentence
+    assert state == "warning" and "every topic that a client names" in sentence
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def test_a_server_without_its_first_page_tells_its_version_elsewhere() -> None:
             "wrong",
             "refused to write documents: blocked",
         ),
-        ({"GET /_cat/allocation": RequestRefused("refused", 403, "x")}, "warning", "disks can't be looked at"),
+        ({"GET /_cat/allocation": RequestRefused("refused", 403, "x")}, "warning", "can't examine its disks"),
         (
             {"GET /_cat/allocation": [{"node": "a", "disk.avail": str(9 * GB), "disk.total": str(100 * GB)}]},
             "warning",
@@ -597,7 +597,7 @@ def test_a_directory_that_is_a_file_cannot_be_written(tmp_path: Path) -> None:
 
 def test_a_port_that_another_program_has_is_named_with_its_purpose() -> None:
     found = bad(check_ports({"Kafka": 9092, "the control service": 8080}, lambda port: port != 9092, "stop it"))
-    assert found == [("wrong", "port 9092 on 127.0.0.1, meant for Kafka, is taken by another program")]
+    assert found == [("wrong", "port 9092 on 127.0.0.1 for Kafka is used by another program")]
     assert bad(check_ports({"Kafka": 9092}, lambda _: True, "stop it")) == []
 
 

@@ -319,7 +319,7 @@ def test_a_running_stack_keeps_its_way(addresses: StackAddresses) -> None:
     PidFile(Path(addresses.data_dir)).add("control", os.getpid())
     stack = Stack(Settings(), Path(addresses.data_dir), 100, Console(quiet=True))
     said = (
-        f"already runs with other options: it runs with --passwords, --no-passwords is requested. To use it as it is, run "
+        f"already runs with other options: it runs with --passwords, but --no-passwords is requested. To use it as it is, run "
         f"strandline up --data-dir {addresses.data_dir} without these options and variables. To change it, run strandline down "
     )
     with pytest.raises(StackError, match=re.escape(said)):
@@ -332,17 +332,18 @@ def test_a_running_stack_keeps_whom_it_lets_in(tmp_path: Path) -> None:
     asks, asks_not = (Stack(Settings(auth=auth), tmp_path, 0, Console(quiet=True)) for auth in ("tokens", "none"))
     asks.addresses.write()
     assert asks._running_parts() == {"control"}
-    said = "it runs with STRANDLINE_AUTH=tokens, none is requested"
+    said = "it runs with STRANDLINE_AUTH=tokens, but none is requested"
     with pytest.raises(StackError, match=said):
         asks_not._running_parts()
     asks_not.addresses.write()
-    with pytest.raises(StackError, match="it runs with STRANDLINE_AUTH=none, tokens is requested"):
+    with pytest.raises(StackError, match="it runs with STRANDLINE_AUTH=none, but tokens is requested"):
         asks._running_parts()
 
 
 @pytest.mark.guarantee("G497")
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "No such file"), ("short\n", "holds no password"), ('a"b' * 20, "holds no password")]
+    ("content", "said"),
+    [(None, "No such file"), ("short\n", "does not contain a password"), ('a"b' * 20, "does not contain a password")],
 )
 def test_a_password_that_is_gone_or_none_is_one_sentence(
     addresses: StackAddresses, content: str | None, said: str

@@ -140,7 +140,7 @@ def test_the_plain_line_holds_the_main_facts():
         (
             replace(FACTS, sent=replace(FACTS.sent, spoiled=Counter(decode=3), repeats=1)),
             True,
-            "may stand in the log twice",
+            "can be in the log twice",
         ),
         (
             replace(
@@ -149,9 +149,9 @@ def test_the_plain_line_holds_the_main_facts():
                 counts={**FACTS.counts, "records": 4_757},
             ),
             True,
-            "3 records are not in the log: UDP promises nothing",
+            "3 records are not in the log: UDP has no guarantee",
         ),
-        (replace(FACTS, job=None, trouble="the API is away"), True, "is not known: the API is away"),
+        (replace(FACTS, job=None, trouble="the API is away"), True, "are unknown: the API is away"),
         (FACTS, False, "had not yet read everything"),
     ],
     ids=["equal", "different", "different after repeats", "lost on the way of UDP", "no answer", "not caught up"],

@@ -71,13 +71,17 @@ CASES = [
     (replace(READ, job=replace(JOB, state=JobState.DRAINED)), "drained", "is drained"),
     (replace(READ, job=replace(JOB, state=JobState.STARTING)), "starting", "is starting"),
     (replace(READ, held={"turbines": None}, lag_records=None), "log_away", "Kafka does not answer"),
-    (replace(READ, store_away="Elasticsearch"), "writer", "slice 1 is not done, and Elasticsearch does not answer"),
-    (replace(READ, store_away="Elasticsearch", lag_records=50_000), "writer", "Elasticsearch does not answer"),
+    (
+        replace(READ, store_away="Elasticsearch"),
+        "writer",
+        "slice 1 is not committed, and Elasticsearch does not respond",
+    ),
+    (replace(READ, store_away="Elasticsearch", lag_records=50_000), "writer", "Elasticsearch does not respond"),
     (replace(READ, store_away="Elasticsearch", job=replace(JOB, state=JobState.STARTING)), "writer", "Elasticsearch"),
     (replace(READ, store_away="Elasticsearch", job=replace(JOB, state=JobState.STOPPED)), "stopped", "is stopped"),
     (replace(READ, store_away="Elasticsearch", held={"turbines": None}), "log_away", "Kafka does not answer"),
     (replace(UNREAD, held={"turbines": LogRange({0: 0}, {0: 0})}), "no_input", "stream turbines has no record"),
-    (replace(UNREAD, lag_records=0), "no_input", "begins after what stream turbines holds"),
+    (replace(UNREAD, lag_records=0), "no_input", "starts after the records of stream turbines"),
     (replace(UNREAD, lag_records=30), "first_slice", "is being read"),
     (replace(READ, totals=Totals(30, 5, {"late": 24, "decode": 1}, {})), "late", "24 of 30 records were late"),
     (
@@ -85,7 +89,7 @@ CASES = [
         "rejected",
         "25 of 30 records were rejected (schema 23, late 1, decode 1)",
     ),
-    (replace(READ, totals=Totals(30, 5, {"duplicate": 25}, {})), "duplicates", "25 of 30 records came again"),
+    (replace(READ, totals=Totals(30, 5, {"duplicate": 25}, {})), "duplicates", "25 of 30 records were duplicates"),
     (replace(READ, lag_records=50_000), "behind", "50000 records are still to be read"),
     (
         replace(READ, totals=Totals(30, 28, {}, {"per_minute": 5}, {"per_minute": 4})),
@@ -96,25 +100,25 @@ CASES = [
     (
         replace(READ, checkpoint=BOTH_PAST, reached_early={"turbines": {0: 50_000}}),
         "filtered",
-        "28 records were accepted, and no result came of them",
+        "28 records were accepted, but have no results",
     ),
     (
         replace(READ, checkpoint=ONE_AHEAD),
         "held_back",
-        "partition 1 of stream turbines holds the watermark back: it has come to 1970-01-01T00:00:50.000Z, others to "
-        "1970-01-01T00:01:30.000Z; the window of stage per_minute that ends at 1970-01-01T00:01:00.000Z is open",
+        "partition 1 of stream turbines holds the watermark back: its event time is 1970-01-01T00:00:50.000Z, that of "
+        "others 1970-01-01T00:01:30.000Z; the window of stage per_minute that ends at 1970-01-01T00:01:00.000Z is open",
     ),
     (
         READ,
         "window_open",
         "the window of stage per_minute that ends at 1970-01-01T00:01:00.000Z is still open: it closes when event time "
-        "reaches 1970-01-01T00:01:10.000Z (its end, and the delay of 10s), or after 1m of silence; event time has come to "
+        "reaches 1970-01-01T00:01:10.000Z (its end, and the delay of 10s), or after 1m of silence; event time is "
         "1970-01-01T00:00:50.000Z in partition 1",
     ),
     (
         replace(READ, checkpoint=BOTH_PAST, totals=Totals(30, 28, {}, {"per_minute": 5}, {})),
         "results",
-        "results come (per_minute 5); next is the window of stage per_minute that ends at 1970-01-01T00:03:00.000Z",
+        "the job emits results (per_minute 5); next is the window of stage per_minute that ends at 1970-01-01T00:03:00.000Z",
     ),
     (
         replace(QUIET, totals=Totals(30, 28, {}, {"per_minute": 5}, {})),
@@ -149,7 +153,9 @@ def test_a_job_without_a_window_waits_for_none() -> None:
     """The answer says that its results are emitted with each slice, or that a `where` omits every record."""
     document = PIPELINE.spec.as_document() | {"steps": [{"emit": [{"elasticsearch": "turbines-all"}], "name": "all"}]}
     facts = replace(READ, pipeline=check(PipelineSpec.from_document(document), STREAM))
-    assert explain(replace(facts, totals=Totals(30, 28, {}, {"all": 28}))).sentence.endswith("with each slice (all 28)")
+    assert explain(replace(facts, totals=Totals(30, 28, {}, {"all": 28}))).sentence.endswith(
+        "each slice emits results (all 28)"
+    )
     assert explain(replace(facts, totals=Totals(30, 28, {}, {"all": 0}))).cause == "filtered"
 
 

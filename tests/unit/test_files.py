@@ -312,7 +312,7 @@ def test_a_watched_file_that_the_disk_does_not_give_is_told_at_once_and_tried_ag
     assert [told.splitlines() for told in double.told] == [
         [],
         [broken],
-        [f"{folder / 'stale.ndjson'} can't be read: Stale file handle"],
+        [f"can't read {folder / 'stale.ndjson'}: Stale file handle"],
         [],
     ], "each failure is reported before the next try, and a second time only when it is another"
     assert str(ended.value) == broken, "what was taken in the end has not failed"

@@ -783,7 +783,7 @@ def test_the_command_prints_a_document() -> None:
         "format": "json",
         "schema": {"device": "string", "timestamp": "timestamp", "value": "double"},
     }
-    assert "576 records of the sample give 576 rows" in told.output
+    assert "576 records of the sample result in 576 rows" in told.output
     told = CliRunner().invoke(app, ["stream", "infer", "--sample", "-"], input="1\n2\n")
     assert yaml.safe_load(told.output)["schema"] == {"value": "long"}
 

@@ -82,11 +82,11 @@ def test_what_fits_is_compared_and_the_second_application_completes_the_first(ap
     interrupt(api)
     assert api.ledger.begin_run("power", 1).version == 1
     told = api.apply(LATER.replace("per_minute, tumbling: 1m", "other, tumbling: 2m"))
-    assert (told.status_code, "power has begun and can't change" in told.text) == (409, True)
+    assert (told.status_code, "power has started and can't change" in told.text) == (409, True)
     outcome, changes = plan(api, LATER)
-    effect, reason = changes.pop("version 1 as far as it doesn't fit the current streams")
+    effect, reason = changes.pop("the part of version 1 that doesn't fit the current streams")
     assert (outcome, effect) == ("changed", "safe")
-    assert reason.startswith("that part is not compared: <stored pipeline power>: ")
+    assert reason.startswith("this part is not compared: <stored pipeline power>: ")
     assert "forbidden" not in [effect for effect, _ in changes.values()]
     assert api.apply(LATER).status_code == 200
     run = api.ledger.begin_run("power", 1)

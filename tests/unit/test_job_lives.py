@@ -280,9 +280,7 @@ def test_a_job_keeps_its_checkpoints_until_the_readers_of_its_former_stream_have
         return answer.status_code, answer.text
 
     status, text = ask()
-    assert (
-        status == 409 and "job daily hasn't read all results yet that power emitted to stream turbine-minutes" in text
-    )
+    assert status == 409 and "job daily hasn't read all results that power emitted to stream turbine-minutes" in text
     ledger.begin_run("daily", 1)
     ledger.plan_slice(a_slice(1, job="daily", offsets_first={}, offsets={"turbine-minutes": {0: 7}}))
     assert ask()[0] == 200
@@ -310,7 +308,7 @@ def test_a_name_that_is_used_anew_does_not_add_to_files_and_tables_of_the_delete
     api.apply(to_place)
     api.ask("DELETE", "/v1/jobs/power")
     refused = api.apply(to_place)
-    assert refused.status_code == 409 and "may hold results of an earlier life of job power" in refused.json()["detail"]
+    assert refused.status_code == 409 and "can contain results that job power wrote" in refused.json()["detail"]
     assert api.apply(to_place.replace("minutes", "hours")).status_code == 200
 
 
@@ -330,7 +328,7 @@ def test_a_place_without_generations_that_an_earlier_life_had_is_not_put_back(ap
         assert api.ask("DELETE", "/v1/jobs/power").status_code == 200
         assert api.apply(BOTH).status_code == 200, "without the place"
     refused = api.apply(to_place)
-    assert refused.status_code == 409 and "results of an earlier life of job power" in refused.json()["detail"]
+    assert refused.status_code == 409 and "results that job power wrote" in refused.json()["detail"]
     assert api.apply(to_place.replace("minutes", "hours")).status_code == 200
     assert api.apply(BOTH).status_code == 200
     assert api.apply(to_place.replace("minutes", "hours")).status_code == 200, "a place of this life"
@@ -429,7 +427,7 @@ def test_an_alias_with_results_of_an_earlier_life_is_free_for_no_other_job(api: 
     assert api.apply(PIPELINE.replace("turbine-minute", "minute")).status_code == 200
     other = PIPELINE.replace("pipeline: power", "pipeline: watts")
     refused = api.apply(other)
-    assert refused.status_code == 409 and "results of an earlier life of job power" in refused.json()["detail"]
+    assert refused.status_code == 409 and "results that job power wrote" in refused.json()["detail"]
     assert api.apply(other.replace("turbine-minute", "minutes")).status_code == 200
     assert api.apply(PIPELINE).status_code == 200, "the job itself, under a new generation"
 
@@ -535,7 +533,7 @@ def test_dead_letters_stay_when_the_name_is_used_anew_during_the_deletion(
     api.ledger.add_result_index("power", "turbine-minute-2026.11")
     api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
     told = detail(api, "DELETE", "/v1/jobs/power?results=true&dead_letters=true")
-    assert "was used anew" in told and topics == []
+    assert "was used again" in told and topics == []
     assert api.ledger.job("power").letters_first == 17
 
 
@@ -795,7 +793,7 @@ def test_a_stream_is_not_applied_while_the_topic_of_the_deleted_one_is_being_del
     api.apply(STREAM)
     monkeypatch.setattr(Admin, "delete", slowly)
     assert api.ask("DELETE", "/v1/streams/turbines").status_code == 200
-    assert len(told) == 1 and "should it have failed: strandline stream delete turbines" in told[0]
+    assert len(told) == 1 and "If the deletion has failed, run strandline stream delete turbines" in told[0]
     assert api.outcomes(STREAM) == ["created"]
     assert api.ledger.stream("turbines").topic_id == "id-2"
 

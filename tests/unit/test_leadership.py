@@ -119,7 +119,7 @@ def test_a_ledger_that_is_away_is_logged_once_and_that_it_is_back() -> None:
         made.wait_for_renewals(2)
         made.leadership.close()
     assert [log["event"] for log in logs if log["action"] == "renew"] == [
-        "could not renew the leases",
+        "can't renew the leases",
         "the leases are renewed again",
     ]
 
@@ -254,5 +254,5 @@ def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.M
         with monkeypatch.context() as patch, capture_logs() as said:
             patch.setattr(ledger, asked, Mock(side_effect=InvalidSettings("the file of a secret is missing")))
             supervisor._look()
-        assert [line["event"] for line in said] == ["could not look at the jobs"]
+        assert [line["event"] for line in said] == ["can't poll the jobs"]
         supervisor._look()

@@ -115,7 +115,7 @@ def test_one_log_that_can_not_be_bounded_keeps_nothing_else_from_it(
         Housekeeping(tiny, ledger).look()
         assert [one.name for one in own.parent.iterdir()] == [own.name]
     assert (logs / "runner-b.log").read_text() == ""
-    assert "runner-a.log could not be bounded" in caplog.text
+    assert f"can't limit the log {logs / 'runner-a.log'}" in caplog.text
 
 
 def test_the_newest_are_kept(tmp_path: Path) -> None:

@@ -294,7 +294,7 @@ def test_a_changed_document_is_a_new_version_and_the_same_content_is_none(ledger
         ("pipeline", "created", 1, []),
     ]
     assert apply(ledger, LOOKUP) == [("lookup", "unchanged", 1, [])]
-    assert apply(ledger, rated(3)) == [("lookup", "changed", 2, ["job j goes by it from its next slice on"])]
+    assert apply(ledger, rated(3)) == [("lookup", "changed", 2, ["job j uses this version from its next slice"])]
     assert [(row.name, row.version, row.rows) for row in ledger.lookups()] == [("sites", 2, 2)]
     assert ledger.job_version("j").lookup_versions == {"sites": 1}
     assert load_pipeline(ledger, "j", 1).lookups == (("sites", 1),)
@@ -457,5 +457,5 @@ def test_a_replay_by_another_version_of_the_job_may_find_other_rows_missing() ->
 def test_the_pipeline_of_a_stream_that_changes_is_checked_with_its_lookups(ledger: Ledger) -> None:
     apply(ledger, STREAM, LOOKUP, PIPELINE)
     (applied,) = apply(ledger, STREAM.replace("number: long", 'number: long, wind: "double?"'))
-    assert applied == ("stream", "changed", 2, ["job j goes by it from its next slice on"])
+    assert applied == ("stream", "changed", 2, ["job j uses this version from its next slice"])
     assert StreamSpec.from_document(ledger.stream("turbines").document).fields["wind"].type == "double"

@@ -116,7 +116,9 @@ def test_a_running_stack_keeps_its_servers(tmp_path: Path) -> None:
     StackAddresses.of(tmp_path, 0, {"kafka": "farm:9092"}).write()
     PidFile(tmp_path).add("control", os.getpid())
     stack = Stack(Settings(), tmp_path, 0, Console(quiet=True), {"kafka": "other:9092"})
-    with pytest.raises(StackError, match=r"runs with kafka farm:9092 of yours, kafka other:9092 of yours is requested"):
+    with pytest.raises(
+        StackError, match=r"runs with kafka farm:9092 of yours, but kafka other:9092 of yours is requested"
+    ):
         stack._running_parts()
 
 
@@ -129,5 +131,5 @@ def test_a_server_that_does_not_answer_is_said_before_anything_starts(tmp_path: 
 
 def test_the_example_fills_no_server_of_somebody_else(tmp_path: Path) -> None:
     StackAddresses.of(tmp_path, 0, {"kafka": "farm:9092"}).write()
-    with pytest.raises(StackError, match="uses servers of yours; give the example another --data-dir"):
+    with pytest.raises(StackError, match="uses external servers; pass another --data-dir to the example"):
         run_example(Settings(), tmp_path, 0, 1.0, Console(quiet=True))

@@ -215,7 +215,7 @@ def test_every_refusal_of_a_text_is_in_its_plan(api: Api) -> None:
     plan = plan_of(api, text)
     assert [change["effect"] for one in plan["documents"] for change in one["changes"]] == ["forbidden"]
     (job,) = plan["jobs"]
-    assert "because stage per_minute of power does" in job["changes"][0]["reason"]
+    assert "because stage per_minute of power emits to it" in job["changes"][0]["reason"]
 
 
 @pytest.mark.guarantee("G700")
@@ -240,7 +240,7 @@ def test_the_command_line_shows_what_is_refused_and_fails_and_the_notes(api: Api
             (
                 STREAM.replace("power: double", "power: double?"),
                 0,
-                ("stream turbines", "note", "goes by it from its next slice on"),
+                ("stream turbines", "note", "uses this version from its next slice"),
             ),
         ):
             file.write_text(text)

@@ -109,7 +109,7 @@ def test_slices_that_were_removed_are_said_to_be(lab: Lab) -> None:
     lab.show(4 * MINUTE_MS, 5 * MINUTE_MS, emission=7)
     answer = lab.ask()
     assert answer.status_code == 404
-    assert "no longer knows which slices hold the records" in answer.json()["detail"]
+    assert "no longer contains the slices of result" in answer.json()["detail"]
     lab.show(8 * MINUTE_MS, 9 * MINUTE_MS, emission=10)
     assert lab.ask().json()["slice_first"] == 9
 

@@ -120,7 +120,7 @@ def test_a_document_of_the_stream_goes_before(api: Api) -> None:
 )
 def test_a_stream_that_does_not_fit_the_results_is_refused(api: Api, change: tuple[str, str], reason: str) -> None:
     own = f"stream: turbine-minute\nschema: {SCHEMA}\n".replace(*change)
-    expected = [f"stream 'turbine-minute' can't hold the results of 'per_minute': {reason}"]
+    expected = [f"stream 'turbine-minute' can't contain the results of 'per_minute': {reason}"]
     assert refused(api, "---\n".join((STREAM, MINUTES, own))) == expected
     api.apply(STREAM)
     api.apply(own)
@@ -142,7 +142,7 @@ def test_a_stream_has_one_owner(api: Api) -> None:
     api.apply(f"{STREAM}---\n{MINUTES}")
     other = MINUTES.replace("pipeline: minutes", "pipeline: others").replace(", {elasticsearch: turbine-minute}", "")
     problem = problem_of(api.apply(other), 409, "conflict")
-    assert "can't emit to stream turbine-minute, because stage per_minute of minutes does" in problem["detail"]
+    assert "can't emit to stream turbine-minute, because stage per_minute of minutes emits to it" in problem["detail"]
 
 
 @pytest.mark.guarantee(
@@ -274,14 +274,20 @@ def test_a_job_that_reads_results_beside_streams_is_thought_of_when_their_emitte
     own = f"stream: turbine-minute\nschema: {SCHEMA}\n"
     assert api.apply("---\n".join((STREAM, own, BOTH))).status_code == 200
     told = problem_of(api.apply(MINUTES), 409, "conflict")["detail"]
-    assert "job both reads turbine-minute beside other streams as what senders send, and job minutes would emit" in told
+    assert (
+        "job both reads turbine-minute in parallel with other streams as records of senders, but job minutes would emit"
+        in told
+    )
     api.log.ranges["turbine-minute"] = api.log.ranges["turbines"]
     assert api.apply("---\n".join((MINUTES, BOTH))).status_code == 200
     told = problem_of(api.apply(MINUTES.replace("tumbling: 1m", "tumbling: 30s")), 409, "conflict")["detail"]
-    assert "windows in stream turbine-minute from 1m to 30s (job both reads them beside other streams" in told
+    assert "windows in stream turbine-minute from 1m to 30s (job both reads them in parallel with other streams" in told
     silent = MINUTES.replace("{stream: turbine-minute}, ", "")
     told = problem_of(api.apply(silent), 409, "conflict")["detail"]
-    assert "windows in stream turbine-minute, which come no more (job both reads them beside other streams" in told
+    assert (
+        "windows in stream turbine-minute, which will not get new ones (job both reads them in parallel with other streams"
+        in told
+    )
 
 
 def test_readers_are_restarted_with_the_change_or_not_at_all(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

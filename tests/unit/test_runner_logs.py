@@ -99,13 +99,13 @@ def test_a_long_text_is_searched_quickly(part: str) -> None:
 def test_who_has_the_log_is_said(ledger: Ledger, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no job"):
         runner_log(ledger, tmp_path, "nobody", 1, None)
-    with pytest.raises(NotFound, match="no log yet"):
+    with pytest.raises(NotFound, match="has no log"):
         runner_log(ledger, tmp_path, "power", 1, None)
     elsewhere, neighbour = tmp_path / "elsewhere", f"{socket.gethostname()}-00000001"
     elsewhere.mkdir()
     ledger.announce_service(neighbour, "http://here:8080", str(elsewhere), 60_000)
     ledger.claim_lease("power", neighbour, 60_000)
-    with pytest.raises(NotFound, match="no log yet"):
+    with pytest.raises(NotFound, match="has no log"):
         runner_log(ledger, tmp_path, "power", 1, None)
     log_of(elsewhere).write_text("there\n")
     assert runner_log(ledger, tmp_path, "power", 1, None).lines == ["there"]

@@ -195,9 +195,9 @@ def apply(ledger: Ledger, document: StreamSpec, more: str = "") -> list[Any]:
 @pytest.mark.parametrize(
     ("new", "note", "goes_on"),
     [
-        (stream({"wind": "double?"}), "goes by it from its next slice on", True),
-        (stream({"level": "integer"}), "goes by it from its next slice on", True),
-        (stream({"level": "long"}), "computes its open windows anew", False),
+        (stream({"wind": "double?"}), "uses this version from its next slice", True),
+        (stream({"level": "integer"}), "uses this version from its next slice", True),
+        (stream({"level": "long"}), "recomputes its open windows", False),
     ],
 )
 def test_a_change_counts_from_the_next_slice_on_unless_the_pipeline_computes_otherwise(
@@ -218,7 +218,10 @@ def test_a_change_counts_from_the_next_slice_on_unless_the_pipeline_computes_oth
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        (without("level"), "job j reads it: its steps.* unknown column 'level'.*Apply a pipeline that fits"),
+        (
+            without("level"),
+            "job j reads it, and its steps.* unknown column 'level'.*apply the stream together with a pipeline that fits",
+        ),
         (SCHEMA | {"power": "long"}, "field peak in elasticsearch w from integer to long"),
         (SCHEMA | {"ts": {"type": "timestamp", "required": False}}, "'ts' is optional"),
     ],

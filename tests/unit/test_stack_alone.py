@@ -37,7 +37,7 @@ def test_two_starts_of_one_stack_are_one_after_the_other(tmp_path: Path, monkeyp
     def look(_: Stack) -> None:
         second = Stack(Settings(), tmp_path, 0, QUIET)
         with pytest.raises(
-            StackError, match=f"another `strandline up` or `down` is at work in {tmp_path}; wait until it is done"
+            StackError, match=f"another `strandline up` or `down` runs in {tmp_path}; wait until it has ended"
         ):
             second.start()
         raise LookedAround
@@ -94,7 +94,7 @@ def test_down_is_refused_while_up_is_at_work_and_works_when_that_was_killed(tmp_
     with (
         held_alone(tmp_path / stack.LOCK_FILE, "held"),
         pytest.raises(
-            StackError, match=f"`strandline up` or `down` is at work in {tmp_path}; wait until it is done, or end it"
+            StackError, match=f"`strandline up` or `down` runs in {tmp_path}; wait until it has ended, or end it"
         ),
     ):
         stack.down(tmp_path, QUIET)
@@ -103,7 +103,7 @@ def test_down_is_refused_while_up_is_at_work_and_works_when_that_was_killed(tmp_
 
 def test_up_is_refused_while_down_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop_all(*_: object) -> None:
-        with pytest.raises(StackError, match="wait until it is done"):
+        with pytest.raises(StackError, match="wait until it has ended"):
             Stack(Settings(), tmp_path, 0, QUIET).start()
         raise LookedAround
 

@@ -216,7 +216,7 @@ def test_keys_are_for_their_owner_alone_and_an_authority_stays(made):
     again = make_dev_certificates(made.ca.parent, ("gateway.example.org",))
     assert again.ca.read_bytes() == authority and again.server.read_bytes() != server
     made.ca_key.unlink()
-    with pytest.raises(StackError, match="choose another with --directory"):
+    with pytest.raises(StackError, match="pass another directory with --directory"):
         make_dev_certificates(made.ca.parent)
 
 

@@ -106,10 +106,10 @@ def test_other_options_are_named_with_what_to_do(data_dir: Path, say: Say, monke
     said = say("up", "--data-dir", str(data_dir), *more)
     assert said.code == 1
     for difference in (
-        f"it runs with --port-offset {OFFSET}, 7 is requested",
-        "it runs with kafka its own, kafka farm:9092 of yours is requested",
-        "it runs with --no-passwords, --passwords is requested",
-        "it runs with STRANDLINE_AUTH=none, tokens is requested",
+        f"it runs with --port-offset {OFFSET}, but 7 is requested",
+        "it runs with kafka its own, but kafka farm:9092 of yours is requested",
+        "it runs with --no-passwords, but --passwords is requested",
+        "it runs with STRANDLINE_AUTH=none, but tokens is requested",
         f"To use it as it is, run strandline up --data-dir {data_dir} without these options and variables",
         f"To change it, run strandline down --data-dir {data_dir} first",
     ):

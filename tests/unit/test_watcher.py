@@ -96,7 +96,7 @@ def test_what_dies_is_started_again_and_nothing_else(
     assert pids.all() == {"kafka": before["kafka"], "gateway-http": gateway.processes[-1].pid} == pids.alive()
     assert len(kafka.processes) == 1 and len(gateway.processes) == 2
     assert [line["event"] for line in logs] == [
-        "gateway-http died; it is started again in 0.01 s",
+        "gateway-http crashed; it is restarted in 0.01 s",
         "gateway-http runs again",
     ]
 
@@ -119,10 +119,10 @@ def test_pauses_grow_while_it_does_not_start_and_the_cause_is_logged(
         "kafka did not start: kafka has no room"
     ] * 3
     assert [line["event"] for line in logs if line["log_level"] == "warning"] == [
-        "kafka died; it is started again in 0.05 s",
-        "kafka does not run; it is started again in 0.1 s",
-        "kafka does not run; it is started again in 0.2 s",
-        "kafka does not run; it is started again in 0.4 s",
+        "kafka crashed; it is restarted in 0.05 s",
+        "kafka does not run; it is restarted in 0.1 s",
+        "kafka does not run; it is restarted in 0.2 s",
+        "kafka does not run; it is restarted in 0.4 s",
     ]
 
 
@@ -137,7 +137,7 @@ def test_what_fails_again_and_again_is_said_with_its_number_and_its_cause(
         kafka.kill()
         wait_until(lambda: logs[-1:] and logs[-1]["log_level"] == "info", bool, "started again")
     assert [line["event"] for line in logs if "in a row" in line["event"]] == [
-        f"kafka failed {number} times in a row, the last time because kafka has no room; look into its log and mend the cause"
+        f"kafka failed {number} times in a row, the last time because kafka has no room; see its log, and fix the cause"
         for number in (5, 6, 7)
     ]
 
@@ -177,7 +177,7 @@ def test_a_full_disk_ends_no_watch(
         wait_until(lambda: logs[-1:] and logs[-1]["log_level"] == "info", bool, "started again")
     assert pids.alive()["kafka"] == kafka.processes[-1].pid
     assert [line["event"] for line in logs if line["log_level"] == "error"] == [
-        *["could not look after kafka: [Errno 28] No space left on device"] * 2,
+        *["can't watch kafka: [Errno 28] No space left on device"] * 2,
         *["kafka did not start: [Errno 28] No space left on device"] * 2,
     ]
 

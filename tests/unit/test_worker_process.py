@@ -69,7 +69,7 @@ def test_a_standby_is_reaped_even_where_its_first_words_can_not_be_kept(tmp_path
     process.assign(JOB, 1)
     with capture_logs() as logs:
         process.reap()
-    assert [line["event"] for line in logs] == ["what a standby said first is not in the job's log"]
+    assert [line["event"] for line in logs] == ["can't append the first output of a standby to the job's log"]
 
 
 def test_a_job_whose_runner_ends_on_a_full_disk_gets_another_when_there_is_room(tmp_path: Path, disk: Disk) -> None:

@@ -15,7 +15,7 @@ from strandline.services.cli.ingest_verbs import Failure, put_files
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
 from strandline.services.cli.output import Answer, show, waiting
 
-if TYPE_CHECKING:  # reading documents takes long to import, and every verb comes by here
+if TYPE_CHECKING:  # reading documents takes long to import, and every command imports this module
     from strandline.core.documents import YamlDocument
     from strandline.services.client import ControlClient
 
@@ -24,7 +24,7 @@ batch_app = typer.Typer(
 )
 
 _TO_START = ("stopped", "failed", "drained")
-"""In these states a batch that has not completed waits for an order."""
+"""States in which an incomplete batch waits for an order."""
 
 
 @batch_app.command(
@@ -107,7 +107,7 @@ def _only_pipeline(documents: list[YamlDocument], file: Path) -> YamlDocument:
     pipelines = [one for one in documents if one.kind == "pipeline"]
     if len(pipelines) != 1:
         names = ", ".join(one.name for one in pipelines) or "none"
-        raise typer.BadParameter(f"{file} must contain one pipeline, and contains {names}", param_hint="FILE")
+        raise typer.BadParameter(f"{file} must contain exactly one pipeline; it contains {names}", param_hint="FILE")
     return pipelines[0]
 
 
@@ -117,7 +117,7 @@ def _apply(
     place: Callable[[Problem], Problem],
     file: Path,
 ) -> None:
-    """Apply documents, some of them with other data than they were read with. Problems keep their lines."""
+    """Apply documents, some of them with changed data. Problems keep their lines."""
     from strandline.frontends.document_text import write_documents
     from strandline.frontends.joined_texts import JoinedTexts
 
@@ -152,7 +152,7 @@ def _put(
     failures: dict[Path, Failure] = {}
     put_files(spec, files, (data_dir, url), [], failures)
     if failures:
-        raise StackError(f"the batch wasn't started: {'; '.join(one.sentence for one in failures.values())}")
+        raise StackError(f"the batch was not started: {'; '.join(one.sentence for one in failures.values())}")
 
 
 def _run(client: ControlClient, name: str, *, wait: bool) -> Answer:

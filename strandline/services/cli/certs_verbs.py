@@ -1,4 +1,4 @@
-"""The verbs about certificates: `certs dev`."""
+"""Commands for certificates: `certs dev`."""
 
 from __future__ import annotations
 

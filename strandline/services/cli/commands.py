@@ -128,9 +128,9 @@ def main() -> None:
         try:
             _run_verb()
         finally:
-            sys.stdout.flush()  # so that a closed stdout raises here, and not when the interpreter ends
+            sys.stdout.flush()  # so that a closed stdout raises here, and not when the interpreter exits
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough, as in `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has enough, as in `| head`
         sys.exit(1)
 
 
@@ -139,7 +139,7 @@ def _run_verb() -> NoReturn:
         "--json" in sys.argv[1:]
     )  # read before the arguments are parsed, so that wrong use is reported in this form, too
     try:
-        # typer itself prints wrong use for people, and ends with 2.
+        # typer itself prints wrong use for people, and exits with 2
         sys.exit(app(prog_name="strandline", standalone_mode=not as_json))
     except AnsweredError as failed:
         print_strandline_error(failed.error, as_json, failed.answer)

@@ -1,4 +1,4 @@
-"""The verbs on dead letters."""
+"""Commands for dead letters."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def list_dead_letters(
         answer = client.dead_letters(job, after, limit, **wanted)
         while (
             answer["next"] and len(answer["dead_letters"]) < limit
-        ):  # a page can contain few letters that match the filter
+        ):  # a page can contain few dead letters that match the filter
             after = int(after_of(answer["next"]))
             more = client.dead_letters(job, after, limit - len(answer["dead_letters"]), **wanted)
             answer = {**more, "dead_letters": [*answer["dead_letters"], *more["dead_letters"]]}

@@ -1,4 +1,4 @@
-"""Turns the API's answers into tables and lines for people. Pure functions; nothing is printed here."""
+"""Turns responses of the API into tables and lines for people. Pure functions; nothing is printed here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STATE_STYLES = {"running": "green", "failed": "red", "stopped": "dim", "drained
 
 
 def show_time(time_ms: int | None) -> str:
-    """`2026-11-21 10:15:00.250Z`; a dash for none. Event time may be beyond the year 9999."""
+    """Return a time as `2026-11-21 10:15:00.250Z`; a dash for None. Event time can be beyond the year 9999."""
     if time_ms is None:
         return "-"
     if time_ms > TIME_MS_MAX:
@@ -29,7 +29,7 @@ def show_time(time_ms: int | None) -> str:
 
 
 def show_count(count: int | None) -> str:
-    """A number with thousands separators; a dash for none."""
+    """Return a number with thousands separators; a dash for None."""
     return "-" if count is None else f"{count:,}"
 
 
@@ -38,7 +38,7 @@ def show_state(state: str) -> Text:
 
 
 def table_of(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
-    """A plain table. A heading that begins with '#' is of a column of numbers."""
+    """Return a plain table. A heading that begins with '#' belongs to a column of numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         table.add_column(
@@ -50,7 +50,7 @@ def table_of(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> T
 
 
 def jobs_tables(jobs: list[Answer]) -> list[Table]:
-    """All jobs, one a line of 80 columns; below it the messages of those that have one."""
+    """Return all jobs, one per line of 80 columns, followed by the messages of jobs that have one."""
     table = table_of(
         ("JOB", "STATE", "WATERMARK", "#LAG", "#RECORDS", "#REJECTED", "#RESULTS"),
         (
@@ -71,7 +71,7 @@ def jobs_tables(jobs: list[Answer]) -> list[Table]:
 
 
 def job_table(job: Answer) -> Table:
-    """One job, a fact a line."""
+    """Return one job, one fact per line."""
     counts = job["counts"]
     rows: list[tuple[str, str | Text]] = [
         ("job", job["name"]),
@@ -185,7 +185,7 @@ def streams_table(streams: list[Answer]) -> Table:
 
 
 def stream_tables(stream: Answer) -> list[Table]:
-    """One stream, and its partitions."""
+    """Return one stream, and its partitions."""
     retention_ms = stream["retention_ms"]
     facts = facts_table(
         [
@@ -252,7 +252,7 @@ def _source_facts(source: Answer | None) -> list[tuple[str, str | Text]]:
 
 
 def lookup_tables(lookup: Answer) -> list[Table]:
-    """One lookup, and its versions."""
+    """Return one lookup, and its versions."""
     needed = lookup["version_needed"]
     facts = facts_table(
         [
@@ -421,11 +421,13 @@ def audit_tables(report: Answer) -> list[Table]:
 
 
 def audit_sentence(report: Answer) -> str:
-    """The outcome of an audit, in a sentence."""
+    """Return the outcome of an audit as a sentence."""
     whose = f"the audit of job {report['job']}"
     if report["outcome"] == "clean":
         same = sum(one["counts"].get("same", 0) for one in report["stores"] if one["stage"])
-        return f"{whose} is clean: {same:,} documents are what the log leads to ({report['seconds']:.1f} s)"
+        return (
+            f"{whose} is clean: {same:,} documents are equal to those computed from the log ({report['seconds']:.1f} s)"
+        )
     if report["outcome"] == "incomplete":
         return f"{whose} is incomplete: {report['incomplete']}"
     first = [*report["totals_differences"], *report["event_time_differences"][:_SENTENCES_MAX]]
@@ -434,7 +436,7 @@ def audit_sentence(report: Answer) -> str:
 
 
 def backfill_table(backfill: Answer) -> Table:
-    """One backfill, a fact a line."""
+    """Return one backfill, one fact per line."""
     rows: list[tuple[str, str | Text]] = [
         ("job", backfill["job"]),
         ("generation", str(backfill["generation"])),
@@ -457,7 +459,7 @@ def backfill_table(backfill: Answer) -> Table:
 
 
 def backfills_table(backfills: list[Answer]) -> Table:
-    """All backfills of a job, one a line."""
+    """Return all backfills of a job, one per line."""
     return table_of(
         ("#GENERATION", "STATE", "#VERSION", "FROM", "TO", "DONE UP TO", "#RESULTS", "#REFUSED", "MESSAGE"),
         (
@@ -478,7 +480,7 @@ def backfills_table(backfills: list[Answer]) -> Table:
 
 
 def events_table(events: list[Answer]) -> Table:
-    """Events, one a line."""
+    """Return events, one per line."""
     return table_of(
         ("TIME", "JOB", "EVENT", "BY", "MESSAGE"),
         (
@@ -489,14 +491,14 @@ def events_table(events: list[Answer]) -> Table:
 
 
 def event_line(event: Answer) -> str:
-    """An event on a line of its own."""
+    """Return an event on one line."""
     about = " ".join([*([event["job"]] if event["job"] else []), event["kind"]])
     by = f" (by {event['principal']})" if event["principal"] else ""
     return f"{show_time(event['at_ms'])} {about}: {event['message']}{by}"
 
 
 def tokens_table(tokens: list[Answer], now_ms: int) -> Table:
-    """Tokens, one a line."""
+    """Return tokens, one per line."""
     return table_of(
         ("NAME", "ROLE", "WRITES", "STATE", "MADE BY", "MADE", "EXPIRES", "LAST USED"),
         (
@@ -567,7 +569,7 @@ def deleted_job_sentence(answer: Answer) -> str:
 
 
 def job_line(job: Answer) -> str:
-    """The job in one line, for those who watch it without a terminal."""
+    """Return a job in one line, for output that isn't a terminal."""
     counts, message = job["counts"], f" ({job['message']})" if job["message"] else ""
     rejected = sum(counts["rejected"].values())
     return (

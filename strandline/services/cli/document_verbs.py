@@ -1,4 +1,4 @@
-"""The verbs that read documents: `apply` and `pipeline check`."""
+"""Commands that read documents: `apply` and `pipeline check`."""
 
 from __future__ import annotations
 
@@ -71,9 +71,7 @@ def _show_plan(plan: Answer, as_json: bool) -> None:
         show(plan, as_json, lambda: display.plan_tables(plan))
     if forbidden:
         refused = f"apply would refuse these documents ({forbidden} forbidden) and change nothing"
-        raise AnsweredError(
-            plan, Conflict(f"{refused}; change each part that is marked 'forbidden' as its message says")
-        )
+        raise AnsweredError(plan, Conflict(f"{refused}; correct each part marked 'forbidden' as its message says"))
 
 
 @pipeline_app.command("check", epilog="Example: strandline pipeline check examples/nab.yaml")
@@ -102,7 +100,7 @@ def check_pipeline(
             wrong = wrong_without_stack(text, str(file))
             if not wrong:
                 lacking = absent(text, str(file))[0].message
-                raise type(error)(f"{file} holds {lacking}; a stack may have it, but {error}") from error
+                raise type(error)(f"{file} contains {lacking}; a stack can have it, but {error}") from error
             answer = check_view(refusal(InvalidDocument(wrong))).model_dump()
     problems = [
         name_source(Problem(one["detail"], one["pointer"], one["source"], one["line"])) for one in answer["problems"]
@@ -124,7 +122,7 @@ def show_documents(
         bool, typer.Option("--json", help="Print the canonical documents as JSON, with all defaults.")
     ] = False,
 ) -> None:
-    """Show the documents of a file of YAML or SQL as YAML, SQL or Python. Needs no stack."""
+    """Show the documents of a YAML or SQL file as YAML, SQL, or Python. Needs no stack."""
     from strandline.core.documents import read_documents
     from strandline.core.streams.stream import StreamSpec
     from strandline.frontends.document_text import write_documents

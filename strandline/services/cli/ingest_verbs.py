@@ -23,7 +23,7 @@ from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, IgnoredUrl, TokenFile, Url, connect
 from strandline.services.cli.output import Tell, print_json, printable, show, waiting
 
-if TYPE_CHECKING:  # their pydantic takes a fifth of a second to import, and every verb comes by here
+if TYPE_CHECKING:  # their pydantic takes a fifth of a second to import, and every command imports this module
     from strandline.core.settings import Settings
     from strandline.core.streams.stream import StreamSpec
     from strandline.ingest.files.file_ingest import FileIngest
@@ -31,13 +31,13 @@ if TYPE_CHECKING:  # their pydantic takes a fifth of a second to import, and eve
 ingest_app = typer.Typer()
 spool_app = typer.Typer(help="Spooled records whose arrival is unknown.", no_args_is_help=True)
 SUFFIXES = (".ndjson", ".jsonl", ".json", ".csv", ".txt", ".lp", ".log", ".parquet", ".pq")
-"""Endings of the files that are ingested from a watched folder, also compressed as .gz, .zst or .zstd."""
+"""Suffixes of the files that are ingested from a watched folder, also compressed as .gz, .zst, or .zstd."""
 CONFIRM_TIMEOUT_S = 30.0
 LOOK_EVERY_S = 0.5
-"""How often a watched folder is looked at."""
+"""Interval in seconds at which a watched folder is listed."""
 TRY_AGAIN_AFTER_S = 5.0
-"""How long a watched file rests that could not be taken, and a watch while Kafka is away: each try reads the file from its
-beginning."""
+"""Delay in seconds before a failed file of a watched folder is tried again, and before a watch continues while Kafka is
+unavailable. Each try reads the file from its beginning."""
 _JOURNAL_FILE = "files.sqlite"
 
 
@@ -54,7 +54,8 @@ class Failure:
 
     sentence: str
     may_pass: bool
-    """Another try may succeed though the file is the same: its disk, a permission, Kafka or its topic's limit was in the way."""
+    """True if another try can succeed with the same file: the cause was its disk, a permission, Kafka, or the limit of its
+    topic."""
 
 
 @ingest_app.command("ingest", epilog="Example: strandline ingest readings yesterday.ndjson.gz")
@@ -282,7 +283,7 @@ async def _take_each(
 
             found = await ingesting.take(path, show_progress, again=mark)
         except OSError as error:
-            failure = Failure(f"{path} can't be read: {error.strerror or error}", may_pass=True)
+            failure = Failure(f"can't read {path}: {error.strerror or error}", may_pass=True)
         except (LogUnavailable, RecordTooLarge) as error:
             failure, broken = Failure(f"{path}: {error}", may_pass=True), error
         except StrandlineError as error:
@@ -309,16 +310,14 @@ async def _take_each(
 def _paths(
     files: list[Path], watch: Path | None, rest_s: float, failures: Mapping[Path, Failure]
 ) -> Iterator[Path | None]:
-    """The files, then those of the folder that rest, again and again; None: nothing is there at present. Ctrl-C ends it.
-
-    A file of the folder comes once, and again when it has changed or after a failure that may pass. The caller notes in
-    `failures` why a file failed, before it asks for the next path.
-    """
+    """Yield the files, then the unchanging files of the folder, until Ctrl-C. None if there is no file at present. A file of
+    the folder is yielded once, and again after a change or a temporary failure. The caller adds failed files to `failures`
+    before it requests the next path."""
     yield from files
     seen: dict[Path, tuple[int, int] | None] = {}
-    """File -> size and time of change when it was last looked at; None: they could not be read."""
+    """File -> size and time of its last change at the last listing. None if they could not be read."""
     due_s: dict[Path, float] = {}
-    """File that could not be taken -> when to try it again."""
+    """Failed file -> time of the next try."""
     while watch is not None:
         found = False
         for path in sorted(watch.iterdir()):
@@ -328,9 +327,9 @@ def _paths(
             try:
                 state = path.stat()
             except FileNotFoundError:
-                continue  # gone again, or a link to nothing
+                continue  # deleted again, or a broken link
             except OSError:
-                mark = None  # the caller meets the same error when it takes the file, and reports it
+                mark = None  # the caller gets the same error from the file, and reports it
             else:
                 if not stat.S_ISREG(state.st_mode) or time.time_ns() - state.st_mtime_ns < rest_s * 1e9:
                     continue
@@ -350,6 +349,6 @@ def _paths(
 
 
 def _sentence(one: dict[str, object]) -> str:
-    before = f", {one['before']:,} rows were in the log already" if one["before"] else ""
-    refused = f", {one['refused']:,} rows are too large and were left out" if one["refused"] else ""
+    before = f", {one['before']:,} rows were already in the log" if one["before"] else ""
+    refused = f", {one['refused']:,} rows are too large and were skipped" if one["refused"] else ""
     return f"{one['file']}: {one['records']:,} records{before}{refused}"

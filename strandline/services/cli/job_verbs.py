@@ -1,4 +1,4 @@
-"""The verbs on jobs, their audits and their backfills."""
+"""Commands for jobs, their audits, and their backfills."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ job_app = typer.Typer(help="Jobs: running pipelines.", no_args_is_help=True)
 AUDIT_EXAMPLE = "Example: strandline audit nab --from 2013-12-03T00:00:00Z"
 DIFFERS_EXIT_CODE = 3
 WATCH_S = 1.0
-"""How often a job or its log is looked at."""
+"""Interval in seconds at which a job or its log is read."""
 
 
 @job_app.command("list", epilog="Example: strandline job list")
@@ -348,7 +348,7 @@ def list_events(
 
 
 def _follow_events(client: ControlClient, query: dict[str, Any], as_json: bool) -> None:
-    """Print events as they come, one a line."""
+    """Print events as they arrive, one per line."""
     from strandline.services.client import Patience
 
     patience, followed = Patience(), FollowedEvents(query["after"])
@@ -358,7 +358,7 @@ def _follow_events(client: ControlClient, query: dict[str, Any], as_json: bool) 
         for number in sorted(followed.new(found)):
             event = found[number]
             print(json.dumps(event) if as_json else printable(display.event_line(event)), flush=True)
-        if "last" in query and found:  # what is older than these was not wanted
+        if "last" in query and found:  # older events were not requested
             followed.begin = min(found) - 1
         query = {key: value for key, value in query.items() if key == "job"}
         query |= {"after": followed.after, "limit": 1_000}
@@ -367,7 +367,7 @@ def _follow_events(client: ControlClient, query: dict[str, Any], as_json: bool) 
 
 
 def _wait(client: ControlClient, name: str, is_so: Callable[[Answer], bool], what: str, timeout_s: float) -> Answer:
-    """Wait until `is_so`, and show what the job does meanwhile."""
+    """Wait until `is_so` returns True, and show the progress of the job."""
     with waiting(f"waiting until job {name} is {what}") as tell:
 
         def look(job: Answer) -> bool:
@@ -391,7 +391,7 @@ def _open_backfill(client: ControlClient, job: str) -> int:
 
 
 def _watch_job(client: ControlClient, name: str, as_json: bool) -> None:
-    """Show the job until Ctrl-C: in place on a terminal, elsewhere a line whenever something has changed."""
+    """Show the job until Ctrl-C: in place on a terminal, elsewhere one line for each change."""
     from strandline.services.client import Patience
 
     console, patience = Console(), Patience()

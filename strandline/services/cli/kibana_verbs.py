@@ -1,4 +1,4 @@
-"""The verbs for Kibana: data views, searches and a dashboard for a job's results, made from its pipeline."""
+"""Commands for Kibana: data views, searches, and a dashboard for the results of a job, made from its pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs on notices. `strandline apply` registers and changes them."""
+"""Commands for notices. `strandline apply` registers and changes them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def mute_notice(
 ) -> None:
     """Hold back the messages of a notice. What happens in between is reported, joined, at the end."""
     if sum(given is not None for given in (duration, until)) + off != 1:
-        raise typer.BadParameter("write one of --for, --until and --off")
+        raise typer.BadParameter("pass one of --for, --until, and --off")
     until_ms = parse_time(until, "--until")
     if duration is not None:
         until_ms = time.time_ns() // 1_000_000 + _duration_ms(duration)
@@ -95,7 +95,7 @@ def mute_notice(
 def delete_notice(
     name: Name, data_dir: DataDir = None, url: Url = None, token_file: TokenFile = None, as_json: AsJson = False
 ) -> None:
-    """Delete a notice, its problems and its messages."""
+    """Delete a notice, its problems, and its messages."""
     with connect(data_dir, url, token_file) as client:
         answer = client.delete_notice(name)
     show(answer, as_json, lambda: [Text(f"notice {name} is deleted")])

@@ -1,4 +1,4 @@
-"""The options that many verbs share, and what is read from them: settings, control service, times."""
+"""Options that many commands share, and what is read from them: settings, control service, times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from strandline.core.errors import InvalidSettings, PermanentError
 
-if TYPE_CHECKING:  # the verbs that need no stack begin sooner without it
+if TYPE_CHECKING:  # the commands that need no stack start sooner without it
     from strandline.services.client import ControlClient
     from strandline.services.trust import Trust
 
@@ -54,7 +54,7 @@ _trust: ContextVar[Trust | None] = ContextVar("trust", default=None)
 
 
 def trust(ca: Path | None, certificate: Path | None, key: Path | None) -> None:
-    """Have `connect` use these files with `https`."""
+    """Set the TLS files for `https` connections of `connect`."""
     if ca is not None or certificate is not None:
         from strandline.services.trust import Trust
 
@@ -62,11 +62,9 @@ def trust(ca: Path | None, certificate: Path | None, key: Path | None) -> None:
 
 
 def connect(data_dir: Path | None, url: str | None, token_file: Path | None = None) -> ControlClient:
-    """The control service of `--data-dir`, else of `--url`, else of the usual data directory, with the token to use there.
-
-    A stack's own token comes before STRANDLINE_TOKEN, which may be that of another platform. Raises InvalidSettings for a file
-    without a token.
-    """
+    """Return the client of the control service: of `--data-dir`, otherwise of `--url`, otherwise of the default data directory.
+    It uses the token for that service. The token of a stack takes precedence over STRANDLINE_TOKEN, which can belong to another
+    platform. Raises InvalidSettings for a file without a token."""
     from strandline.services.client import TOKEN_VARIABLE, ControlClient
 
     token = os.environ.get(TOKEN_VARIABLE) or None
@@ -87,14 +85,14 @@ def _read_token(file: Path) -> str:
     try:
         token = file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"the token file {file} can't be read: {error}") from error
+        raise InvalidSettings(f"can't read the token file {file}: {error}") from error
     if not token or any(character.isspace() for character in token):
         raise InvalidSettings(f"the token file {file} must contain one token and nothing else")
     return token
 
 
 def parse_time(text: str | None, option: str) -> int | None:
-    """An ISO 8601 time in ms since 1970; UTC when it names no zone."""
+    """Return an ISO 8601 time in ms since 1970; UTC if it has no zone. None for None."""
     if text is None:
         return None
     from strandline.core.times.durations import parse_time_ms
@@ -109,5 +107,5 @@ def check_directory_of(file: Path | None) -> None:
     """Raise PermanentError if the output file can't be created. Call this before long work."""
     if file is not None and not file.parent.is_dir():
         raise PermanentError(
-            f"{file} can't be written: the directory {file.parent} doesn't exist; create it, or pass another file"
+            f"can't write {file}: the directory {file.parent} doesn't exist; create it, or pass another file"
         )

@@ -27,7 +27,7 @@ from strandline.core.errors import InvalidDocument, StrandlineError
 
 Answer = dict[str, Any]
 LINE_EVERY_S = 10.0
-"""Off a terminal: how often a verb that waits prints a line while its step stays the same."""
+"""Interval in seconds at which a waiting command prints a line while its step stays the same, if the output isn't a terminal."""
 
 _WIDTH_MAX = 1_000_000
 """Maximum number of characters per line of a table that isn't fitted to a terminal. A value has at most a record's bytes."""
@@ -35,12 +35,12 @@ _is_wide: ContextVar[bool] = ContextVar("is_wide", default=False)
 
 _UNUSUAL = re.compile(r"[^\t\n -~]")
 _OBEYED = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Categories of characters that a terminal obeys, does not show, or can't be given: controls, formats (some turn the order of a
-line round), surrogates, separators of lines."""
+"""Categories of characters that a terminal executes, doesn't display, or can't receive: controls, formats (some reverse the
+order of a line), surrogates, line separators."""
 
 
 class AnsweredError(Exception):
-    """A verb that got its answer and still failed. With `--json` the answer and the error are one object."""
+    """A command got its response but failed. With `--json`, the response and the error are one object."""
 
     def __init__(self, answer: Answer, error: StrandlineError, exit_code: int = 1) -> None:
         super().__init__(str(error))
@@ -50,13 +50,13 @@ class AnsweredError(Exception):
 
 
 def printable(text: str) -> str:
-    """The text with each character spelt out that a terminal would obey or not show, as `\\x1b` or `\\u202e`; tabs and ends of
-    lines stay."""
+    r"""Return the text with escapes, as `\\x1b` or `\\u202e`, for each character that a terminal would execute or not display.
+    Tabs and line ends stay."""
     return _spelt(text, lambda one: one.encode("unicode_escape").decode())
 
 
 def printable_json(text: str) -> str:
-    """A JSON text spelt out likewise, which still means what it did."""
+    """Return a JSON text with the same escapes. Its meaning doesn't change."""
     return _spelt(text, lambda one: re.sub("....", r"\\u\g<0>", one.encode("utf-16-be", "surrogatepass").hex()))
 
 
@@ -93,7 +93,7 @@ def print_wide(is_asked: bool) -> None:
 
 
 def show(answer: Answer, as_json: bool, tables: Callable[[], Iterable[Table | Text | str]]) -> None:
-    """Print the answer, as JSON or as tables."""
+    """Print the response, as JSON or as tables."""
     if as_json:
         print_json(answer)
     else:

@@ -1,4 +1,4 @@
-"""The verb that shows results over time: as lines in the terminal, as a page for a browser, as JSON."""
+"""Command that shows results over time: as lines in the terminal, as a page for a browser, or as JSON."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def results(
 
 
 def page(answer: Answer) -> str:
-    """A page that draws the answer of `GET /v1/results/ALIAS`; nothing of it is loaded from elsewhere."""
+    """Return a page that draws the response of `GET /v1/results/ALIAS`. It loads nothing from other addresses."""
     starts = sorted({at for one in answer["series"] for at, _ in one["points"]})
-    if starts:  # a step that has no window in any series is a gap
+    if starts:  # a step without a window in any series is a gap
         starts = list(range(starts[0], starts[-1] + 1, answer["step_ms"]))
     columns = [[dict(map(tuple, one["points"])).get(at) for at in starts] for one in answer["series"]]
     data = {
@@ -85,7 +85,7 @@ def page(answer: Answer) -> str:
         "data": [[at / 1000 for at in starts], *columns],
         "counts": _counts(answer),
     }
-    # A key may hold anything, also the end of a script.
+    # A key can contain any text, also the end of a script.
     text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     parts = files("strandline.services.cli").joinpath("page")
     shown = parts.joinpath("results.html").read_text(encoding="utf-8")
@@ -126,7 +126,7 @@ def _window_caption(told: Answer) -> Text:
     window = f"{_time_text(told['window_start_ms'])} to {_time_text(told['window_end_ms'])} UTC"
     return Text(
         f"{told['alias']}, result {told['document']}: stage {told['stage']} of job {told['job']}, window {window}\n"
-        f"Its records are in slices {told['slice_first']} to {told['slice_last']}, with others that came at the same time."
+        f"Its records are in slices {told['slice_first']} to {told['slice_last']}, with other records of the same time."
     )
 
 
@@ -154,7 +154,7 @@ def _table(answer: Answer) -> Table:
 def _line(
     points: Sequence[Sequence[float]], from_ms: int, to_ms: int, step_ms: int, bounds: tuple[float, float]
 ) -> str:
-    """A character for each step; all lines of a table have the same bounds, so that they can be compared."""
+    """Return one character for each step. All lines of a table have the same bounds, so that they can be compared."""
     least, most = bounds
     by_step = {int(at - from_ms) // step_ms: number for at, number in points}
     width = (most - least) or 1.0

@@ -1,4 +1,4 @@
-"""The verbs that start, stop and look at a stack: `up`, `down`, `example` and `doctor`."""
+"""Commands that start, stop, and check a stack: `up`, `down`, `example`, and `doctor`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from strandline.services.doctor.finding import Check, Finding
     from strandline.services.embedded.addresses import StackAddresses
 
-# The servers are imported by the verbs that start them, so that `job status` is quick.
+# The commands that start servers import them, so that `job status` is quick.
 
 stack_app = typer.Typer()
 

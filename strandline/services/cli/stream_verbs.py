@@ -1,4 +1,4 @@
-"""The verbs on streams."""
+"""Commands for streams."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def infer(
 ) -> None:
     """Propose the document of a stream from sample records: format, fields, types, units."""
     if (sample is None) == (from_topic is None):
-        raise typer.BadParameter("give either --sample or --from-topic", param_hint="--sample / --from-topic")
+        raise typer.BadParameter("pass either --sample or --from-topic", param_hint="--sample / --from-topic")
     if from_topic is not None:
         with connect(data_dir, url, token_file) as client:
             proposal = client.proposal(from_topic)
@@ -83,13 +83,13 @@ def infer(
         print_json(proposal)
         return
     print(_yaml(proposal["document"]), end="")
-    print(f"# {proposal['records']} records of the sample give {proposal['accepted']} rows by it.")
+    print(f"# {proposal['records']} records of the sample result in {proposal['accepted']} rows.")
     for line in [*proposal["notes"], *(f"rejected: {why}" for why in proposal["rejected"])]:
         print(printable(f"# {line}"))
 
 
 def _yaml(document: dict[str, Any]) -> str:
-    """The document with other letters than English ones as they are, unless a terminal would obey one."""
+    """Return the document. Non-ASCII letters are unescaped, unless a terminal would execute one of them."""
     texts = (
         yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=unicode)
         for unicode in (True, False)

@@ -1,7 +1,7 @@
-"""The verbs on tokens: who may use the REST API and the gateways.
+"""Commands for tokens, which give access to the REST API and the gateways.
 
-Where the ledger can be read they need no token: who can read it is an admin already, so the first token is made there. With
-`--url` they go through the REST API, as an admin.
+If the ledger can be read, they need no token: a user who can read it is an admin already. So the first token is created there.
+With `--url`, they use the REST API, as an admin.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def revoke_token(
 
 
 def _ledger_url(data_dir: Path | None, url: str | None, of_ledger: bool) -> str | None:
-    """The ledger that can be used itself; None: ask the control service at `--url`."""
+    """Return the URL of the ledger if it can be used directly. None if the control service at `--url` must be used."""
     from strandline.core.settings import Settings  # takes a tenth of a second to import
 
     if of_ledger:

@@ -1,1 +1,1 @@
-"""The doctor: looks at everything that a deployment stands on, one module a subject, and says what to do."""
+"""The doctor: checks all servers and machines that a deployment depends on, one module per subject, and reports remedies."""

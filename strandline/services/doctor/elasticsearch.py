@@ -1,5 +1,7 @@
-"""Elasticsearch: whether it answers, its version, our rights there, and room on its disks. Where security is off the rights are
-tried on an index and a template of the doctor's own, which are deleted again."""
+"""Check of Elasticsearch: its responses, its version, the user's rights, and the space on its disks.
+
+Without security, the rights are tested with an index and a template of the doctor, which are deleted afterwards.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _VERSION = 8
 _CLUSTER_RIGHTS = ("monitor", "manage_index_templates")
 _INDEX_RIGHTS = ("create_doc", "read", "create_index", "manage")
 _REVISE_RIGHT = "index"
-"""Puts a document in the place of an earlier one: only what `late: {revise: ...}` needs, so where it lacks the rest works."""
+"""Right to replace a document. Only `late: {revise: ...}` needs it, so everything else works without it."""
 _SEE_RIGHTS = "docs/security.md lists the rights"
 _UNITS = {"b": 1, "kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40, "pb": 2**50}
 
@@ -31,7 +33,7 @@ Ask = Callable[..., Any]
 
 
 def check_elasticsearch(settings: Settings, ask: Ask | None = None) -> Iterator[Finding]:
-    """The findings, the first about whether it answers at all. Raises StrandlineError where it doesn't."""
+    """Yield the findings. The first reports whether the server responds."""
     url = settings.elasticsearch_url
 
     def asks(method: str, path: str, **more: Any) -> Any:
@@ -41,7 +43,7 @@ def check_elasticsearch(settings: Settings, ask: Ask | None = None) -> Iterator[
     try:
         version = _version(ask)
     except (IndexUnavailable, RequestRefused) as error:
-        yield wrong(SUBJECT, str(error), "start Elasticsearch, or look at STRANDLINE_ELASTICSEARCH_URL and its login")
+        yield wrong(SUBJECT, str(error), "start Elasticsearch, or check STRANDLINE_ELASTICSEARCH_URL and its login")
         return
     login = login_of(settings)
     yield ok(SUBJECT, f"answers at {without_credentials(url)}, version {version}{f', {login}' if login else ''}")
@@ -55,23 +57,23 @@ def check_elasticsearch(settings: Settings, ask: Ask | None = None) -> Iterator[
 
 
 def _version(ask: Ask) -> str:
-    """Raises IndexUnavailable, RequestRefused."""
+    """Return the version of the server. Raises IndexUnavailable, RequestRefused."""
     try:
         return str(ask("GET", "/").get("version", {}).get("number", "unknown"))
     except RequestRefused as error:
-        if error.status != 405:  # the embedded one has no such page
+        if error.status != 405:  # the embedded server doesn't have this endpoint
             raise
     nodes = ask("GET", "/_nodes/_local/none").get("nodes", {})
     return next((str(node.get("version")) for node in nodes.values()), "unknown")
 
 
 def _privileges(ask: Ask) -> Mapping[str, Any] | None:
-    """What the user may do; None where security is off."""
+    """Return the rights of the user. None if security is off."""
     body = {"cluster": _CLUSTER_RIGHTS, "index": [{"names": ["*"], "privileges": (*_INDEX_RIGHTS, _REVISE_RIGHT)}]}
     try:
         answer = ask("POST", "/_security/user/_has_privileges", body=body)
     except RequestRefused as error:
-        if error.status in (400, 404, 405, 500, 501):  # a server without security knows no such path
+        if error.status in (400, 404, 405, 500, 501):  # a server without security doesn't have this path
             return None
         raise
     return answer if isinstance(answer, dict) else None
@@ -85,17 +87,17 @@ def _of_privileges(rights: Mapping[str, Any]) -> Iterator[Finding]:
     on_all = rights.get("index", {}).get("*", {})
     lacking = [name for name in _INDEX_RIGHTS if not on_all.get(name)]
     if lacking:
-        remedy = f"see that they are granted on the names that jobs emit under; {_SEE_RIGHTS}"
+        remedy = f"grant them on the names under which jobs emit; {_SEE_RIGHTS}"
         yield warning(SUBJECT, f"the user lacks these rights on some indices: {', '.join(lacking)}", remedy)
     elif not on_all.get(_REVISE_RIGHT):
-        remedy = f"if a job has it, see that {_REVISE_RIGHT} is granted on the names that it emits under; {_SEE_RIGHTS}"
+        remedy = f"if a job revises results, grant {_REVISE_RIGHT} on the names under which it emits; {_SEE_RIGHTS}"
         sentence = (
             f"the user lacks this right on some indices: {_REVISE_RIGHT}; jobs need it if late records revise their results "
             "(late: {revise: ...})"
         )
         yield warning(SUBJECT, sentence, remedy)
     if not missing and not lacking:
-        yield ok(SUBJECT, "the user has the rights for templates, indices, aliases and documents")
+        yield ok(SUBJECT, "the user has the rights for templates, indices, aliases, and documents")
 
 
 def _of_trial(ask: Ask) -> Iterator[Finding]:
@@ -116,9 +118,9 @@ def _of_trial(ask: Ask) -> Iterator[Finding]:
             if isinstance(answer, dict) and answer.get("errors"):
                 yield wrong(SUBJECT, f"it refused to {doing}: {answer['items'][0]['create'].get('error')}", _SEE_RIGHTS)
                 return
-        yield ok(SUBJECT, "without security: a template, an index, an alias and a document can be made and deleted")
+        yield ok(SUBJECT, "without security: a template, an index, an alias, and a document can be created and deleted")
     except (RequestRefused, IndexUnavailable) as error:
-        yield wrong(SUBJECT, f"it could not {doing}: {error}", f"look at the reason; {_SEE_RIGHTS}")
+        yield wrong(SUBJECT, f"it could not {doing}: {error}", f"see the reason; {_SEE_RIGHTS}")
     finally:
         for path in (f"/{name}", f"/_index_template/{name}"):
             with suppress(StrandlineError):
@@ -131,13 +133,13 @@ def _of_disks(ask: Ask) -> Iterator[Finding]:
         answer = ask("GET", "/_cluster/settings", parameters=parameters)
         nodes = ask("GET", "/_cat/allocation", parameters={"format": "json", "bytes": "b"})
     except (RequestRefused, IndexUnavailable) as error:
-        yield warning(SUBJECT, f"its disks can't be looked at: {error}", "grant monitor on the cluster")
+        yield warning(SUBJECT, f"can't examine its disks: {error}", "grant monitor on the cluster")
         return
     settings = {**answer.get("defaults", {}), **answer.get("persistent", {}), **answer.get("transient", {})}
     fullest: list[Finding] = []
     for node in nodes:
         if not str(node.get("disk.avail") or "").isdigit() or not str(node.get("disk.total") or "").isdigit():
-            continue  # the line of shards that no node has
+            continue  # the row of unassigned shards
         free, total = int(node["disk.avail"]), int(node["disk.total"])
         for level in ("flood_stage", "high", "low"):
             needed = free_bytes_needed(settings, level, total)
@@ -147,7 +149,8 @@ def _of_disks(ask: Ask) -> Iterator[Finding]:
                     f"node {node['node']} has {free >> 20:,} MB free, below the watermark {level} ({needed >> 20:,} MB)"
                 )
                 remedy = (
-                    "free some space or add a disk; at flood_stage its indices take no documents, at low no new shards"
+                    "free some space, or add a disk; at flood_stage its indices accept no documents, at low no "
+                    "new shards"
                 )
                 fullest.append(make(SUBJECT, sentence, remedy))
                 break
@@ -155,8 +158,8 @@ def _of_disks(ask: Ask) -> Iterator[Finding]:
 
 
 def free_bytes_needed(settings: Mapping[str, Any], level: str, total: int) -> int:
-    """How much of a disk of `total` bytes must be free to be within a watermark: it is a share that may be used, with a bound, or
-    an amount that must be free. 0 where it is written in a way unknown to us."""
+    """Return the number of bytes that must be free on a disk of `total` bytes to be within a watermark. A watermark is a share
+    of the disk that can be used, with a limit, or an amount that must be free. 0 if its form is unknown."""
     name = f"cluster.routing.allocation.disk.watermark.{level}"
     text = str(settings.get(name, ""))
     try:

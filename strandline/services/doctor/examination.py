@@ -1,4 +1,4 @@
-"""All checks of a deployment, and those of the servers of somebody else."""
+"""All checks of a deployment, and the checks of its external servers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strandline.services.doctor.sinks import check_sink
 from strandline.services.doctor.sql_sources import check_sql_sources
 
 DEADLINE_S = 60.0
-"""Of all checks of all subjects, which are done at once. Each request has a shorter one."""
+"""Deadline in seconds of the checks of all subjects, which run in parallel. Each request has a shorter timeout."""
 
 
 def server_checks(settings: Settings, servers: StackServers | None) -> Mapping[str, Check]:

@@ -1,4 +1,4 @@
-"""What the doctor says: a finding is one sentence about one subject, and what to do where all is not well."""
+"""Findings of the doctor: a message about one subject, and a remedy if there is a problem."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strandline.core.urls import without_credentials
 
 
 class State(StrEnum):
-    """How it is. Only `wrong` is a failure."""
+    """State of a subject. Only `wrong` is a failure."""
 
     OK = "ok"
     WARNING = "warning"
@@ -30,13 +30,13 @@ class Finding:
     subject: str
     state: State
     sentence: str
-    """What was found, and of what."""
+    """What was found."""
     remedy: str = ""
-    """What to do; empty where all is well."""
+    """What to do; empty if the state is ok."""
 
 
 Check = Callable[[], Iterable[Finding]]
-"""Looks at one subject. May raise StrandlineError: that is what is wrong with it."""
+"""Check of one subject. Can raise StrandlineError, which becomes a finding."""
 
 
 def ok(subject: str, sentence: str) -> Finding:
@@ -52,8 +52,8 @@ def wrong(subject: str, sentence: str, remedy: str) -> Finding:
 
 
 def examine(checks: Mapping[str, Check], deadline_s: float, settings: Settings) -> list[Finding]:
-    """Do all checks at once, and return their findings in the order of the checks. What a check has not said by the deadline,
-    which is one for all of them, is one finding of its own; no secret of the settings is in any."""
+    """Run all checks in parallel, and return their findings in the order of the checks. A check that doesn't end by the common
+    deadline results in one finding. No finding contains a secret of the settings."""
     patients = [_Patient(subject, check) for subject, check in checks.items()]
     for patient in patients:
         patient.thread.start()
@@ -63,7 +63,7 @@ def examine(checks: Mapping[str, Check], deadline_s: float, settings: Settings) 
 
 
 class _Patient:
-    """One check under way. Its thread does not keep the process from ending: a client may never give up."""
+    """A running check. Its thread doesn't keep the process alive, because a client may never give up."""
 
     def __init__(self, subject: str, check: Check) -> None:
         self._subject = subject
@@ -75,7 +75,7 @@ class _Patient:
         self.thread.join(max(0.0, deadline - time.monotonic()))
         found = list(self._found)
         if self.thread.is_alive():
-            remedy = "look whether a firewall drops what is sent to it, and whether it is overloaded"
+            remedy = "check whether a firewall drops its packets, and whether it is overloaded"
             found.append(wrong(self._subject, f"a check did not end within {deadline_s:g} s", remedy))
         return found
 
@@ -85,14 +85,14 @@ class _Patient:
                 self._found.append(finding)
         except StrandlineError as error:
             sentence, _, remedy = str(error).partition("; ")
-            self._found.append(wrong(self._subject, sentence, remedy or "mend what the sentence names"))
-        except Exception as error:  # noqa: BLE001  # a check that fails itself must not hide what the others found
+            self._found.append(wrong(self._subject, sentence, remedy or "correct the problem that the message names"))
+        except Exception as error:  # noqa: BLE001  # a check that fails must not hide the findings of the others
             remedy = "this is a fault of the check itself; report it"
             self._found.append(wrong(self._subject, f"a check failed: {type(error).__name__}: {error}", remedy))
 
 
 def _without_secrets(finding: Finding, settings: Settings) -> Finding:
-    """Errors show no secrets anyway; this is the last door."""
+    """Remove secrets from a finding. Errors contain none anyway; this is the last protection."""
     sentence, remedy = finding.sentence, finding.remedy
     for secret in _secrets(settings):
         sentence, remedy = sentence.replace(secret, "***"), remedy.replace(secret, "***")
@@ -104,7 +104,7 @@ def _secrets(settings: Settings) -> Iterator[str]:
         value = getattr(settings, name)
         for one in value.values() if isinstance(value, dict) else [value]:
             text = one.get_secret_value() if isinstance(one, SecretStr) else one
-            if not isinstance(one, SecretStr) and text is not None:  # of a URL only its user and password are one
+            if not isinstance(one, SecretStr) and text is not None:  # in a URL, only user and password are secret
                 shown = without_credentials(str(text)).partition("://")[2]
                 text = str(text).partition("://")[2].removesuffix(shown).rstrip("@").rpartition(":")[2]
             if text is not None and len(text) > 3:

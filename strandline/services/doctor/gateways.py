@@ -1,4 +1,4 @@
-"""Servers that only a gateway uses, and what else a gateway checks, each examined by the gateway."""
+"""Servers that only a gateway uses, and other checks of a gateway, made by the gateway itself."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Kafka: whether it answers, what we may do there, and whether it keeps what a promise rests on. What is tried is tried on
-a topic of the doctor's own, which is deleted again."""
+"""Check of Kafka: its responses, the user's rights, and the settings on which guarantees depend.
+
+Writes are tested on a topic of the doctor, which is deleted afterwards.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ _TIMEOUT_S = 8.0
 _RIGHTS = "give the user the rights on topics and transactional ids that docs/security.md lists"
 _CLOCK_OFF_MS_MAX = 2_000
 _TRANSACTIONS_TOPIC = "__transaction_state"
-"""Kafka's own topic of the states of transactions: with its records, the outcomes of transactions are lost."""
+"""Kafka's own topic for the states of transactions. If its records are lost, the outcomes of transactions are lost."""
 _NAMED_MAX = 5
 
 
@@ -39,9 +41,9 @@ def check_kafka(
     trial: Trial | None = None,
     topics_used: Callable[[str], Collection[str]] | None = None,
 ) -> Iterator[Finding]:
-    """The findings, the first about whether it answers at all. Raises StrandlineError where it doesn't.
+    """Yield the findings. The first reports whether the server responds.
 
-    `topics_used`: returns the topics that the deployment with this ledger uses; by default, reads them from the ledger.
+    Args: topics_used: Returns the topics that the deployment with this ledger uses. Default: read them from the ledger.
     """
     bootstrap = settings.kafka_bootstrap
     admin = admin or KafkaAdmin(bootstrap, timeout_s=_TIMEOUT_S, changes_topics=True)
@@ -60,7 +62,7 @@ def check_kafka(
 
 def _unreachable(settings: Settings) -> str:
     return (
-        f"start Kafka, or look at STRANDLINE_KAFKA_BOOTSTRAP; if that port wants TLS or a login, at "
+        f"start Kafka, or check STRANDLINE_KAFKA_BOOTSTRAP; if that port requires TLS or a login, check "
         f"STRANDLINE_KAFKA_SECURITY_PROTOCOL (now {settings.kafka_security_protocol})"
     )
 
@@ -68,32 +70,38 @@ def _unreachable(settings: Settings) -> str:
 def _of_replication(brokers: int, replication: int) -> Iterator[Finding]:
     if replication > brokers:
         remedy = f"start more brokers, or set STRANDLINE_STREAM_REPLICATION to {brokers} at most"
-        yield wrong(SUBJECT, f"topics are to have {replication} replicas, and {brokers} brokers are up", remedy)
+        yield wrong(SUBJECT, f"topics must have {replication} replicas, but only {brokers} brokers are up", remedy)
     elif replication < 3 <= brokers:
         remedy = "set STRANDLINE_STREAM_REPLICATION=3, so that an acknowledged record survives the loss of a broker"
-        yield warning(SUBJECT, f"topics get {replication} replica(s) though {brokers} brokers are up", remedy)
+        yield warning(SUBJECT, f"topics have {replication} replica(s), although {brokers} brokers are up", remedy)
 
 
 def _of_broker(admin: KafkaAdmin, broker: int) -> Iterator[Finding]:
-    """What its settings would do to topics. Strandline's own say it themselves; those that somebody else made don't."""
+    """Yield findings about the broker's defaults for topics. Topics of Strandline have their own settings; topics of other
+    programs don't."""
     try:
         config = admin.broker_config(broker)
     except (Conflict, LogUnavailable) as error:
-        remedy = "give the user Describe and DescribeConfigs on the cluster, or never mind: only hints come from them"
-        yield warning(SUBJECT, f"the broker's settings can't be read: {error}", remedy)
+        remedy = (
+            "give the user Describe and DescribeConfigs on the cluster, or ignore this: the settings only "
+            "result in hints"
+        )
+        yield warning(SUBJECT, f"can't read the broker's settings: {error}", remedy)
         return
     if config.get("log.message.timestamp.type", "CreateTime") == "CreateTime":
         yield ok(
             SUBJECT,
-            "topics of other makers have the producers' times (message.timestamp.type=CreateTime); those of Strandline have the "
-            "brokers'",
+            "topics of other programs have the producers' times (message.timestamp.type=CreateTime); topics of Strandline have "
+            "the brokers' times",
         )
     if config.get("auto.create.topics.enable") == "true":
-        remedy = "set auto.create.topics.enable=false on the brokers: a misspelt name should make no topic"
-        yield warning(SUBJECT, "the brokers make every topic that somebody names", remedy)
+        remedy = "set auto.create.topics.enable=false on the brokers, so that a misspelt name creates no topic"
+        yield warning(SUBJECT, "the brokers create every topic that a client names", remedy)
     hours = config.get("log.retention.hours", "")
     yield ok(
-        SUBJECT, f"topics of other makers keep records for {hours or 'unknown'} hours; a stream's document says its own"
+        SUBJECT,
+        f"topics of other programs keep records for {hours or 'unknown'} hours; stream documents "
+        "specify their own retention",
     )
 
 
@@ -103,11 +111,11 @@ def topics_of_ledger(url: str) -> Collection[str]:
     Empty if the ledger can't be read: the check of the ledger reports why.
     """
     file = sqlite_file(url)
-    if file is not None and not file.exists():  # to connect would make it
+    if file is not None and not file.exists():  # a connection would create the file
         return ()
     try:
         with closing(Database(url)) as database:
-            if revision_of(database) != HEAD:  # the tables may be others, and the doctor doesn't upgrade them
+            if revision_of(database) != HEAD:  # the tables can differ, and the doctor doesn't upgrade them
                 return ()
             ledger = LedgerReader(database)
             return [*(row.name for row in ledger.streams()), *(dead_letter_topic(row.name) for row in ledger.jobs())]
@@ -116,7 +124,7 @@ def topics_of_ledger(url: str) -> Collection[str]:
 
 
 def _of_hazards(admin: KafkaAdmin, brokers: int, used: Collection[str]) -> Iterator[Finding]:
-    """Settings with which a topic that the deployment uses can lose confirmed records."""
+    """Yield settings with which a topic of the deployment can lose confirmed records."""
     alone: list[str] = []
     try:
         replicas = admin.replicas()
@@ -130,7 +138,7 @@ def _of_hazards(admin: KafkaAdmin, brokers: int, used: Collection[str]) -> Itera
         remedy = (
             "give the user Describe and DescribeConfigs on the topics of the streams and on their dead-letter topics"
         )
-        yield warning(SUBJECT, f"the settings of the topics can't be read: {error}", remedy)
+        yield warning(SUBJECT, f"can't read the settings of the topics: {error}", remedy)
         return
     if alone:
         named = ", ".join(alone[:_NAMED_MAX]) + f" and {len(alone) - _NAMED_MAX} more" * (len(alone) > _NAMED_MAX)
@@ -149,19 +157,19 @@ def _of_topics(admin: KafkaAdmin, settings: Settings, trial: Trial) -> Iterator[
         admin.create(topic, 1, replication, config, only_asks=True)
         admin.create(topic, 1, replication, config)
     except (Conflict, LogUnavailable) as error:
-        yield wrong(SUBJECT, f"no topic can be made: {error}", f"{_RIGHTS}, and look at the reason above")
+        yield wrong(SUBJECT, f"can't create a topic: {error}", f"{_RIGHTS}, and see the reason above")
         return
     try:
         _wait_for_leader(admin, topic)
         before_ms = time.time_ns() // 1_000_000
         log_time_ms = trial(settings.kafka_bootstrap, topic)
         after_ms = time.time_ns() // 1_000_000
-        yield ok(SUBJECT, "a topic can be made, described, written in a transaction, read back and deleted")
+        yield ok(SUBJECT, "a topic can be created, described, written in a transaction, read back, and deleted")
         yield from clock_findings(SUBJECT, log_time_ms, before_ms, after_ms)
         admin.newest_log_times(topic, [0])
-        yield ok(SUBJECT, "the brokers can say where a partition's newest record is (Kafka 3.0 or newer)")
+        yield ok(SUBJECT, "the brokers report the position of the newest record of a partition (Kafka 3.0 or newer)")
     except StrandlineError as error:
-        yield wrong(SUBJECT, f"records can't be written and read back: {error}", f"{_RIGHTS}; Kafka 3.0 is the oldest")
+        yield wrong(SUBJECT, f"can't write records and read them back: {error}", f"{_RIGHTS}; use Kafka 3.0 or newer")
     finally:
         deleted: Exception | None = None
         try:
@@ -169,22 +177,24 @@ def _of_topics(admin: KafkaAdmin, settings: Settings, trial: Trial) -> Iterator[
         except StrandlineError as error:
             deleted = error
     if deleted is not None:
-        yield warning(SUBJECT, f"the doctor's topic {topic} could not be deleted: {deleted}", "delete it by hand")
+        yield warning(SUBJECT, f"can't delete the doctor's topic {topic}: {deleted}", "delete it by hand")
 
 
 def clock_findings(subject: str, theirs_ms: int, before_ms: int, after_ms: int) -> Iterator[Finding]:
-    """How far a server's clock is off ours, when it was read between these times of ours."""
+    """Yield the difference between a server's clock and ours. The server's clock was read between the two times of our clock."""
     off_ms = theirs_ms - after_ms if theirs_ms > after_ms else min(0, theirs_ms - before_ms)
     if abs(off_ms) <= _CLOCK_OFF_MS_MAX:
         yield ok(subject, "its clock agrees with this machine's")
         return
     way = "ahead of" if off_ms > 0 else "behind"
-    remedy = "have the machines keep time (chrony, systemd-timesyncd): leases go by the database's clock, log times by Kafka's"
+    remedy = (
+        "synchronize the clocks (chrony, systemd-timesyncd): leases use the database's clock, log times use Kafka's"
+    )
     yield warning(subject, f"its clock is {abs(off_ms) / 1000:.1f} s {way} this machine's", remedy)
 
 
 Trial = Callable[[str, str], int]
-"""Writes to a topic and reads back; returns the record's log time (ms). Raises StrandlineError."""
+"""Function that writes to a topic and reads back. Returns the record's log time (ms). Raises StrandlineError."""
 
 
 def try_topic(bootstrap: str, topic: str) -> int:
@@ -213,7 +223,7 @@ def try_topic(bootstrap: str, topic: str) -> int:
                 return int(message.timestamp()[1])
     finally:
         reader.close()
-    raise LogUnavailable(f"the record that was written to topic {topic} was not there when it was read back")
+    raise LogUnavailable(f"the record that was written to topic {topic} is missing in the topic")
 
 
 def _wait_for_leader(admin: KafkaAdmin, topic: str) -> None:

@@ -1,4 +1,4 @@
-"""The ledger: whether its database answers, has this release's schema, can be written, and tells our time."""
+"""Check of the ledger: the responses of its database, its schema, whether it can be written, and its clock."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from strandline.services.doctor.finding import Finding, ok, warning, wrong
 from strandline.services.doctor.kafka import clock_findings
 
 SUBJECT = "ledger"
-UPGRADE = "python -m strandline.services.setup makes it and brings it up to date, as `strandline up` does"
+UPGRADE = "to create it or bring it up to date, run python -m strandline.services.setup, or strandline up"
 
 
 def check_ledger(url: str, *, is_upgraded_next: bool = False) -> Iterator[Finding]:
-    """The findings. `is_upgraded_next`: whether the caller brings the schema up to date itself. Raises InvalidSettings for a URL
-    that can't name a ledger."""
+    """Yield the findings. Raises InvalidSettings for a URL that can't be a ledger.
+
+    Args: is_upgraded_next: True if the caller brings the schema up to date itself.
+    """
     file = sqlite_file(url)
-    if file is not None and not file.exists():  # to connect would make it
+    if file is not None and not file.exists():  # a connection would create the file
         there = next(one for one in file.absolute().parents if one.exists())
         if not os.access(there, os.W_OK):
-            yield wrong(SUBJECT, f"there is no {file}, and {there} can't be written", "look at STRANDLINE_LEDGER_URL")
+            yield wrong(SUBJECT, f"there is no {file}, and {there} can't be written", "check STRANDLINE_LEDGER_URL")
         elif is_upgraded_next:
-            yield ok(SUBJECT, f"{file} is made next")
+            yield ok(SUBJECT, f"{file} is created next")
         else:
             yield wrong(SUBJECT, f"there is no {file} yet", UPGRADE)
         return
@@ -37,7 +39,7 @@ def check_ledger(url: str, *, is_upgraded_next: bool = False) -> Iterator[Findin
         try:
             revision = revision_of(database)
         except LedgerUnavailable as error:
-            yield wrong(SUBJECT, str(error), "start the database, or look at STRANDLINE_LEDGER_URL and its login")
+            yield wrong(SUBJECT, str(error), "start the database, or check STRANDLINE_LEDGER_URL and its login")
             return
         yield ok(SUBJECT, f"its database answers at {database.address}")
         yield _of_revision(revision, is_upgraded_next)
@@ -64,7 +66,7 @@ def _of_revision(revision: str | None, is_upgraded_next: bool) -> Finding:
 
 
 def _of_writing(database: Database) -> Iterator[Finding]:
-    """Whether every table may be written: statements that change no row are refused as all others."""
+    """Check that every table can be written, with statements that change no row but need the same rights."""
     try:
         with database.writing("write to the ledger") as connection:
             for table in metadata.sorted_tables:
@@ -72,7 +74,10 @@ def _of_writing(database: Database) -> Iterator[Finding]:
                 nothing = sa.select(table).where(sa.false())
                 connection.execute(sa.insert(table).from_select([column.name for column in table.columns], nothing))
     except LedgerUnavailable as error:
-        remedy = "give its user all rights on the ledger's tables, and see that the database takes writes (no standby)"
+        remedy = (
+            "give the user all rights on the ledger's tables, and check that the database accepts writes "
+            "(it must not be a standby)"
+        )
         yield wrong(SUBJECT, str(error), remedy)
         return
     yield ok(SUBJECT, "its tables can be written")

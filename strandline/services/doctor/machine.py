@@ -1,4 +1,4 @@
-"""This machine: Java, Python, room on disks, open files, ports."""
+"""Check of this machine: Java, Python, disk space, open files, ports."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from strandline.services.doctor.finding import Finding, ok, warning, wrong
 SUBJECT = "machine"
 PYTHON_MIN = (3, 11)
 OPEN_FILES_MIN = 4_096
-"""Less is enough for trying; each connection of a sender and each partition of a job takes one."""
+"""Minimum of open files. Fewer are enough for a trial. Each connection of a sender and each partition of a job needs one."""
 ROOM_BYTES_WRONG, ROOM_BYTES_WARNING = 512 * 2**20, 5 * 2**30
 
 
 def check_machine(settings: Settings, find_java: Callable[[], Path]) -> Iterator[Finding]:
-    """The findings about all but ports."""
+    """Yield the findings about everything except ports."""
     yield from of_python(sys.version_info[:2])
     try:
         yield ok(SUBJECT, f"Java is {find_java()}")
@@ -39,7 +39,7 @@ def check_machine(settings: Settings, find_java: Callable[[], Path]) -> Iterator
 
 
 def of_spools(data_dir: Path) -> Iterator[Finding]:
-    """A warning for each attempt in the spools of this machine's gateways whose outcome the log no longer shows."""
+    """Yield a warning for each attempt in the spools of this machine's gateways whose outcome the log no longer shows."""
     for writer_id, one in open_questions(writer_directories(data_dir)):
         yield warning(
             SUBJECT,
@@ -58,7 +58,7 @@ def of_python(version: tuple[int, ...]) -> Iterator[Finding]:
 
 
 def of_room(what: str, directory: Path, free_bytes: Callable[[Path], int]) -> Iterator[Finding]:
-    """Whether the directory, or the one that it will be made in, can be written and has room."""
+    """Check that the directory, or its nearest existing parent, can be written and has space."""
     absolute = directory.absolute()
     there = next(one for one in (absolute, *absolute.parents) if one.exists())
     if not os.access(there, os.W_OK) or not there.is_dir():
@@ -77,7 +77,7 @@ def of_room(what: str, directory: Path, free_bytes: Callable[[Path], int]) -> It
 
 
 def of_open_files(limit: int) -> Iterator[Finding]:
-    """`limit` is what `ulimit -n` says."""
+    """Check the limit of open files. `limit`: value of `ulimit -n`."""
     shown = "any number of" if limit == resource.RLIM_INFINITY else f"{limit:,}"
     if limit != resource.RLIM_INFINITY and limit < OPEN_FILES_MIN:
         remedy = f"raise it: ulimit -n {OPEN_FILES_MIN * 16}, or LimitNOFILE= of the service"
@@ -87,10 +87,10 @@ def of_open_files(limit: int) -> Iterator[Finding]:
 
 
 def check_ports(ports: Mapping[str, int], is_free: Callable[[int], bool], remedy: str) -> Iterator[Finding]:
-    """Whether each port is free for its purpose; the ports are of parts that do not run now."""
+    """Check that each port is free. The ports belong to parts that don't run now."""
     taken = {purpose: port for purpose, port in ports.items() if not is_free(port)}
     for purpose, port in taken.items():
-        sentence = f"port {port} on 127.0.0.1, meant for {purpose}, is taken by another program"
+        sentence = f"port {port} on 127.0.0.1 for {purpose} is used by another program"
         yield wrong(SUBJECT, sentence, remedy)
     if ports and not taken:
-        yield ok(SUBJECT, "the ports of what does not run yet are free")
+        yield ok(SUBJECT, "the ports of the parts that do not run yet are free")

@@ -1,4 +1,4 @@
-"""The schema registry, where one is set: whether it answers and lets us ask."""
+"""Check of the schema registry, if one is configured: its responses, and the user's rights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strandline.services.doctor.finding import Finding, ok, wrong
 
 SUBJECT = "schema registry"
 _NOBODYS = 2_147_483_647
-"""A number that no schema has: the answer is that there is none."""
+"""Number that no schema has. The response reports that there is no such schema."""
 
 
 def check_registry(settings: Settings, registry: Registry | None = None) -> Iterator[Finding]:
@@ -22,7 +22,10 @@ def check_registry(settings: Settings, registry: Registry | None = None) -> Iter
     try:
         registry.schema("avro", _NOBODYS)
     except RegistryUnavailable as error:
-        remedy = "look at STRANDLINE_SCHEMA_REGISTRY_URL, STRANDLINE_SCHEMA_REGISTRY_USER and its _PASSWORD_FILE"
+        remedy = (
+            "check STRANDLINE_SCHEMA_REGISTRY_URL, STRANDLINE_SCHEMA_REGISTRY_USER, and "
+            "STRANDLINE_SCHEMA_REGISTRY_PASSWORD_FILE"
+        )
         yield wrong(SUBJECT, str(error), remedy)
         return
     yield ok(SUBJECT, f"answers at {settings.schema_registry_url}")

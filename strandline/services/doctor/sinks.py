@@ -1,4 +1,4 @@
-"""Servers that only a sink uses, each examined by the sink."""
+"""Servers that only a sink uses, checked by the sink itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The databases whose queries give rows of lookups, where some are set: whether they answer."""
+"""Check of the databases whose queries provide rows of lookups, if any are configured."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ SUBJECT = "SQL sources"
 
 
 def check_sql_sources(settings: Settings) -> Iterator[Finding]:
-    """A finding for each."""
+    """Yield a finding for each database."""
     for name, url in settings.sql_sources.items():
         try:
             with reading(name, url.get_secret_value()) as connection:
                 connection.execute(sa.select(1))
         except StrandlineError as error:
-            yield wrong(SUBJECT, str(error), "look at STRANDLINE_SQL_SOURCES; its user needs no more than to read")
+            yield wrong(SUBJECT, str(error), "check STRANDLINE_SQL_SOURCES; its user needs only read access")
         else:
             yield ok(SUBJECT, f"database {name} answers")

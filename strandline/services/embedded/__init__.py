@@ -1,1 +1,1 @@
-"""The embedded stack: real servers as child processes on loopback, with no container runtime."""
+"""The embedded stack: real servers as child processes on loopback, without containers."""

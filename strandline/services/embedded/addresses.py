@@ -1,4 +1,4 @@
-"""The ports and addresses of an embedded stack, and `DIR/stack.json`, which holds them."""
+"""Ports and addresses of an embedded stack, and `DIR/stack.json`, which contains them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ OUTSIDE_FIELDS = {
     "mqtt": "mqtt_url",
     "ledger": "ledger_url",
 }
-"""What may be somebody else's: its name -> its field of StackAddresses, and its setting."""
+"""Servers that can be external: name -> field of StackAddresses, and setting."""
 
 STACK_USER = "strandline"
-"""As whom every process logs in at the stack's own servers, where they ask."""
+"""User name of every process for logins to the stack's own servers."""
 LOGIN_FIELDS: Mapping[str, Mapping[str, str]] = {
     "kafka": {
         "kafka_security_protocol": "SASL_PLAINTEXT",
@@ -35,17 +35,17 @@ LOGIN_FIELDS: Mapping[str, Mapping[str, str]] = {
     "elasticsearch": {"elasticsearch_username": STACK_USER},
     "mqtt": {"mqtt_username": STACK_USER},
 }
-"""Own servers of the stack that can ask for a password -> the settings of a login there, without the password."""
+"""Own servers of the stack that can require a password -> settings of a login, without the password."""
 SERVER_NAMES = {"kafka": "Kafka", "elasticsearch": "Elasticsearch", "mqtt": "the MQTT broker"}
 
 Outside = Mapping[str, str]
-"""The servers of a stack that are somebody else's: name -> address."""
+"""External servers of a stack: name -> address."""
 NOTHING_OUTSIDE: Outside = {}
 
 
 @dataclass(frozen=True)
 class Ports:
-    """The TCP ports of one stack, all on loopback."""
+    """TCP ports of one stack, all on loopback."""
 
     kafka: int = 9092
     kafka_controller: int = 9093
@@ -60,8 +60,11 @@ class Ports:
 
     @classmethod
     def moved(cls, offset: int) -> Ports:
-        """Return every port moved by `offset`. Raises StackError if a port leaves the range that an ordinary user may open, or if
-        the gateway of a package has the port of another part."""
+        """Return every port moved by `offset`.
+
+        Raises StackError if a port leaves the range for ordinary users, or if the gateway of a package has the port of another
+        part.
+        """
         unmoved = cls().all()
         owners: dict[int, str] = {}
         for name, port in unmoved.items():
@@ -74,8 +77,8 @@ class Ports:
         for name, port in unmoved.items():
             if not 1024 <= port + offset <= 65535:
                 raise StackError(
-                    f"with --port-offset {offset} the port of {name} would be {port + offset}; choose an offset that keeps every "
-                    f"port between 1024 and 65535 (from {lowest} to {highest})"
+                    f"with --port-offset {offset}, the port of {name} would be {port + offset}; choose an offset that keeps "
+                    f"every port between 1024 and 65535 (from {lowest} to {highest})"
                 )
         moved = {name: port + offset for name, port in unmoved.items()}
         of_gateways = {name: moved.pop(name) for name in cls().gateways}
@@ -89,7 +92,7 @@ class Ports:
 
 @dataclass(frozen=True)
 class StackAddresses:
-    """What `DIR/stack.json` holds: by it the command line finds the stack of a data directory."""
+    """Content of `DIR/stack.json`, with which the command line finds the stack of a data directory."""
 
     data_dir: str
     port_offset: int
@@ -101,11 +104,11 @@ class StackAddresses:
     mqtt_listener_url: str
     ledger_url: str
     outside: tuple[str, ...]
-    """Which of the servers are not the stack's own."""
+    """Names of the external servers."""
     passwords: bool
-    """True if its own Kafka, Elasticsearch and MQTT broker ask for a password of the stack. See `secured`."""
+    """True if its own Kafka, Elasticsearch, and MQTT broker require a password of the stack. See `secured`."""
     auth: str
-    """Whom its API and gateways let in: the setting `auth` of its processes."""
+    """Authentication of its API and gateways: the setting `auth` of its processes."""
 
     @classmethod
     def of(
@@ -117,7 +120,7 @@ class StackAddresses:
         passwords: bool = False,
         auth: str = "none",
     ) -> StackAddresses:
-        """The addresses of a stack in `data_dir`. Raises StackError for an offset that moves a port out of range."""
+        """Return the addresses of a stack in `data_dir`. Raises StackError if the offset moves a port out of range."""
         ports = Ports.moved(port_offset)
         own = cls(
             data_dir=str(data_dir),
@@ -137,43 +140,41 @@ class StackAddresses:
         return replace(own, **given)
 
     def outside_servers(self) -> Outside:
-        """The servers that are not the stack's own."""
+        """Return the external servers."""
         return {name: str(getattr(self, OUTSIDE_FIELDS[name])) for name in self.outside}
 
     def servers(self) -> StackServers:
-        """Return the servers that gateways may use."""
+        """Return the servers that gateways can use."""
         return StackServers(self.mqtt_url, has_own_broker="mqtt" not in self.outside)
 
     def secured(self) -> tuple[str, ...]:
-        """Return the names of its own servers that ask for a password of the stack.
-
-        The MQTT broker also asks if API and gateways ask for logins: the bridge appends its messages without another check.
-        """
+        """Return the names of its own servers that require a password of the stack. The MQTT broker also requires one if API
+        and gateways require logins, because the bridge appends its messages without another check."""
         asks = {"kafka": self.passwords, "elasticsearch": self.passwords, "mqtt": self.passwords or self.auth != "none"}
         return tuple(name for name in LOGIN_FIELDS if asks[name] and name not in self.outside)
 
     def differences(self, running: StackAddresses) -> list[str]:
-        """Return the options in which the running stack differs from these: what it uses, and what is requested."""
+        """Return the differences between the options of the running stack and these options."""
         found = []
         if running.port_offset != self.port_offset:
-            found.append(f"it runs with --port-offset {running.port_offset}, {self.port_offset} is requested")
+            found.append(f"it runs with --port-offset {running.port_offset}, but {self.port_offset} is requested")
         for name, field in OUTSIDE_FIELDS.items():
             is_own = name not in running.outside and name not in self.outside
             there, asked = (
                 f"{getattr(one, field)} of yours" if name in one.outside else "its own" for one in (running, self)
             )
             if not is_own and there != asked:
-                found.append(f"it runs with {name} {there}, {name} {asked} is requested")
+                found.append(f"it runs with {name} {there}, but {name} {asked} is requested")
         could_ask = {name for name in LOGIN_FIELDS if name not in self.outside}
         if running.passwords != self.passwords and could_ask:
             there, asked = ("--passwords" if one.passwords else "--no-passwords" for one in (running, self))
-            found.append(f"it runs with {there}, {asked} is requested")
+            found.append(f"it runs with {there}, but {asked} is requested")
         if running.auth != self.auth:
-            found.append(f"it runs with STRANDLINE_AUTH={running.auth}, {self.auth} is requested")
+            found.append(f"it runs with STRANDLINE_AUTH={running.auth}, but {self.auth} is requested")
         return found
 
     def write(self) -> None:
-        """Write `stack.json`, replacing it whole."""
+        """Replace `stack.json` atomically."""
         path = Path(self.data_dir) / STACK_FILE
         new = path.with_suffix(".new")
         new.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
@@ -181,15 +182,15 @@ class StackAddresses:
 
 
 def read_stack(data_dir: Path) -> StackAddresses:
-    """The addresses of the stack that was last started in `data_dir`, whether it runs now or not.
+    """Return the addresses of the stack that was last started in `data_dir`, whether it runs or not.
 
-    Raises StackError when none was ever started there.
+    Raises StackError if no stack was ever started there.
     """
     path = data_dir.absolute() / STACK_FILE
     try:
         found = StackAddresses(**json.loads(path.read_text(encoding="utf-8")))
         if not OUTSIDE_FIELDS.keys() >= set(found.outside):
-            raise ValueError(f"it names servers that this release does not know: {found.outside}")
+            raise ValueError(f"it names servers that are unknown to this release: {found.outside}")
         if not isinstance(found.passwords, bool):
             raise ValueError(f"passwords is {found.passwords!r}")
         if not isinstance(found.auth, str):
@@ -197,20 +198,20 @@ def read_stack(data_dir: Path) -> StackAddresses:
         return replace(found, outside=tuple(found.outside))
     except FileNotFoundError as error:
         raise StackError(
-            f"no stack was ever started in {data_dir}; start one with: strandline up --data-dir {data_dir}"
+            f"no stack was ever started in {data_dir}; to start one, run strandline up --data-dir {data_dir}"
         ) from error
     except (OSError, ValueError, TypeError) as error:
-        raise StackError(f"{path} cannot be used ({error}); start the stack again to rewrite it") from error
+        raise StackError(f"can't use {path} ({error}); start the stack again to rewrite it") from error
 
 
 def stack_settings(settings: Settings, addresses: StackAddresses) -> Settings:
-    """The settings of every process of the stack: the user's, but for the addresses of the stack's own servers."""
+    """Return the settings of every process of the stack: the user's, except the addresses of the stack's own servers."""
     ports = Ports.moved(addresses.port_offset)
     logins: dict[str, Any] = {
         name: value
         for server in addresses.secured()
         for name, value in LOGIN_FIELDS[server].items()
-        if name in type(settings).model_fields  # the login at the broker is a setting of the MQTT bridge alone
+        if name in type(settings).model_fields  # the login at the broker is only a setting of the MQTT bridge
     }
     return settings.model_copy(
         update={
@@ -229,16 +230,16 @@ def stack_settings(settings: Settings, addresses: StackAddresses) -> Settings:
 
 
 def settings_environment(settings: Settings) -> dict[str, str]:
-    """This process's environment with `settings` in it as `STRANDLINE_*`, for a child process that reads them back."""
+    """Return this process's environment with `settings` as `STRANDLINE_*`, for a child process that reads them back."""
     hidden = set(secret_names(type(settings))) - {
         "elasticsearch_url",
         "ledger_url",
-    }  # these children inherit as they are
+    }  # child processes inherit these unchanged
     values = {
         f"STRANDLINE_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
         for name, value in settings.model_dump(mode="json", exclude_none=True, exclude=hidden).items()
     }
-    # Settings are read without regard to case, so a lower-case name of the user's must not override the stack's address.
-    # Nor may a file name what is given as a value.
+    # Settings are case-insensitive, so a lower-case variable of the user must not override the stack's address.
+    # Also, no variable for a file may compete with a value.
     taken = {*values, *(f"{name}_FILE" for name in values)}
     return {name: value for name, value in os.environ.items() if name.upper() not in taken} | values

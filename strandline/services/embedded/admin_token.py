@@ -1,7 +1,6 @@
-"""The admin's token of an embedded stack: a file that only its owner can read, by which local verbs and the example may do
-everything.
+"""Token of the admin of an embedded stack: a file that only its owner can read. Local commands and the example use it.
 
-It gives nothing that its reader did not have: who can read the data directory can read and write the ledger in it.
+It gives its reader no additional rights: a reader of the data directory can also read and write the ledger in it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ ADMIN_NAME = "local-admin"
 
 
 def read_admin_token(data_dir: Path) -> str | None:
-    """The token, if the stack has one that this user may read."""
+    """Return the token. None if the stack has none that this user can read."""
     try:
         return (data_dir / ADMIN_TOKEN_FILE).read_text(encoding="ascii").strip() or None
     except (OSError, UnicodeDecodeError):
@@ -29,9 +28,9 @@ def read_admin_token(data_dir: Path) -> str | None:
 
 
 def ensure_admin_token(data_dir: Path, ledger_url: str) -> None:
-    """Keep the stack's token if the ledger knows it; else make another one, in place of the one before.
+    """Keep the stack's token if the ledger knows it. Otherwise replace it by a new token.
 
-    Raises StackError when the file can't be written, and what the ledger raises.
+    Raises StackError if the file can't be written, and the errors of the ledger.
     """
     with closing(TokenLedger.open(ledger_url)) as ledger:
         now_ms = time.time_ns() // 1_000_000
@@ -39,7 +38,7 @@ def ensure_admin_token(data_dir: Path, ledger_url: str) -> None:
         row = ledger.live_token(known.token_id) if known is not None else None
         if known is not None and row is not None and is_secret_of(row, known.secret) and row.is_valid_at(now_ms):
             return
-        with suppress(NotFound):  # there is none before the first start
+        with suppress(NotFound):  # before the first start, there is none
             revoke_token(ledger, ADMIN_NAME, "strandline up")
         made = make_token(
             ledger, ADMIN_NAME, role=Role.ADMIN, writes=[], lasts_ms=None, now_ms=now_ms, by="strandline up"
@@ -52,5 +51,5 @@ def _write(path: Path, text: str) -> None:
         write_private(path, f"{text}\n".encode("ascii"))
     except OSError as error:
         raise StackError(
-            f"the admin's token can't be kept in {path}: {error.strerror}; mend that and start again"
+            f"can't write the admin's token to {path}: {error.strerror}; correct this, then start the stack again"
         ) from error

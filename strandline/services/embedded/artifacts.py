@@ -1,7 +1,7 @@
-"""The servers' files: fetched once with the Ivy jar of PySpark, checked against the checksums kept here, and cached.
+"""Files of the servers: downloaded once with the Ivy jar of PySpark, verified with checksums of this package, and cached.
 
-A server in the cache is complete and checked: it is fetched and unpacked beside its place, and moved there in one step.
-It is checked again at every start, for files that were changed, lost or added since.
+A server in the cache is complete and verified. It is downloaded and unpacked in a temporary directory, and moved to its place
+in one step. At every start, it is verified again, to detect changed, missing, and additional files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strandline.services.embedded.preflight import require_free_space
 
 JAVA_VERSION_MIN = 17
 FREE_BYTES_MIN = 600 * 1024 * 1024
-"""What one fetch needs: the download, Ivy's copy of it, and the unpacked files."""
+"""Space for one download: the archive, Ivy's copy of it, and the unpacked files."""
 _SUMS_DIR = Path(__file__).parent
 _NO_ANSWER = re.compile(
     r"Host \S+ not found|UnknownHost|Connection refused|Connection reset|timed out|Network is unreachable|No route to host"
@@ -39,21 +39,21 @@ class Artifact:
     """One server as published: its modules, and the list of its files with their SHA-256 checksums."""
 
     name: str
-    """Names the cached directory and the list of checksums."""
+    """Name of the cached directory and of the list of checksums."""
     dependencies: str
     """Ivy's dependency elements."""
     download_bytes: int
-    """For the progress bar."""
+    """Size of the download, for the progress bar."""
     archive: str | None = None
-    """A zip that holds everything in one top directory; None when the modules' jars are the files."""
+    """Zip file that contains everything in one top directory. None if the files are the jars of the modules."""
     archive_sum: str = ""
     sums: Path | None = None
-    """The list of checksums; default: the one beside this module."""
+    """List of checksums. Default: the list next to this module."""
 
 
 KAFKA = Artifact(
     name="kafka-4.2.1",
-    # The second module binds Kafka's logging to log4j; without it the broker starts but says nothing.
+    # The second module connects Kafka's logging to log4j. Without it, the broker starts but logs nothing.
     dependencies="""
         <dependency org="org.apache.kafka" name="kafka_2.13" rev="4.2.1" conf="default->default"/>
         <dependency org="org.apache.logging.log4j" name="log4j-slf4j-impl" rev="2.25.4" conf="default->default"
@@ -72,16 +72,16 @@ ELASTICSEARCH = Artifact(
 
 
 def find_java() -> Path:
-    """Return the Java launcher that Spark uses too: JAVA_HOME's, else the one on the PATH.
+    """Return the Java launcher that Spark also uses: JAVA_HOME's, otherwise the first one on the PATH.
 
-    Raises StackError when there is none, or when it is older than Java 17.
+    Raises StackError if there is none, or if it is older than Java 17.
     """
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     remedy = f"install a Java {JAVA_VERSION_MIN} runtime (Debian: apt-get install openjdk-17-jre-headless)"
     if found is None:
         where = f"in JAVA_HOME ({home})" if home else "on the PATH"
-        raise StackError(f"there is no Java {where}, which Kafka, Elasticsearch and Spark need; {remedy}")
+        raise StackError(f"there is no Java {where}, but Kafka, Elasticsearch, and Spark need it; {remedy}")
     arguments = [found, "-XshowSettings:properties", "-version"]
     answer = subprocess.run(arguments, capture_output=True, text=True, check=False)
     version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", answer.stderr)
@@ -89,16 +89,14 @@ def find_java() -> Path:
     if answer.returncode != 0 or version is None or real_home is None:
         raise StackError(f"{found} does not work ({answer.stderr.strip()[:200]}); {remedy}")
     if int(version[1]) < JAVA_VERSION_MIN:
-        raise StackError(f"{found} is Java {version[1]}, too old for Kafka, Elasticsearch and Spark; {remedy}")
+        raise StackError(f"{found} is Java {version[1]}, too old for Kafka, Elasticsearch, and Spark; {remedy}")
     return Path(real_home[1].strip()) / "bin" / "java"
 
 
 def provide(artifact: Artifact, cache_dir: Path, java: Path, progress: Callable[[int], None]) -> Path:
-    """Return the directory with the server's files, each one checked; fetch them first when the cache lacks them.
-
-    `progress` is called with the bytes fetched so far. Raises StackError when the network or the disk fails, or when a
-    file differs from what the project expects.
-    """
+    """Return the directory with the server's verified files. Download them first if they aren't in the cache. `progress` is
+    called with the number of downloaded bytes. Raises StackError if the network or the disk fails, or if a file differs from
+    its checksum."""
     home = cache_dir / artifact.name
     with _locked(cache_dir, artifact.name):
         if not home.exists():
@@ -116,13 +114,13 @@ def provide(artifact: Artifact, cache_dir: Path, java: Path, progress: Callable[
 
 @contextmanager
 def _locked(cache_dir: Path, name: str) -> Iterator[None]:
-    """Hold the cache's lock: a second stack that starts meanwhile waits, and then finds the files."""
+    """Hold the lock of the cache. A second stack that starts at the same time waits, and then finds the files."""
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         lock = (cache_dir / f"{name}.lock").open("a")
     except OSError as error:
         raise StackError(
-            f"the cache directory {cache_dir} cannot be written ({error.strerror}); set STRANDLINE_CACHE_DIR"
+            f"can't write to the cache directory {cache_dir} ({error.strerror}); set STRANDLINE_CACHE_DIR"
         ) from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -165,16 +163,18 @@ def _fetch(artifact: Artifact, work: Path, java: Path, progress: Callable[[int],
 
 
 def _fetch_failure(artifact: Artifact, output: str, log: Path) -> str:
-    """The error message, from what Ivy printed."""
+    """Return the error message, from the output of Ivy."""
     if "No space left on device" in output:
-        return f"the disk ran full while {artifact.name} was fetched; free some space, or set STRANDLINE_CACHE_DIR"
+        return (
+            f"the disk became full during the download of {artifact.name}; free some space, or set STRANDLINE_CACHE_DIR"
+        )
     if _NO_ANSWER.search(output):
         return (
-            f"{artifact.name} could not be fetched because the package registry did not answer; check the network "
-            f"(and, behind a proxy, JAVA_TOOL_OPTIONS) and run the command again; the log is {log}"
+            f"can't download {artifact.name}, because the package registry does not respond; check the network "
+            f"(and, behind a proxy, JAVA_TOOL_OPTIONS), then run the command again; log: {log}"
         )
     errors = [line.strip(": \t") for line in output.splitlines() if re.search(r"not found|ERROR|Exception", line)]
-    return f"{artifact.name} could not be fetched ({(errors or ['no reason given'])[-1][:200]}); the log is {log}"
+    return f"can't download {artifact.name} ({(errors or ['unknown reason'])[-1][:200]}); log: {log}"
 
 
 def _size_bytes(directory: Path) -> int:
@@ -183,7 +183,7 @@ def _size_bytes(directory: Path) -> int:
         try:
             total += path.stat().st_size
         except FileNotFoundError:
-            continue  # Ivy moved it between the listing and the question.
+            continue  # Ivy moved it between the listing and the call.
     return total
 
 
@@ -193,35 +193,35 @@ def _unpack(artifact: Artifact, work: Path) -> Path:
         return files
     archive = files / artifact.archive
     if not archive.exists() or _sum(archive) != artifact.archive_sum:
-        raise StackError(f"{artifact.archive} as fetched is not the file this version expects; {_REFETCH}")
+        raise StackError(f"the downloaded {artifact.archive} is not the file that this version expects; {_REFETCH}")
     try:
         with zipfile.ZipFile(archive) as opened:
             opened.extractall(work / "unpacked")
     except OSError as error:
-        raise StackError(f"{artifact.archive} could not be unpacked in {work.parent}: {error.strerror}") from error
+        raise StackError(f"can't unpack {artifact.archive} in {work.parent}: {error.strerror}") from error
     (unpacked,) = (work / "unpacked").iterdir()
-    # The server may run as another user than the one who fetched it.
+    # The server can run as another user than the user who downloaded it.
     for path in [unpacked, *unpacked.rglob("*")]:
         path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
     return unpacked
 
 
-_REFETCH = "nothing of it was used; if a proxy on the way changes downloads, fetch without it"
+_REFETCH = "nothing of it was used; if a proxy changes downloads, download without it"
 
 
 def _verify(artifact: Artifact, home: Path) -> None:
-    """Compare every file with the list. Raises StackError that names the first file that is changed, missing or not listed."""
+    """Compare every file with the list. Raises StackError for the first file that is changed, missing, or not listed."""
     lines = (artifact.sums or _SUMS_DIR / f"{artifact.name}.txt").read_text(encoding="ascii").splitlines()
     expected = {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
     present = {str(path.relative_to(home)) for path in home.rglob("*") if not path.is_dir()}
-    remedy = f"delete {home} and run the command again to fetch it anew"
+    remedy = f"delete {home}, then run the command again to download it again"
     for name in sorted(expected.keys() | present):
         if name not in present:
             raise StackError(f"{name} of {artifact.name} is missing; {remedy}")
         if name not in expected:
-            raise StackError(f"{name} does not belong to {artifact.name} as this version knows it; {remedy}")
+            raise StackError(f"{name} is not a file of {artifact.name} in this version; {remedy}")
         if _sum(home / name) != expected[name]:
-            raise StackError(f"{name} of {artifact.name} is not the file this version expects; {remedy}")
+            raise StackError(f"{name} of {artifact.name} is not the file that this version expects; {remedy}")
 
 
 def _sum(path: Path) -> str:

@@ -1,14 +1,14 @@
-"""Becomes another program, as nobody, when root starts it: `python as_nobody.py PATH... -- COMMAND...`, run by its own path and
-with the standard library alone, so that it needs nothing of its environment.
+"""Runs another program as the user nobody, if root starts it: `python as_nobody.py PATH... -- COMMAND...`.
 
-The program is to use PATHs (directories, or files) that may lie below directories which only root may enter. Three ways, the
-first that works:
+It is run by its path and uses only the standard library, so that it needs nothing of its environment. The program must use
+PATHs (directories, or files) that can be below directories that only root can enter. There are three methods. The first that
+works is used:
 
-1. Nobody can reach them: without more.
-2. In a mount namespace of its own, where each closed directory is covered by an empty one, in which only the PATHs are. So the
-   program needs no right that nobody lacks, and sees nothing else of what is closed. Root without CAP_SYS_ADMIN, as in most
-   containers, can't make one.
-3. With one capability, CAP_DAC_READ_SEARCH: it enters every directory and reads every file, and grants no writing.
+1. The user nobody can reach the paths: no preparation.
+2. A private mount namespace, in which an empty directory with only the PATHs covers each closed directory. So the program needs
+   no additional right, and sees no other content of closed directories. Root without CAP_SYS_ADMIN, as in most containers,
+   can't create one.
+3. One capability, CAP_DAC_READ_SEARCH: the program can enter every directory and read every file, but not write.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COVER_OPTIONS = b"mode=0755,size=1m"
 
 
 def become(paths: list[Path], command: list[str]) -> None:
-    """Replace this process by the command. Raises OSError when it can't be run."""
+    """Replace this process by the command. Raises OSError if it can't be run."""
     wanted = sorted({one for path in paths for one in (path.absolute(), path.resolve())})
     if _works(lambda: None, wanted):
         _drop()
@@ -36,15 +36,16 @@ def become(paths: list[Path], command: list[str]) -> None:
         cover(wanted)
         _drop()
     else:
-        sys.stderr.write("nobody can't be let in otherwise: the program keeps the capability CAP_DAC_READ_SEARCH\n")
+        sys.stderr.write(
+            "the user nobody can't reach the paths otherwise, so the program keeps the capability CAP_DAC_READ_SEARCH\n"
+        )
         sys.stderr.flush()
         command = [*_with_capability(), *command]
-    os.execvp(command[0], command)  # noqa: S606  # no shell is to read the arguments
+    os.execvp(command[0], command)  # noqa: S606  # no shell must read the arguments
 
 
 def cover(paths: list[Path]) -> None:
-    """In a mount namespace of this process's own, cover each closed directory above the paths, and have them at their places
-    there. Raises OSError."""
+    """In a private mount namespace, cover each closed directory above the paths, and mount the paths in it. Raises OSError."""
     closed = {above: [path for path in paths if above in path.parents] for above in filter(None, map(_closed, paths))}
     here = os.getcwd()
     libc = ctypes.CDLL(None, use_errno=True)
@@ -55,13 +56,15 @@ def cover(paths: list[Path]) -> None:
 
     call("unshare", _CLONE_NEWNS)
     call("mount", None, b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None)
-    opened = {path: os.open(path, os.O_PATH) for path in paths}  # in this namespace, and before anything is covered
+    opened = {
+        path: os.open(path, os.O_PATH) for path in paths
+    }  # in this namespace, and before any directory is covered
     before = os.umask(0o022)
     for above, below in closed.items():
         call("mount", b"none", os.fsencode(above), b"tmpfs", ctypes.c_ulong(_MS_NOSUID | _MS_NODEV), _COVER_OPTIONS)
         for path in below:
             if path.exists():
-                continue  # within another of the paths
+                continue  # below another path
             path.parent.mkdir(parents=True, exist_ok=True)
             source = f"/proc/self/fd/{opened[path]}"
             path.mkdir() if os.path.isdir(source) else path.touch()
@@ -69,16 +72,16 @@ def cover(paths: list[Path]) -> None:
     os.umask(before)
     for number in opened.values():
         os.close(number)
-    os.chdir(here if os.path.isdir(here) else "/")  # what is covered is no place to be in
+    os.chdir(here if os.path.isdir(here) else "/")  # a covered directory can't be the working directory
 
 
 def _closed(path: Path) -> Path | None:
-    """The topmost directory above the path that others may not pass through."""
+    """Return the topmost directory above the path that other users can't enter. None if there is none."""
     return next((above for above in reversed(path.parents) if not above.stat().st_mode & 0o001), None)
 
 
 def _works(prepare: Callable[[], None], paths: list[Path]) -> bool:
-    """Whether nobody can use the paths when this is done first. It is tried in a process of its own."""
+    """Return True if the user nobody can use the paths after this preparation. It is tested in a child process."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -92,7 +95,7 @@ def _works(prepare: Callable[[], None], paths: list[Path]) -> bool:
 
 
 def _drop() -> None:
-    """Be nobody from here on, for good."""
+    """Become the user nobody permanently."""
     nobody = pwd.getpwnam("nobody")
     os.setgroups([])
     os.setresgid(nobody.pw_gid, nobody.pw_gid, nobody.pw_gid)
@@ -104,7 +107,7 @@ def _with_capability() -> list[str]:
     nobody = pwd.getpwnam("nobody")
     setpriv = shutil.which("setpriv")
     if setpriv is None:
-        sys.exit("there is no setpriv to change the user; install util-linux")
+        sys.exit("setpriv is missing, which changes the user; install util-linux")
     return [
         setpriv,
         f"--reuid={nobody.pw_uid}",
@@ -112,7 +115,7 @@ def _with_capability() -> list[str]:
         "--clear-groups",
         "--inh-caps=+dac_read_search",
         "--ambient-caps=+dac_read_search",
-        # Without this, access(2), by which Java asks whether a file is readable, ignores capabilities.
+        # Without this, access(2), with which Java checks that a file is readable, ignores capabilities.
         "--securebits=+no_setuid_fixup",
     ]
 

@@ -1,4 +1,4 @@
-"""Elasticsearch: one node on loopback, as another user when we are root."""
+"""Elasticsearch: one node on loopback, as another user if this process is root."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from strandline.services.processes.private_files import write_private
 from strandline.services.trust import certificates_for
 
 PID_FILE = "tmp/elasticsearch.pid"
-"""Below the data directory of Elasticsearch, in a directory that its user can change."""
+"""File below the data directory of Elasticsearch, in a directory that its user can change."""
 _NO_SECURITY: dict[str, object] = {"xpack.security.enabled": "false"}
-"""No login and no TLS: the node listens on loopback only, like every server of the embedded stack."""
+"""Settings without login and TLS: the node listens on loopback only, like every server of the embedded stack."""
 _TRANSPORT = "transport"
-"""Where, below its configuration, the certificate of the transport port lies."""
+"""Directory of the certificate of the transport port, below the configuration."""
 _ROUNDS = 1000
-"""Of hashing. The password is random and long, so more rounds would protect nothing."""
-# The first JIT tier alone: it halves the CPU time of a start (14 s to 6 s), and that of the first 80,000 documents too. The
-# heap grows as needed; by default Elasticsearch takes all of it at once.
+"""Rounds of hashing. The password is random and long, so more rounds would protect nothing."""
+# The first JIT tier only: it halves the CPU time of a start (14 s to 6 s), and that of the first 80,000 documents. The heap
+# grows as needed; by default, Elasticsearch allocates all of it at the start.
 _JVM_OPTIONS = """\
 -Xms128m
 -Xmx512m
@@ -72,16 +72,14 @@ def elasticsearch_program(
     transport_port: int,
     password: str | None = None,
 ) -> Program:
-    """Write Elasticsearch's configuration below `data_dir`; returns how to start it.
-
-    With `password` it takes STACK_USER with it alone, who may do everything there; on its transport port, where other nodes would
-    speak to it, nobody.
-    """
+    """Write Elasticsearch's configuration below `data_dir`, and return the program. With `password`, only STACK_USER with this
+    password can log in, with all rights. No node can connect to the transport port."""
     take_directory(data_dir)
     for directory in (data_dir / "data", data_dir / "logs"):
         require_directory(directory)
     scratch = emptied(data_dir / "tmp")
-    # New at each start, and given to the server's user when it is complete: that user could put links into the last one.
+    # New at each start, and given to the server's user when it is complete, because that user could put links into the last
+    # one.
     config = emptied(data_dir / "config", 0o700)
     require_own_and_empty(config)
     (config / "jvm.options.d").mkdir()
@@ -118,8 +116,8 @@ def elasticsearch_program(
 
 
 def _launcher_options(scratch: Path) -> str:
-    """The launcher is a JVM of its own that lives until the server is up. It leaves a directory at each start: in `scratch`,
-    unless the path has a blank, where the launcher's script would split these options."""
+    """Return the Java options of the launcher, a separate JVM that lives until the server is up. It leaves a directory at each
+    start. This is in `scratch`, unless the path contains a space, at which the launcher's script would split the options."""
     options = "-Xmx64m -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
     return options if len(str(scratch).split()) > 1 else f"{options} -Djava.io.tmpdir={scratch}"
 
@@ -138,12 +136,12 @@ def find_server(data_dir: Path) -> int | None:
 
 
 def _mark(data_dir: Path) -> str:
-    """An argument that only this directory's server has."""
+    """Return an argument that only the server of this directory has."""
     return f"-Dstrandline.elasticsearch={data_dir}"
 
 
 def _secured(config: Path, password: str) -> dict[str, object]:
-    """Write the files of the one user, and of a certificate that no other node has."""
+    """Write the files of the single user, and of a certificate that no other node has."""
     salt = secrets.token_bytes(32)
     derived = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ROUNDS, 32)
     hashed = f"{{PBKDF2}}{_ROUNDS}${base64.b64encode(salt).decode()}${base64.b64encode(derived).decode()}"
@@ -176,7 +174,7 @@ def _settings(data_dir: Path, port: int, transport_port: int) -> dict[str, objec
         "path.data": data_dir / "data",
         "path.logs": data_dir / "logs",
         "action.destructive_requires_name": "true",
-        # In bytes: the defaults are percentages, which stop a small stack on a large disk that is nearly full.
+        # In bytes: the defaults are percentages, which stop a small stack on a large disk that is almost full.
         "cluster.routing.allocation.disk.watermark.low": "600mb",
         "cluster.routing.allocation.disk.watermark.high": "400mb",
         "cluster.routing.allocation.disk.watermark.flood_stage": "200mb",
@@ -184,10 +182,9 @@ def _settings(data_dir: Path, port: int, transport_port: int) -> dict[str, objec
 
 
 def _user_change(owned: Sequence[Path], data_dir: Path, read: Sequence[Path]) -> list[str]:
-    """Return the prefix that starts a program as nobody if this is root (Elasticsearch refuses root); else nothing.
-
-    Only the directories and files `owned` become nobody's. The program also reads `data_dir` and `read` (`as_nobody`).
-    """
+    """Return the prefix that starts a program as the user nobody if this process is root. Elasticsearch refuses root. Otherwise
+    empty. Only the directories and files `owned` are given to this user. The program also reads `data_dir` and `read`
+    (`as_nobody`)."""
     if os.geteuid() != 0:
         return []
     nobody = pwd.getpwnam("nobody")
@@ -198,7 +195,7 @@ def _user_change(owned: Sequence[Path], data_dir: Path, read: Sequence[Path]) ->
 
 
 def _answers(port: int, password: str | None) -> bool:
-    """Whether the node answers with its shards allocated as far as one node can."""
+    """Return True if the node responds and has allocated its shards as far as a single node can."""
     url = f"http://127.0.0.1:{port}"
     try:
         answer = httpx.get(

@@ -1,4 +1,4 @@
-"""Signals to `up` and `down`: while the stack starts or runs they end it in order; while it stops they are ignored."""
+"""Signals to `up` and `down`: while the stack starts or runs, they end it gracefully. While it stops, they are ignored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def signals_raise_interrupt() -> Iterator[None]:
-    """Treat SIGTERM and SIGHUP like Ctrl-C, so that the stack stops in order."""
+    """Treat SIGTERM and SIGHUP like Ctrl-C, so that the stack stops gracefully."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -22,7 +22,7 @@ def signals_raise_interrupt() -> Iterator[None]:
 
 @contextmanager
 def signals_wait() -> Iterator[None]:
-    """Ignore signals: stopping is bounded in time and must not be left half done by a second Ctrl-C."""
+    """Ignore signals: stopping takes a bounded time, and a second Ctrl-C must not interrupt it."""
     with _handlers(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield
 
@@ -31,8 +31,8 @@ def signals_wait() -> Iterator[None]:
 def _handlers(
     handler: Callable[[int, FrameType | None], None] | signal.Handlers, *numbers: signal.Signals
 ) -> Iterator[None]:
-    """Handle these signals with `handler` inside the block. An ignored one (nohup) stays ignored. Does nothing in other threads
-    than the main one, where Python allows no handlers."""
+    """Handle these signals with `handler` inside the block. An ignored signal (nohup) stays ignored. Does nothing outside of
+    the main thread, because Python allows handlers only there."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -15,7 +15,7 @@ from strandline.services.processes.private_files import write_private
 
 _CONTROLLER = "CONTROLLER"
 
-# The first JIT tier alone: a start, and the first million records too, take a third less CPU time.
+# The first JIT tier only: a start, and the first million records, need a third less CPU time.
 _JAVA_OPTIONS = [
     "-Xms64m",
     "-Xmx512m",
@@ -49,10 +49,8 @@ def kafka_program(
     controller_port: int,
     password: str | None = None,
 ) -> Program:
-    """Write Kafka's configuration below `data_dir` and format its storage on the first start; returns how to start it.
-
-    With `password` it takes STACK_USER with it alone, on all its ports; this process's settings must say so, too.
-    """
+    """Write Kafka's configuration below `data_dir`, format its storage on the first start, and return the program. With
+    `password`, only STACK_USER with this password can log in, on all ports. The settings of this process must match."""
     data_dir.mkdir(parents=True, exist_ok=True)
     log.parent.mkdir(parents=True, exist_ok=True)
     storage = data_dir / "log"
@@ -79,13 +77,15 @@ def kafka_program(
 
 
 def login_module(password: str, *more: str) -> str:
-    """What Kafka's programs call a login with this password, which may hold no quotation mark and no backslash."""
+    """Return the login with this password in the form of Kafka's programs. The password must not contain a quotation mark or a
+    backslash."""
     options = " ".join((f'username="{STACK_USER}"', f'password="{password}"', *more))
     return f"org.apache.kafka.common.security.plain.PlainLoginModule required {options};"
 
 
 def _login_properties(password: str) -> dict[str, str]:
-    """The controller's port asks, too: who reaches it can change topics and settings."""
+    """Return the properties of a login. The controller's port also requires it, because its clients can change topics and
+    settings."""
     module = login_module(password, f'user_{STACK_USER}="{password}"')
     name = "SASL_PLAINTEXT"
     return {
@@ -109,7 +109,7 @@ def _properties(storage: Path, port: int, controller_port: int, password: str | 
         "listeners": f"{protocol}://127.0.0.1:{port},{_CONTROLLER}://127.0.0.1:{controller_port}",
         "advertised.listeners": f"{protocol}://127.0.0.1:{port}",
         "log.dirs": storage,
-        # Strandline creates topics itself, with their retention and partitions; a misspelt name must not create one.
+        # Strandline creates topics itself, with their retention and partitions. A misspelt name must not create a topic.
         "auto.create.topics.enable": "false",
         "message.max.bytes": 2 * 1024 * 1024,
         "offsets.topic.replication.factor": 1,
@@ -131,7 +131,7 @@ def _properties(storage: Path, port: int, controller_port: int, password: str | 
 
 
 def _format(java_command: list[str], data_dir: Path, storage: Path, port: int, controller_port: int) -> None:
-    """Format beside the storage's place and move it there, so that an interrupted first start leaves nothing behind."""
+    """Format in a temporary directory and move it to its place, so that an interrupted first start leaves nothing."""
     unfinished = data_dir / f"log.formatting-{uuid.uuid4().hex}"
     unfinished.mkdir()
     properties = data_dir / "format.properties"
@@ -143,12 +143,12 @@ def _format(java_command: list[str], data_dir: Path, storage: Path, port: int, c
     )
     if answer.returncode != 0:
         reason = (answer.stderr or answer.stdout).strip()[-500:]
-        raise StackError(f"Kafka's storage in {data_dir} could not be formatted: {reason}")
+        raise StackError(f"can't format Kafka's storage in {data_dir}: {reason}")
     unfinished.rename(storage)
 
 
 def _answers(port: int) -> bool:
-    """Whether the broker answers a metadata request. Its port is open long before."""
+    """Return True if the broker responds to a metadata request. Its port is open long before."""
     try:
         KafkaAdmin(f"127.0.0.1:{port}", timeout_s=1.0).check()
     except LogUnavailable:

@@ -63,11 +63,11 @@ def is_login(user: str | None, given: str | None, password: bytes) -> bool:
 
 
 async def serve(port: int, password: bytes | None = None) -> None:
-    """Serve until SIGTERM. None as password: any client can connect."""
+    """Serve until SIGTERM. With None as password, any client can connect."""
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     listener = {"type": "tcp", "bind": f"127.0.0.1:{port}", "max_connections": CONNECTIONS_MAX}
-    # The plugin of amqtt asks for nothing: the handler has checked the login before.
+    # The plugin of amqtt checks nothing: the handler has checked the login before.
     plugins = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
     if password is not None:
         amqtt.broker.BrokerProtocolHandler = handler_with_login(password)

@@ -1,5 +1,7 @@
-"""The servers of somebody else that a stack uses instead of its own: given to `up`, set in its environment, or remembered from
-the last `up` in `DIR/stack.json`. They are looked at, and never started, watched or stopped."""
+"""External servers that a stack uses instead of its own: passed to `up`, set in its environment, or stored by the last `up`.
+
+`DIR/stack.json` stores them. They are checked, but never started, watched, or stopped.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from strandline.ledger.database import sqlite_file, without_secrets
 from strandline.services.embedded.addresses import OUTSIDE_FIELDS, STACK_FILE, Outside, StackAddresses, read_stack
 
 EMBEDDED = "embedded"
-"""Given instead of an address: the stack's own server, whatever was remembered."""
+"""Value instead of an address: use the stack's own server, whatever is stored."""
 _LOGINS = {
     "kafka": "STRANDLINE_KAFKA_USERNAME and STRANDLINE_KAFKA_PASSWORD_FILE",
     "elasticsearch": "STRANDLINE_ELASTICSEARCH_USERNAME and STRANDLINE_ELASTICSEARCH_PASSWORD_FILE",
@@ -27,12 +29,10 @@ _LOGINS = {
 
 
 def choose_outside(given: Mapping[str, str | None], data_dir: Path, port_offset: int) -> Outside:
-    """The servers that are not the stack's own, by name: what was given goes before the environment, and that before what
-    `stack.json` remembers. The stack's own address, or `embedded`, stands for its own server.
-
-    Raises InvalidSettings for an address with a password: `stack.json` and messages show it.
-    """
-    # The bridge's clients take long to import, and `down`, which imports this module too, needs none of them.
+    """Return the external servers by name. The options take precedence over the environment, and this over `stack.json`. The
+    stack's own address, or `embedded`, means its own server. Raises InvalidSettings for an address with a password, because
+    `stack.json` and messages contain addresses."""
+    # The bridge's clients take long to import, and `down`, which also imports this module, doesn't need them.
     from strandline.ingest.mqtt.bridge_settings import MqttBridgeSettings
 
     set_here = MqttBridgeSettings.read()
@@ -53,7 +53,7 @@ def choose_outside(given: Mapping[str, str | None], data_dir: Path, port_offset:
 
 
 def take_over(outside: Outside, environment: os._Environ[str] | dict[str, str] = os.environ) -> None:
-    """Have this process's settings name these servers: a login counts only for the server that the settings name."""
+    """Set these servers in the settings of this process. A login is used only for the server that the settings name."""
     for name, address in outside.items():
         variable = f"STRANDLINE_{OUTSIDE_FIELDS[name].upper()}"
         for other in [one for one in environment if one.upper() in (variable, f"{variable}_FILE")]:
@@ -62,10 +62,10 @@ def take_over(outside: Outside, environment: os._Environ[str] | dict[str, str] =
 
 
 def require_outside(outside: Outside, settings: Settings) -> None:
-    """Do the doctor's checks of these servers. Raises StackError with what is wrong, and what to do."""
+    """Run the doctor's checks of these servers. Raises StackError with the problems and remedies."""
     if not outside:
         return
-    # The client of each kind of server takes long to import, and most stacks have all servers of their own.
+    # The client of each kind of server takes long to import, and most stacks have only their own servers.
     from strandline.ingest.gateway.contract import StackServers
     from strandline.ingest.mqtt.bridge_entry import GATEWAY as BRIDGE
     from strandline.services.doctor.examination import DEADLINE_S, server_checks
@@ -93,6 +93,6 @@ def _require_usable(name: str, address: str) -> None:
         has_password = without_credentials(address) != address
     if has_password:
         raise InvalidSettings(
-            f"the address of {name} holds a login, and `strandline up` writes addresses down; leave it out and set "
-            f"{_LOGINS[name]}"
+            f"the address of {name} contains a login, but `strandline up` stores addresses in files; remove the "
+            f"login, and set {_LOGINS[name]}"
         )

@@ -1,9 +1,10 @@
-"""Passwords of a stack's own Kafka, Elasticsearch and MQTT broker: made when the stack first starts with them, kept in
-`DIR/passwords`, which only its owner can enter, and used by every process of the stack through the settings for external servers.
-No password appears in an argument, a log, `stack.json` or a response, and each process reads its own file (docs/decisions/0060,
-docs/decisions/0095).
+"""Passwords of a stack's own Kafka, Elasticsearch, and MQTT broker. They are created at the first start with passwords.
 
-The other files there are for people: what Kafka's tools, curl, and other processes of Strandline are given to log in.
+`DIR/passwords`, which only its owner can enter, stores them. Every process of the stack uses them through the settings for
+external servers. No password appears in an argument, a log, `stack.json`, or a response, and each process reads its own file
+(docs/decisions/0060, docs/decisions/0095).
+
+The other files there are for people: logins for Kafka's tools, curl, and other processes of Strandline.
 """
 
 from __future__ import annotations
@@ -32,18 +33,16 @@ from strandline.services.processes.private_files import write_private
 
 PASSWORDS_DIR = "passwords"
 NETRC = "netrc"
-"""The file there that curl reads."""
+"""Name of the file for curl."""
 _BYTES = 32
 _MQTT_CONNECTION = frozenset(f"STRANDLINE_MQTT_{name}" for name in ("URL", "USERNAME", "PASSWORD", "CA_FILE"))
 _USABLE = re.compile(r"[A-Za-z0-9_-]{20,200}")
-"""What needs no quoting in any file that holds it."""
+"""Passwords that need no quoting in any file."""
 
 
 def choose_passwords(given: bool | None, settings: Settings, data_dir: Path) -> bool:
-    """Return True if the stack's own servers must ask for passwords.
-
-    The option has precedence over the setting, and the setting over the value in `stack.json`. A new stack asks.
-    """
+    """Return True if the stack's own servers must require passwords. The option takes precedence over the setting, and the
+    setting over the value in `stack.json`. A new stack requires them."""
     if given is not None:
         return given
     if settings.embedded_passwords is not None:
@@ -52,9 +51,9 @@ def choose_passwords(given: bool | None, settings: Settings, data_dir: Path) -> 
 
 
 def ensure_passwords(addresses: StackAddresses) -> None:
-    """Have a password for each server that asks for one, and the files for people beside it. A password that is there stays.
+    """Create a password for each server that requires one, and the files for people. Existing passwords are kept.
 
-    Raises StackError when they can't be kept, or a file holds what is no password.
+    Raises StackError if they can't be stored, or if a file doesn't contain a password.
     """
     directory = Path(addresses.data_dir) / PASSWORDS_DIR
     if not addresses.secured():
@@ -71,13 +70,14 @@ def ensure_passwords(addresses: StackAddresses) -> None:
             write_private(directory / name, text.encode())
     except OSError as error:
         raise StackError(
-            f"the stack's passwords can't be kept in {directory}: {error.strerror}; mend that and start again"
+            f"can't write the passwords of the stack to {directory}: {error.strerror}; correct this, then run "
+            "strandline up again"
         ) from error
 
 
 def read_password(addresses: StackAddresses, server: str) -> str | None:
-    """The password that this server of the stack asks for; None where it asks for none. Raises StackError when it is gone, or is
-    none."""
+    """Return the password that this server of the stack requires. None if it requires none. Raises StackError if it is missing
+    or invalid."""
     if server not in addresses.secured():
         return None
     file = password_file(addresses, server)
@@ -86,17 +86,15 @@ def read_password(addresses: StackAddresses, server: str) -> str | None:
         password = file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not ASCII"
-        raise StackError(
-            f"the password of the stack's {server} can't be read from {file} ({reason}); {remedy}"
-        ) from None
+        raise StackError(f"can't read the password of the stack's {server} from {file} ({reason}); {remedy}") from None
     if not _USABLE.fullmatch(password):
-        raise StackError(f"{file} holds no password of 20 to 200 letters, digits, - and _; {remedy}")
+        raise StackError(f"{file} does not contain a password of 20 to 200 letters, digits, - and _; {remedy}")
     return password
 
 
 def login_settings(addresses: StackAddresses) -> dict[str, str]:
-    """The settings by which a process logs in at the servers of the stack that ask for a password: variable -> value, and no
-    password among them."""
+    """Return the settings with which a process logs in to the servers of the stack: variable -> value. They contain no
+    password."""
     found: dict[str, str] = {}
     for server in addresses.secured():
         address = OUTSIDE_FIELDS[server]
@@ -110,7 +108,8 @@ def login_settings(addresses: StackAddresses) -> dict[str, str]:
 
 
 def netrc_file(addresses: StackAddresses) -> Path:
-    """Return the path of the file with which curl logs in to the stack's Elasticsearch; an empty file if it asks for no password.
+    """Return the path of the file with which curl logs in to the stack's Elasticsearch; an empty file if it requires no
+    password.
 
     Raises StackError if the file is missing.
     """
@@ -123,8 +122,8 @@ def netrc_file(addresses: StackAddresses) -> Path:
 
 
 def use_logins(addresses: StackAddresses, environment: os._Environ[str] | dict[str, str] = os.environ) -> None:
-    """Have this process, and those that it starts, log in at the servers of the stack that ask for a password; what is set for
-    another server of the kind is set aside. Raises StackError when a password is gone."""
+    """Let this process, and its child processes, log in to the servers of the stack that require a password. Settings for other
+    servers of the same kind are removed. Raises StackError if a password is missing."""
     for server in addresses.secured():
         read_password(addresses, server)
         for other in [name for name in environment if _sets_login(name.upper(), server)]:
@@ -140,7 +139,7 @@ def _sets_login(variable: str, server: str) -> bool:
 
 
 def check_passwords(addresses: StackAddresses) -> Iterator[Finding]:
-    """The doctor's look at who else can use the stack's own servers."""
+    """Check which other users can use the stack's own servers."""
     subject = "passwords"
     data_dir = Path(addresses.data_dir)
     if is_open := [name for name in LOGIN_FIELDS if name not in (*addresses.outside, *addresses.secured())]:
@@ -148,20 +147,22 @@ def check_passwords(addresses: StackAddresses) -> Iterator[Finding]:
         yield ok(
             subject,
             f"every process of this machine can use {names} of the stack, and web pages in its browsers can use Elasticsearch; "
-            "to close them, run strandline down, then strandline up --passwords",
+            "to require passwords, run strandline down, then strandline up --passwords",
         )
     if not addresses.secured():
         return
     directory = data_dir / PASSWORDS_DIR
     readable = [path for path in (directory, *sorted(directory.glob("*"))) if path.stat().st_mode & 0o077]
     for path in readable:
-        remedy = f"chmod go= {path}, then have new passwords: stop the stack, delete {directory}, start it"
+        remedy = f"run chmod go= {path}, then create new passwords: stop the stack, delete {directory}, start the stack"
         yield wrong(subject, f"{path} is open to other users of this machine", remedy)
     if not readable:
         yield ok(subject, f"only their owner can read the passwords in {directory}")
     if data_dir.stat().st_mode & 0o007:
         remedy = f"chmod o= {data_dir}"
-        yield warning(subject, f"other users can enter {data_dir}, where records and results lie in files", remedy)
+        yield warning(
+            subject, f"other users can enter {data_dir}, which contains files with records and results", remedy
+        )
 
 
 def password_file(addresses: StackAddresses, server: str) -> Path:
@@ -170,7 +171,7 @@ def password_file(addresses: StackAddresses, server: str) -> Path:
 
 
 def _for_people(addresses: StackAddresses) -> dict[str, str]:
-    """File -> what stands in it. Raises StackError."""
+    """Return file -> content. Raises StackError."""
     files = {
         "strandline.env": "".join(f"{name}={shlex.quote(value)}\n" for name, value in login_settings(addresses).items())
     }

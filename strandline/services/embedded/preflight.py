@@ -1,4 +1,4 @@
-"""What `up` checks before it starts anything: settings, data directory, free space, ports. Each error says what to do."""
+"""Checks of `up` before it starts anything: settings, data directory, free space, ports. Each error contains its remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strandline.services.embedded.addresses import Ports, StackAddresses
 from strandline.services.embedded.passwords import login_settings
 
 FREE_BYTES_MIN = 1024 * 1024 * 1024
-"""Elasticsearch allocates no shards below 400 MB; the rest is for records and results."""
+"""Elasticsearch allocates no shards below 400 MB. The rest is for records and results."""
 MOVE_PORTS = "move all ports of the stack with --port-offset N"
 _PORTS = {
     "kafka": {"kafka": "Kafka", "kafka_controller": "Kafka's controller"},
@@ -23,23 +23,24 @@ _PORTS = {
     "mqtt": {"mqtt": "the MQTT broker"},
     "control": {"control": "the control service"},
 }
-"""Part of the stack -> its fields of Ports, and what each is for."""
+"""Part of the stack -> its fields of Ports, and the purpose of each."""
 _SECURED = {
     "kafka": ("STRANDLINE_KAFKA_",),
     "elasticsearch": ("STRANDLINE_ELASTICSEARCH_",),
     "ledger": ("STRANDLINE_LEDGER_PASSWORD",),
 }
-"""Part of the stack -> the beginnings of the settings that its own kind does without."""
+"""Part of the stack -> prefixes of settings that its own server doesn't use."""
 _TLS = ("control_tls_", "pages_tls_")
-"""Beginnings of settings with certificates, in addition to those of the gateways."""
+"""Prefixes of settings with certificates, in addition to those of the gateways."""
 _NO_LOGIN = ("STRANDLINE_KAFKA_BOOTSTRAP", "STRANDLINE_ELASTICSEARCH_URL")
-"""These name no login, and an address that is not the stack's own makes the server an outside one."""
+"""Settings without a login. An address that isn't the stack's own makes the server an external server."""
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
 def require_embedded_settings(environment: Mapping[str, str], addresses: StackAddresses) -> None:
-    """Raises InvalidSettings for a setting that names a host or a broker other than those of `addresses`, and for a login or a
-    certificate of one of the stack's own servers: they have none, or passwords of the stack's."""
+    """Raise InvalidSettings if a setting doesn't fit the stack. It must not name another host or broker than those of
+    `addresses`. It must not set a login or a certificate of one of the stack's own servers: they have none, or passwords of the
+    stack."""
     gateways = installed_gateways().values()
     hosts = ("control_host", *(host for one in gateways for host in one.hosts))
     allowed = {f"STRANDLINE_{host.upper()}": _LOOPBACK for host in hosts}
@@ -53,25 +54,25 @@ def require_embedded_settings(environment: Mapping[str, str], addresses: StackAd
             continue
         if name.upper().startswith(secured) and name.upper() not in _NO_LOGIN:
             raise InvalidSettings(
-                f"{name} is set, but `strandline up` starts a server of its own for that, on 127.0.0.1 without TLS, and with no "
-                "password or one that it makes itself (--passwords); unset it, name a server of yours (docs/deploy.md), or "
-                "run the gateways and the control service one by one (docs/security.md)"
+                f"{name} is set, but `strandline up` starts its own server for that. The server is on 127.0.0.1 without TLS, and "
+                "without a password or with a password of the stack (--passwords). Unset the variable, pass your own server "
+                "(docs/deploy.md), or run the gateways and the control service separately (docs/security.md)"
             )
         if name.upper() in allowed and value not in allowed[name.upper()]:
             raise InvalidSettings(
-                f"{name} is set, but `strandline up` listens on 127.0.0.1 only and this stack has another broker; unset it, "
-                "or run the gateways and the control service one by one (docs/compose.md)"
+                f"{name} is set, but `strandline up` listens only on 127.0.0.1, and this stack has another "
+                "broker; unset it, or run the gateways and the control service separately (docs/compose.md)"
             )
 
 
 def ports_to_take(ports: Ports, parts: Iterable[str]) -> dict[str, int]:
-    """What each port of these parts is for -> the port."""
+    """Return purpose of each port of these parts -> port."""
     known, numbers = ports_of_parts(), ports.all()
     return {purpose: numbers[name] for part in parts for name, purpose in known[part].items()}
 
 
 def ports_of_parts() -> dict[str, dict[str, str]]:
-    """Return part of the stack -> names of its ports, and what each is for."""
+    """Return part of the stack -> names of its ports, and the purpose of each."""
     of_gateways = {
         one.part: {port.setting: port.purpose for port in one.ports} for one in installed_gateways().values()
     }
@@ -79,41 +80,40 @@ def ports_of_parts() -> dict[str, dict[str, str]]:
 
 
 def require_data_dir(data_dir: Path) -> None:
-    """Make the data directory. Raises StackError when it can't be written or has too little free space."""
-    remedy = "choose another with --data-dir"
+    """Create the data directory. Raises StackError if it can't be written or has too little free space."""
+    remedy = "pass another directory with --data-dir"
     try:
         make_data_dir(data_dir)
         with tempfile.TemporaryFile(dir=data_dir):
             pass
     except OSError as error:
-        raise StackError(f"the data directory {data_dir} cannot be written ({error.strerror}); {remedy}") from error
+        raise StackError(f"can't write to the data directory {data_dir} ({error.strerror}); {remedy}") from error
     require_free_space(data_dir, FREE_BYTES_MIN, "a stack", remedy)
 
 
 def require_free_space(directory: Path, needed_bytes: int, what: str, remedy: str) -> None:
-    """Raises StackError when the directory's disk has less free space than needed."""
+    """Raise StackError if the disk of the directory has less free space than needed."""
     free_bytes = shutil.disk_usage(directory).free
     if free_bytes < needed_bytes:
         raise StackError(
-            f"only {free_bytes // 2**20} MB are free in {directory} and {what} needs {needed_bytes // 2**20} MB; "
+            f"only {free_bytes // 2**20} MB are free in {directory}, but {what} needs {needed_bytes // 2**20} MB; "
             f"free some space, or {remedy}"
         )
 
 
 def require_free_ports(ports: Ports, parts: Iterable[str]) -> None:
-    """Raises StackError that names the first port of these parts which another program listens on."""
+    """Raise StackError for the first port of these parts that another program uses."""
     for purpose, port in ports_to_take(ports, parts).items():
         if not is_free(port):
             raise StackError(
-                f"port {port} on 127.0.0.1, meant for {purpose}, is taken by another program; stop that program, or "
-                f"{MOVE_PORTS}"
+                f"port {port} on 127.0.0.1 for {purpose} is used by another program; stop that program, or {MOVE_PORTS}"
             )
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on the port of loopback now."""
+    """Return True if a server can listen on this port of loopback now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do: connections of an earlier server that still linger are no obstacle.
+        # As servers do: lingering connections of an earlier server don't prevent it.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

@@ -1,4 +1,4 @@
-"""Shows the progress of `up` and `down`: a line for each step that is done; on a terminal also bars of those under way."""
+"""Shows the progress of `up` and `down`: a line for each completed step; on a terminal, also bars of the running steps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 
 class Cancelled(Exception):
-    """A step ended because another one failed or the user gave up."""
+    """A step ended because another step failed or the user cancelled."""
 
 
 class ProgressDisplay:
-    """Shows steps that run in several threads at once. Off a terminal a step is one plain line, when it is done."""
+    """Shows steps of several threads. If the output isn't a terminal, a step is one plain line, printed when it is done."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -31,13 +31,13 @@ class ProgressDisplay:
         self._cancelled.set()
 
     def check(self) -> None:
-        """Long steps call this again and again. Raises Cancelled after `cancel`."""
+        """Raise Cancelled after `cancel`. Long steps must call this regularly."""
         if self._cancelled.is_set():
             raise Cancelled
 
     @contextmanager
     def step(self, doing: str, done: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        """Show one step. Yields a function to call with the part of `total` that is done; it raises Cancelled after `cancel`."""
+        """Show one step. Yields a function to call with the completed part of `total`. It raises Cancelled after `cancel`."""
         began_s = time.monotonic()
         live, task = self._begin(doing, total)
 
@@ -52,11 +52,11 @@ class ProgressDisplay:
         self.say(f"[green]✓[/] {escape(done)} [dim]({time.monotonic() - began_s:.1f} s)[/]")
 
     def say(self, text: str) -> None:
-        """Print one line, above the live display when there is one."""
+        """Print one line, above the live display if there is one."""
         self._console.print(text, highlight=False, soft_wrap=True)
 
     def _begin(self, doing: str, total: int | None) -> tuple[Progress, TaskID]:
-        """The live display is on only while a step runs, so that it doesn't disturb other output."""
+        """Begin a step in the live display, which is on only while a step runs, so that it doesn't disturb other output."""
         with self._lock:
             if self._live is None:
                 self._live = Progress(

@@ -1,4 +1,4 @@
-"""Stops what runs of an embedded stack, by the recorded pids."""
+"""Stops the running processes of an embedded stack, by the recorded pids."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ STOP_TIMEOUTS_S = {
     "mqtt": 5.0,
     "control": 40.0,
 }
-"""How long each may take to end by itself. The control service waits for its runners, and they for their slice; the watcher
-stops the part that it is just starting."""
+"""Seconds that each part has to end. The control service waits for its runners, and they wait for their slice. The watcher
+stops the part that it is starting."""
 RUNNER_STOP_TIMEOUT_S = 20.0
 
 
 def stop_timeout_s(name: str) -> float:
-    """Return the time that a process has to stop. A gateway of a package that can't be used any more has the usual time."""
+    """Return the seconds that a process has to stop. A gateway of an unusable package has the default time."""
     with suppress(StrandlineError):
         for gateway in installed_gateways().values():
             if gateway.part == name:
@@ -36,15 +36,17 @@ def stop_timeout_s(name: str) -> float:
 
 
 def stop_all(data_dir: Path, progress: ProgressDisplay) -> None:
-    """Stop what runs of the stack, the last started first.
+    """Stop the running parts of the stack, in the reverse order of their start.
 
-    1. The watcher, which would start again what is stopped.
-    2. The gateways, so that no record is accepted that would not be persisted.
-    3. The control service, which ends its runners after their slice; before them, because it would start them again.
-    4. Runners whose control service died, and the processes they left behind.
-    5. The servers, Kafka last: the others still write to it.
+    1. The watcher, which would restart stopped parts.
+    2. The gateways, so that no record is accepted that can't be persisted.
+    3. The control service, which ends its runners after their slice. It must end before the runners, because it would restart
+       them.
+    4. Runners whose control service crashed, and the processes they left.
+    5. The servers, Kafka last, because the others still write to it.
 
-    Then the records of dead processes go. One that lives was started meanwhile: without its record nothing could stop it.
+    Then the records of ended processes are deleted. A process that lives was started in the meantime. Without its record, it
+    could not be stopped.
     """
     pids = PidFile(data_dir)
     stop_part(WATCHER, pids, progress)
@@ -57,7 +59,7 @@ def stop_all(data_dir: Path, progress: ProgressDisplay) -> None:
     kill_tree(tree_mark(data_dir), whole_stack=True)
     for name in ("mqtt", "elasticsearch", "kafka"):
         stop_part(name, pids, progress)
-    recorded = pids.all()  # before the look which of them live: what is recorded behind it is not meant
+    recorded = pids.all()  # before the check which of them live: processes that are recorded later must be kept
     for name in recorded.keys() - pids.alive().keys():
         pids.remove(name, recorded[name])
 
@@ -71,7 +73,7 @@ def stop_part(name: str, pids: PidFile, progress: ProgressDisplay) -> None:
 
 
 def record_orphan(data_dir: Path, pids: PidFile) -> None:
-    """Record an Elasticsearch whose `up` was killed between starting and recording it."""
+    """Record an Elasticsearch whose `up` was killed after the start and before the record."""
     pid = find_server(data_dir / "elasticsearch")
     if pid is not None and pids.alive().get("elasticsearch") != pid:
         pids.add("elasticsearch", pid)

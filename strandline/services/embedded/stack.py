@@ -1,4 +1,4 @@
-"""The embedded stack as a whole: `up`, `down`, and the parts, which tests start one by one."""
+"""The embedded stack: `up`, `down`, and the parts, which tests start one by one."""
 
 from __future__ import annotations
 
@@ -66,16 +66,14 @@ _WATCHER_LOG_TAIL_BYTES = 4096
 
 
 def watching(pid: int) -> str:
-    """What the watcher's log says when it has begun."""
-    return f"the watcher (process {pid}) starts again what dies"
+    """Return the line of the watcher's log that shows that it has begun."""
+    return f"the watcher (process {pid}) restarts crashed parts"
 
 
 class Stack:
-    """A stack that this process starts. Its parts can be started one by one, in any order; `stop` stops what runs.
-
-    Every method that starts a part raises StackError, in one sentence and perhaps with the end of a log; nothing of that
-    part runs then.
-    """
+    """A stack that this process starts. Its parts can be started one by one, in any order. `stop` stops the running parts.
+    Every method that starts a part raises StackError with a message, and in some cases with the end of a log. Then nothing of
+    that part runs."""
 
     def __init__(
         self,
@@ -87,12 +85,13 @@ class Stack:
         *,
         passwords: bool = False,
     ) -> None:
-        """`outside`: external servers that the stack uses instead of its own. `passwords`: True if its own ask for passwords."""
+        """Args: outside: External servers that the stack uses instead of its own. passwords: True if its own servers require
+        passwords."""
         self.data_dir = data_dir.absolute()
         self.ports = Ports.moved(port_offset)
         self.addresses = StackAddresses.of(self.data_dir, port_offset, outside, passwords=passwords, auth=settings.auth)
         self.settings = stack_settings(settings, self.addresses)
-        """What the processes of this stack, and a client of it, are to be given."""
+        """Settings for the processes of this stack and for its clients."""
         self._gateways = installed_gateways()
         self._console = console
         self._progress = ProgressDisplay(console)
@@ -107,40 +106,42 @@ class Stack:
 
     @property
     def servers(self) -> dict[str, Callable[[], object]]:
-        """What everything else needs and is not there already: name in `pids.json` -> what starts it."""
+        """Own servers of the stack that all other parts need: name in `pids.json` -> function that starts it."""
         own = {"kafka": self.start_kafka, "elasticsearch": self.start_elasticsearch, "mqtt": self.start_mqtt}
         return {name: start for name, start in own.items() if name not in self.addresses.outside}
 
     @property
     def parts(self) -> dict[str, Callable[[], object]]:
-        """Everything that the watcher watches: name in `pids.json` -> what starts it."""
+        """All parts that the watcher watches: name in `pids.json` -> function that starts it."""
         gateways = {one.part: partial(self.start_gateway, name) for name, one in self._gateways.items()}
         return self.servers | {"control": self.start_control} | gateways
 
     @property
     def running(self) -> dict[str, int]:
-        """The processes of the stack that run now, runners included: name -> pid."""
+        """Running processes of the stack, including runners: name -> pid."""
         return self._pids.alive()
 
     def start(self) -> None:
-        """Start what is missing of the stack, so that on return every part answers and is watched. If all runs, change nothing.
+        """Start the missing parts of the stack. On return, every part responds and is watched. If all parts run, change
+        nothing.
 
-        1. Check the settings, Java, the directory and free space, refuse when another `up` starts this stack now, or `down` stops
-           it, and check the servers that are not the stack's own.
-        2. Look what runs already; refuse if it runs with other options, and return if nothing is missing. If its own servers ask
-           for passwords, make them, and let this process log in with them. Stop the watcher, so that no part is started twice.
+        1. Check the settings, Java, the directory, free space, and the external servers. Refuse while another `up` or `down` of
+           this stack runs.
+        2. Find the running parts. Refuse if they run with other options, and return if no part is missing. If its own servers
+           require passwords, create them, and let this process log in with them. Stop the watcher, so that no part is started
+           twice.
         3. Check that the ports of the missing parts are free.
-        4. Fetch what the cache lacks, start Kafka, Elasticsearch and the MQTT broker, bring the ledger's schema up to
-           date: all at once.
+        4. In parallel: download missing files, start Kafka, Elasticsearch, and the MQTT broker, and bring the ledger's schema
+           up to date.
         5. Start the control service and the gateways, then the watcher.
 
-        On any failure stop what was started here; what ran before runs on, and is watched again.
+        After a failure, stop the parts that were started here. Parts that ran before keep running, and are watched again.
         """
         preflight.require_embedded_settings(os.environ, self.addresses)
         self._find_java()
         preflight.require_data_dir(self.data_dir)
-        refusal = f"another `strandline up` or `down` is at work in {self.data_dir}; wait until it is done"
-        # Two would start the same parts, and the one that fails would stop what the other needs.
+        refusal = f"another `strandline up` or `down` runs in {self.data_dir}; wait until it has ended"
+        # Two would start the same parts, and the one that fails would stop parts that the other needs.
         with held_alone(self.data_dir / LOCK_FILE, refusal):
             running = self._running_parts()
             self.was_running, alive = bool(running), self._pids.alive()
@@ -159,7 +160,7 @@ class Stack:
                 with signals_raise_interrupt():
                     stop_part(WATCHER, self._pids, self._progress)
                     if not running:
-                        # What a stack that was killed left behind could still write.
+                        # Remaining processes of a killed stack could still write.
                         kill_tree(tree_mark(self.data_dir), whole_stack=True)
                     preflight.require_free_ports(self.ports, missing)
                     self.addresses.write()
@@ -172,21 +173,21 @@ class Stack:
                 if running:
                     with signals_wait():
                         self._stop_children()
-                        self._progress = ProgressDisplay(self._console)  # the present one is cancelled
+                        self._progress = ProgressDisplay(self._console)  # the current display is cancelled
                         self.start_watcher()
                 else:
                     self.stop()
                 raise
 
     def _require_outside(self) -> None:
-        """Raises StackError when a server that is not the stack's own can't be used."""
+        """Raise StackError if an external server can't be used."""
         if outside := self.addresses.outside_servers():
             names = ", ".join(outside)
             with self._progress.step(f"looking at your servers: {names}", f"your servers are fine: {names}"):
                 require_outside(outside, self.settings)
 
     def start_kafka(self) -> str:
-        """Start Kafka, fetching it first if need be. Returns its bootstrap address."""
+        """Start Kafka, and download it first if necessary. Return its bootstrap address."""
         home = self._provide(KAFKA, "Kafka 4.2.1")
         with self._progress.step("starting Kafka", f"Kafka answers on {self.addresses.kafka_bootstrap}"):
             log, directory = self._log("kafka"), self.data_dir / "kafka"
@@ -197,7 +198,7 @@ class Stack:
         return self.addresses.kafka_bootstrap
 
     def start_elasticsearch(self) -> str:
-        """Start Elasticsearch, fetching it first if need be. Returns its URL."""
+        """Start Elasticsearch, and download it first if necessary. Return its URL."""
         home = self._provide(ELASTICSEARCH, "Elasticsearch 8.19.21")
         with self._progress.step(
             "starting Elasticsearch", f"Elasticsearch answers on {self.addresses.elasticsearch_url}"
@@ -210,7 +211,7 @@ class Stack:
         return self.addresses.elasticsearch_url
 
     def start_mqtt(self) -> str:
-        """Start the MQTT broker. Returns its URL. Raises MissingExtra."""
+        """Start the MQTT broker, and return its URL. Raises MissingExtra."""
         require_module("amqtt")
         with self._progress.step("starting the MQTT broker", f"the MQTT broker answers on {self.addresses.mqtt_url}"):
             module = "strandline.services.embedded.mqtt_broker"
@@ -222,14 +223,14 @@ class Stack:
         return self.addresses.mqtt_url
 
     def migrate_ledger(self) -> None:
-        """Bring the ledger's schema up to date; it is made on the first start. With logins, have the admin's token beside it."""
+        """Create the ledger's schema or bring it up to date. With logins, also create the admin's token."""
         with self._progress.step("preparing the ledger", "the ledger is ready"):
             Ledger.migrate(self.addresses.ledger_url)
             if self.settings.auth != "none":
                 ensure_admin_token(self.data_dir, self.addresses.ledger_url)
 
     def start_control(self) -> str:
-        """Start the control service; it starts the runners of the jobs. Returns the API's URL."""
+        """Start the control service, which starts the runners of the jobs. Return the API's URL."""
         with self._progress.step("starting the control service", f"the API answers on {self.addresses.api_url}"):
             self._start_module("control", ["strandline.services.control"], _health(self.addresses.api_url))
         return self.addresses.api_url
@@ -256,14 +257,14 @@ class Stack:
             )
 
     def start_watcher(self) -> None:
-        """Start the watcher, which starts a part again that dies."""
+        """Start the watcher, which restarts crashed parts."""
         module = ["strandline.services.embedded.watcher", str(self.addresses.port_offset)]
         self._start_module(WATCHER, module, self._is_watched)
         self._watcher_log_offset = self._log(WATCHER).stat().st_size
 
     def wait(self) -> None:
-        """Show what the watcher does, until the user gives up (Ctrl-C, SIGTERM, SIGHUP) or the stack was stopped from
-        elsewhere. Otherwise the stack runs on: `stop` stops it."""
+        """Show the actions of the watcher until Ctrl-C, SIGTERM, SIGHUP, or until another command stops the stack. The stack
+        keeps running: `stop` stops it."""
         try:
             with signals_raise_interrupt():
                 while self.follow():
@@ -273,15 +274,13 @@ class Stack:
             return
 
     def follow(self) -> bool:
-        """Print what the watcher has logged since the last call, and start it again if it died.
-
-        Returns False when the stack was stopped from elsewhere: no part and no watcher is left.
-        """
+        """Print new lines of the watcher's log, and restart the watcher if it crashed. Return False if another command stopped
+        the stack: no part and no watcher runs."""
         for child in self._children.values():
-            child.is_alive()  # clears a dead one from the process table
+            child.is_alive()  # removes an ended process from the process table
         with self._log(WATCHER).open("rb") as log:
             if log.seek(0, os.SEEK_END) < self._watcher_log_offset:
-                self._watcher_log_offset = 0  # it had grown too large, and was begun anew
+                self._watcher_log_offset = 0  # the log was too large, and was started again
             log.seek(self._watcher_log_offset)
             lines = log.read()
             self._watcher_log_offset = log.tell()
@@ -289,13 +288,13 @@ class Stack:
             self._progress.say(escape(line))
         recorded, alive = self._pids.all(), self._pids.alive()
         if WATCHER in recorded and WATCHER not in alive:
-            self._progress.say("the watcher was killed; it is started again")
+            self._progress.say("the watcher was killed; it is restarted")
             self.start_watcher()
-        # A watcher that `down` or another `up` stops takes itself out of the record, so it is not started again here.
+        # A watcher that `down` or another `up` stops removes its own record, so it is not restarted here.
         return WATCHER in recorded or any(name in alive for name in self.parts)
 
     def cancel(self) -> None:
-        """Make every start that is under way end, with Cancelled; nothing of that part runs then."""
+        """Make every running start end with Cancelled. Then nothing of that part runs."""
         self._progress.cancel()
 
     def stop(self) -> None:
@@ -307,7 +306,7 @@ class Stack:
             self._children.clear()
 
     def _stop_children(self) -> None:
-        """Stop what was started here, and nothing else."""
+        """Stop only the parts that were started here."""
         for name, child in self._children.items():
             if self._pids.alive().get(name) == child.pid:
                 stop_part(name, self._pids, self._progress)
@@ -330,7 +329,7 @@ class Stack:
         return set(running)
 
     def _is_watched(self) -> bool:
-        """Whether the watcher has said that it watches."""
+        """Return True if the watcher has logged that it watches."""
         log = self._log(WATCHER)
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _WATCHER_LOG_TAIL_BYTES))
@@ -363,11 +362,11 @@ class Stack:
 
     def _start(self, program: Program) -> None:
         if program.name in self._children:
-            self._children[program.name].is_alive()  # clears one that was killed from the process table
+            self._children[program.name].is_alive()  # removes a killed process from the process table
         self._children[program.name] = start(program, self._pids, self._progress.check)
 
     def _at_once(self, *parts: Callable[[], object]) -> None:
-        """Run the parts in threads. The first failure ends the others, and is what is raised."""
+        """Run the parts in threads. The first failure ends the others, and is raised."""
         if not parts:
             return
         with ThreadPoolExecutor(len(parts)) as pool:
@@ -392,14 +391,13 @@ def up(
     *,
     passwords: bool = False,
 ) -> Stack:
-    """Start a stack in `data_dir`, or what is missing of it; return when every part answers, and print where.
+    """Start a stack in `data_dir`, or its missing parts. When every part responds, print the addresses, and return.
 
-    `outside`: servers that are there already, as `choose_outside` found them. `passwords`: as `choose_passwords` found it.
+    If the stack already runs, start only missing processes, and print what runs and what was repaired. Its processes outlive
+    this process. Without `detach`, the caller continues with `Stack.wait` and `Stack.stop`. Raises StackError if it can't be
+    started, KeyboardInterrupt if the user cancels. Then no process that it started runs.
 
-    If the stack already runs, start only missing processes, and print what runs and what was repaired.
-
-    Its processes outlive this one. Without `detach` the caller goes on with `Stack.wait` and `Stack.stop`.
-    Raises StackError when it can't be started, KeyboardInterrupt when the user gave up; nothing that it started runs then.
+    Args: outside: External servers, from `choose_outside`. passwords: Result of `choose_passwords`.
     """
     stack = Stack(settings, data_dir, port_offset, console, outside, passwords=passwords)
     stack.start()
@@ -425,9 +423,9 @@ def up(
         netrc = shlex.quote(str(stack.data_dir / PASSWORDS_DIR / NETRC))
         lines.append(f"to query Elasticsearch: curl --netrc-file {netrc} '{where.elasticsearch_url}/_cat/indices?v'")
     if settings.auth != "none":
-        lines.append(f"the admin's token, which local verbs use, is in {stack.data_dir / ADMIN_TOKEN_FILE}")
+        lines.append(f"the admin's token, which local commands use, is in {stack.data_dir / ADMIN_TOKEN_FILE}")
     if detach:
-        lines.append(f"stop it with: strandline down --data-dir {stack.data_dir}")
+        lines.append(f"to stop the stack, run strandline down --data-dir {stack.data_dir}")
     console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
     return stack
 
@@ -449,17 +447,17 @@ def _state_lines(stack: Stack) -> list[str]:
 
 
 def down(data_dir: Path, console: Console) -> None:
-    """Stop the stack in `data_dir`, the runners of its jobs included; nothing to stop is no error.
+    """Stop the stack in `data_dir`, including the runners of its jobs. Does nothing if no process runs.
 
-    Raises StackError when no stack was ever started there, another `up` or `down` is at work, or a process doesn't end.
+    Raises StackError if no stack was ever started there, if another `up` or `down` runs, or if a process doesn't end.
     """
     read_stack(data_dir)
     directory = data_dir.absolute()
     refusal = (
-        f"another `strandline up` or `down` is at work in {directory}; wait until it is done, or end it by Ctrl-C there, and "
-        "then give `strandline down` again"
+        f"another `strandline up` or `down` runs in {directory}; wait until it has ended, or end it by Ctrl-C, "
+        "then run `strandline down` again"
     )
-    # Beside an `up` that goes on, it would stop the servers, and leave running what that starts next.
+    # While an `up` still runs, this would stop the servers, and leave processes that `up` starts next.
     with held_alone(directory / LOCK_FILE, refusal), signals_wait():
         stop_all(directory, ProgressDisplay(console))
 

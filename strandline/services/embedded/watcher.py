@@ -1,9 +1,9 @@
-"""The watcher of an embedded stack: `python -m strandline.services.embedded.watcher PORT_OFFSET`.
+"""Watcher of an embedded stack: `python -m strandline.services.embedded.watcher PORT_OFFSET`.
 
-It starts a server or a gateway again that died, as compose does with containers. `up` starts the watcher last, `down` stops
-it first. It knows the processes from `DIR/pids.json` alone. A part that dies again and again is started after growing pauses,
-for ever: its cause may end (a full disk, a port that another program took), and the log says each time what it was and, from the
-fifth time on, how often it was so.
+It restarts a crashed server or gateway, as compose restarts containers. `up` starts the watcher last, and `down` stops it
+first. It knows the processes only from `DIR/pids.json`. A part that crashes repeatedly is restarted after increasing pauses,
+without a limit, because its cause can end (a full disk, a port that another program uses). The log contains the cause of each
+crash. From the fifth crash in a row, it also contains their number.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ LOG_INTERVAL_S = 10.0
 PAUSE_FIRST_S = 1.0
 PAUSE_MAX_S = 60.0
 OFTEN = 5
-"""From so many failures in a row on, each is said with their number."""
+"""Number of failures in a row from which the log contains their number."""
 CALM_S = 60.0
-"""A part that ran for so long is started after the first pause again."""
+"""Seconds for which a part must run before its pauses begin with the first one again."""
 
 
 class Watcher:
-    """Watches each part in a thread of its own, so that one that starts slowly doesn't hold up the others."""
+    """Watches each part in its own thread, so that a part that starts slowly doesn't delay the others."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Watcher:
         pause_first_s: float = PAUSE_FIRST_S,
     ) -> None:
         self._parts = parts
-        """Name in `pids.json` -> what starts it, records its pid, and waits until it answers."""
+        """Name in `pids.json` -> function that starts the part, records its pid, and waits until it responds."""
         self._pids = pids
         self._stopping = stopping
         self._clock_s = clock_s
@@ -76,17 +76,17 @@ class Watcher:
                     if self._clock_s() - started_s > CALM_S:
                         pause_s, deaths, cause = self._pause_first_s, 0, ""
                     continue
-                what, deaths = "died" if self._forget(name) else "does not run", deaths + 1
+                what, deaths = "crashed" if self._forget(name) else "does not run", deaths + 1
             except (StrandlineError, OSError) as error:
-                logger.error(f"could not look after {name}: {error}", action="restart", part=name)
+                logger.error(f"can't watch {name}: {error}", action="restart", part=name)
                 if self._stopping.wait(pause_s):
                     return
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)
                 continue
-            again = f"{name} {what}; it is started again in {pause_s:g} s"
+            again = f"{name} {what}; it is restarted in {pause_s:g} s"
             logger.warning(again, action="restart", part=name)
             if deaths >= OFTEN:
-                often = f"{name} failed {deaths} times in a row{cause}; look into its log and mend the cause"
+                often = f"{name} failed {deaths} times in a row{cause}; see its log, and fix the cause"
                 logger.error(often, action="restart", part=name, deaths=deaths)
             if self._stopping.wait(pause_s):
                 return
@@ -103,7 +103,7 @@ class Watcher:
             started_s = self._clock_s()
 
     def _forget(self, name: str) -> bool:
-        """Take the dead process out of `pids.json`; False when it wasn't there: its last start failed."""
+        """Remove the ended process from `pids.json`. Return False if it has no record, because its last start failed."""
         pid = self._pids.all().get(name)
         if pid is not None:
             self._pids.remove(name, pid)
@@ -111,20 +111,18 @@ class Watcher:
 
 
 def bound_logs(logs: Sequence[Path], settings: Settings, stopping: threading.Event) -> None:
-    """Keep the logs within the settings until `stopping` is set."""
+    """Limit the size of the logs by the settings, until `stopping` is set."""
     while not stopping.wait(LOG_INTERVAL_S):
         for log in logs:
             try:
                 bound_log(log, settings)
             except OSError as error:
-                logger.warning(f"{log} could not be begun anew: {error}", action="tidy")
+                logger.warning(f"can't start {log} again: {error}", action="tidy")
 
 
 def main() -> None:
-    """Watch until SIGTERM; a part that is just being started is stopped then.
-
-    The last act is to take itself out of `pids.json`: so a watcher that is recorded but dead was killed, and not stopped.
-    """
+    """Watch until SIGTERM. A part that is being started is then stopped. At the end, remove the own record from `pids.json`. So
+    a watcher with a record but without a process was killed, not stopped."""
     settings = Settings()
     configure_logs(as_json=settings.log_json)
     there = read_stack(settings.data_dir)

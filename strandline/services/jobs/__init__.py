@@ -1,1 +1,1 @@
-"""The use cases: what the REST API, the command line and notices do with documents, jobs, results and dead letters."""
+"""Use cases: operations of the REST API, the command line, and notices on documents, jobs, results, and dead letters."""

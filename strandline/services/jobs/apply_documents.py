@@ -1,7 +1,7 @@
-"""Applying documents: they become streams, topics, index templates and jobs; if one document is wrong, none does.
+"""Application of documents: they become streams, topics, index templates, and jobs. If one document is wrong, none is applied.
 
-All documents are checked before anything is changed. The changes can be repeated: after a failure in the middle,
-applying the same documents again makes the rest of them, and otherwise it changes nothing.
+All documents are checked before any change. The changes can be repeated: after a failure in the middle, applying the same
+documents again makes the remaining changes. Otherwise it changes nothing.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from strandline.services.jobs.applying.stream_changes import StreamChanges
 from strandline.services.jobs.job_status import input_streams
 
 _SENDERS_TIMES = (
-    "the topic has message.timestamp.type=CreateTime: log time is what its producers say, so max_ahead and 'from: log' go by "
-    "their clocks. Kafka goes by it too when it deletes: records that are sent with old times may be gone before they are read, "
-    "and one with a time in the future keeps its segment. With message.timestamp.type=LogAppendTime new records would go by "
-    "arrival"
+    "the topic has message.timestamp.type=CreateTime, so its producers set the log time, and max_ahead and 'from: log' use "
+    "their clocks. Kafka also deletes by this time: records with old times can be deleted before they are read, and a record "
+    "with a time in the future keeps its segment. With message.timestamp.type=LogAppendTime, new records would have their "
+    "arrival time"
 )
 
 
 class TopicMaker(Protocol):
-    """What applying needs of `ingest.topics.Topics`."""
+    """Operations on topics that applying needs, from `ingest.topics.Topics`."""
 
     def present_stream_topic(self, spec: StreamSpec) -> TopicDescription | None: ...
     def ensure_stream_topic(self, spec: StreamSpec) -> TopicDescription: ...
@@ -75,7 +75,7 @@ class Batch:
     streams: list[StreamSpec]
     lookups: list[ReadLookup]
     pipelines: list[CheckedPipeline]
-    """With the tables of lookups that come from the same text."""
+    """Pipelines, with the tables of lookups from the same text."""
     notices: list[NoticeSpec] = field(default_factory=list)
 
 
@@ -86,11 +86,12 @@ def check_documents(
     emitted: Collection[str] = (),
     lookups: Mapping[str, LookupShape] | None = None,
 ) -> Batch:
-    """Read and check documents without changing anything. A stream may come from the same text, or from `registered`; `emitted`
-    are those of them to which jobs emit results of windows. A pipeline that reads one of these, or what another pipeline of the
-    text emits, gets the defaults of one that reads results. `lookups`: those that are registered.
+    """Read and check documents without changing anything. A stream can be in the same text, or in `registered`.
 
-    Raises InvalidDocument with the problems of all documents.
+    A pipeline that reads a stream of `emitted`, or a stream to which another pipeline of the text emits, gets the defaults of
+    pipelines that read results. Raises InvalidDocument with the problems of all documents.
+
+    Args: emitted: Registered streams to which jobs emit results of windows. lookups: Registered lookups.
     """
     documents = read_documents(text, source)
     problems: list[Problem] = list(_repeated(documents))
@@ -159,7 +160,7 @@ def check_documents(
 
 
 def _emitters_first(pipelines: list[tuple[YamlDocument, PipelineSpec]]) -> list[tuple[YamlDocument, PipelineSpec]]:
-    """Put each pipeline after the pipelines whose results it reads. Those that read each other in a circle come last."""
+    """Sort each pipeline after the pipelines whose results it reads. Pipelines that read each other in a circle come last."""
     left, ordered = list(pipelines), []
     while left:
         emitted = {stream for _, pipeline in left for _, stream in emissions_to_streams(pipeline)}
@@ -176,7 +177,7 @@ def _fit_streams(
     registered: Mapping[str, dict[str, Any]],
     broken: set[str],
 ) -> Iterator[Problem]:
-    """Check that the streams that a pipeline emits to can hold its results; add unregistered ones to `streams`."""
+    """Check that the streams to which a pipeline emits can contain its results. Add unregistered streams to `streams`."""
     for stage in pipeline.all_stages:
         for position, emit in enumerate(stage.emits):
             if not sink_of(emit).is_stream or emit.name in broken:
@@ -193,7 +194,9 @@ def _fit_streams(
                     position,
                     "stream",
                 )
-                yield document.problem(path, f"stream '{emit.name}' can't hold the results of '{stage.name}': {reason}")
+                yield document.problem(
+                    path, f"stream '{emit.name}' can't contain the results of '{stage.name}': {reason}"
+                )
 
 
 class Applier:
@@ -209,9 +212,10 @@ class Applier:
         sources: Sources | None = None,
         check: Callable[..., Batch] = check_documents,
     ) -> None:
-        """`check`: `check_documents`, or a function that runs it in another process. `log_starts(topic)` returns the first offset
-        that each partition of it still holds; `origin(pipeline)` where a new job begins to read: needed for the name of a deleted
-        job, which is refused without; `sources` reads those of lookups."""
+        """Args: log_starts: Returns the first offset that each partition of a topic still contains.
+        `origin`: Returns the start of a new job. Required for the name of a deleted job, which is refused without it.
+        `sources`: Reads the sources of lookups.
+        `check`: `check_documents`, or a function that runs it in another process."""
         self._ledger = ledger
         self._topics = topics
         self._check = check
@@ -231,20 +235,19 @@ class Applier:
         return self._check(text, source, registered, emitted, lookups)
 
     def plan(self, text: bytes, source: str) -> PlanView:
-        """Return what applying would mean for each job, the notes that it would give, and what it would refuse, as forbidden
-        changes. Changes nothing.
+        """Return the effect of applying on each job, the notes, and the refusals as forbidden changes. Changes nothing.
 
         Raises InvalidDocument, NotFound, LogUnavailable, LedgerUnavailable.
         """
         return self._judge(self.check(text, source)).plan()
 
     def apply(self, text: bytes, source: str, principal: str | None = None) -> list[Applied]:
-        """Make the changes, for `principal`, and return what changed.
+        """Make the changes, for `principal`, and return the changes.
 
-        1. Check every document; refuse what a plan forbids.
-        2. Make or widen the topics, then register the streams, then the lookups.
-        3. Make the dead-letter topics and index templates, have the topics that the jobs write to take the largest record, then
-           submit the jobs: a new job starts. At last, register the notices.
+        1. Check every document. Refuse everything that a plan forbids.
+        2. Create or widen the topics, then register the streams, then the lookups.
+        3. Create the dead-letter topics and index templates. Let the output topics of the jobs accept the largest record. Then
+           submit the jobs; a new job starts. At the end, register the notices.
 
         Raises InvalidDocument, Conflict, LogUnavailable, IndexUnavailable, LedgerUnavailable.
         """
@@ -269,12 +272,12 @@ class Applier:
         return applied + [apply_notice(self._ledger, one, principal) for one in batch.notices]
 
     def _judge(self, batch: Batch) -> Judged:
-        """Compare the documents with what is there: what they would change, and all that is refused of it. Changes nothing."""
+        """Compare the documents with the current state: return their changes, and all refusals. Changes nothing."""
         judged = Judged()
         for stream in batch.streams:
             self._judge_stream(stream, batch, judged)
         for lookup in batch.lookups:
-            judged.lookups[lookup.spec.lookup] = LookupChange(0)  # stays where it is refused
+            judged.lookups[lookup.spec.lookup] = LookupChange(0)  # stays if the lookup is refused
             with judged.refusing("lookup", lookup.spec.lookup):
                 judged.lookups[lookup.spec.lookup] = self._lookup_changes.check(lookup, batch.pipelines)
         for name, job in self._first_readers(batch).items():
@@ -316,7 +319,7 @@ class Applier:
                 notes += _notes_of_hazards(topic, is_adopted=find_stream(self._ledger, stream.stream) is None)
 
     def _first_readers(self, batch: Batch) -> dict[str, str]:
-        """Stream -> the first pipeline that reads it, of those that are not in the batch: their topics are looked at, too."""
+        """Stream -> first pipeline that reads it, for streams outside of the batch. Their topics are also checked."""
         in_batch = {stream.stream for stream in batch.streams}
         readers: dict[str, str] = {}
         for pipeline in batch.pipelines:
@@ -327,7 +330,7 @@ class Applier:
     def _apply_stream(
         self, stream: StreamSpec, base: int, notes: list[str], principal: str | None, together: Collection[str]
     ) -> Applied:
-        """`base`: the version that the document was checked against, 0 for none. `together`: the streams of the same text."""
+        """Args: base: Version against which the document was checked; 0 if there was none. together: Streams of the same text."""
         topic = self._topics.ensure_stream_topic(stream)
         self._refuse_other_topic(stream.stream, topic)
         row = self._ledger.put_stream(stream.stream, stream.as_document(), base, together)
@@ -348,8 +351,8 @@ class Applier:
         lookups: Mapping[str, int],
         principal: str | None,
     ) -> Applied:
-        """`bases`: what the jobs of the same text were checked against. `lookups`: those of the same text, with the versions that
-        they have got."""
+        """Args: bases: States against which the jobs of the same text were checked. lookups: Lookups of the same text with
+        their new versions."""
         before = find_job(self._ledger, pipeline.job)
         emitted = {stream for _, stream in emissions_to_streams(pipeline.spec)}
         dead_letters = self._topics.ensure_dead_letter_topic(pipeline.job)
@@ -372,7 +375,8 @@ class Applier:
             {*pipeline.streams, *emitted},
         )
         if origin is not None:
-            # A deletion of the earlier job's dead letters may have taken the topic since; from now on none can begin.
+            # A deletion of the earlier job's dead letters may have deleted the topic in the meantime. From now on, none can
+            # begin.
             self._topics.ensure_dead_letter_topic(pipeline.job)
         outcome = outcome_of(before.version if before else None, row.version)
         if outcome != "unchanged":
@@ -382,7 +386,7 @@ class Applier:
         return Applied(kind="pipeline", name=row.name, outcome=outcome, version=row.version, notes=notes)
 
     def _origin_of_life(self, pipeline: CheckedPipeline) -> Offsets | None:
-        """Where a new job begins that has the name of a deleted one."""
+        """Return the start of a new job with the name of a deleted job. None for other names."""
         if self._origin is None or not self._ledger.deleted_job(pipeline.job):
             return None
         return self._origin(pipeline.spec)
@@ -395,16 +399,16 @@ class Applier:
             return
         if known is not None and known != topic.topic_id:
             raise Conflict(
-                f"topic {name} was deleted and made again: the offsets in the ledger no longer name the same "
-                f"records; register the stream under another name"
+                f"topic {name} was deleted and recreated, so the offsets in the ledger no longer identify the "
+                "same records; register the stream under another name"
             )
 
     def _refuse_topic_that_goes(self, name: str, topic: TopicDescription) -> None:
-        """The stream would lose its topic, and what it had got meanwhile."""
+        """Refuse a stream whose topic is still being deleted: it would lose the topic with its new records."""
         if self._ledger.topic_of_deleted_stream(name) == topic.topic_id:
             raise Conflict(
-                f"the topic of stream {name}, which was deleted, is still being deleted; apply the documents again when that is "
-                f"done; should it have failed: strandline stream delete {name}, or, to go on with its records, strandline stream "
+                f"the topic of the deleted stream {name} is still being deleted; apply the documents again when this is done. "
+                f"If the deletion has failed, run strandline stream delete {name}. To keep its records, run strandline stream "
                 f"delete {name} --keep-topic"
             )
 
@@ -414,13 +418,13 @@ class Applier:
         return {stream for _, stream in emissions_to_streams(spec_of_version(self._ledger, job.name, job.version))}
 
     def _readers(self, streams: set[str]) -> list[str]:
-        """The jobs that read one of these streams."""
+        """Return the jobs that read one of these streams."""
         jobs = self._ledger.jobs() if streams else []
         return [job.name for job in jobs if streams.intersection(input_streams(self._ledger, job))]
 
 
 def ensure_templates(elasticsearch_url: str, pipeline: CheckedPipeline, generation: int = 1) -> None:
-    """Make the index template of every emission to Elasticsearch, in the job's own generation. Raises Conflict,
+    """Create the index template of every emission to Elasticsearch, in the job's own generation. Raises Conflict,
     IndexUnavailable."""
     for stage in pipeline.all_stages:
         for emit in stage.emits:
@@ -431,10 +435,8 @@ def ensure_templates(elasticsearch_url: str, pipeline: CheckedPipeline, generati
 
 
 def _notes_of_hazards(topic: TopicDescription, *, is_adopted: bool) -> list[str]:
-    """Return a note for each setting with which a topic that existed before can lose confirmed records.
-
-    A single replica is noted only when the topic is adopted: where the deployment has one broker, each of its topics has one.
-    """
+    """Return a note for each setting with which an existing topic can lose confirmed records. A single replica is noted only if
+    the topic is adopted: with one broker, each topic has one."""
     return [
         f"{one.sentence}; {one.remedy}" for one in topic.hazards if is_adopted or one.kind is not HazardKind.ONE_REPLICA
     ]
@@ -443,22 +445,22 @@ def _notes_of_hazards(topic: TopicDescription, *, is_adopted: bool) -> list[str]
 def _shared_entrances(
     documents: list[YamlDocument], streams: Mapping[str, StreamSpec], registered: Mapping[str, dict[str, Any]]
 ) -> Iterator[Problem]:
-    """A port or topic filter leads into one stream. A second stream with it would get no record, and nothing would say so."""
+    """Yield a problem for each port or topic filter of two streams. The second stream would get no record, without a message."""
     owners: dict[str, str] = {}
     for name in registered.keys() - streams.keys():
-        with contextlib.suppress(InvalidDocument):  # written by a newer version, which checks it when it applies it
+        with contextlib.suppress(InvalidDocument):  # written by a newer version, which checks it when it is applied
             owners.update((what, name) for _, what in StreamSpec.from_document(registered[name]).entrances())
     for document in documents:
         if document.kind == "stream" and document.name in streams:
             for path, what in streams[document.name].entrances():
                 owner = owners.setdefault(what, document.name)
                 if owner != document.name:
-                    yield document.problem(path, f"{what} leads into stream '{owner}' already; choose another")
+                    yield document.problem(path, f"{what} belongs to stream '{owner}' already; choose another")
 
 
 def _repeated(documents: list[YamlDocument]) -> Iterator[Problem]:
     seen: set[tuple[str, str]] = set()
     for document in documents:
         if (document.kind, document.name) in seen:
-            yield document.problem((document.kind,), f"{document.kind} '{document.name}' is here twice; remove one")
+            yield document.problem((document.kind,), f"{document.kind} '{document.name}' occurs twice; remove one")
         seen.add((document.kind, document.name))

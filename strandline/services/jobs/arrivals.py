@@ -1,4 +1,4 @@
-"""The newest record of each stream, as Kafka has it."""
+"""Newest record of each stream, according to Kafka."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strandline.core.errors import LogUnavailable, NotFound
 from strandline.log.kafka_status import KafkaStatus
 
 _WAIT_S = 5.0
-"""Maximum time for all streams of one answer."""
+"""Maximum time for all streams of one response."""
 _QUESTION_S_MIN = 0.05
 
 
@@ -28,16 +28,16 @@ class ArrivalView(Described):
 
     stream: str
     newest_ms: int | None
-    """Log time of the newest record; null if the topic has none, or if Kafka doesn't answer."""
+    """Log time of the newest record; null if the topic has none, or if Kafka doesn't respond."""
     records: int | None
-    """Records in the topic; null if Kafka doesn't answer."""
+    """Number of records in the topic; null if Kafka doesn't respond."""
     partitions: list[ArrivalPartitionView]
     problem: str
-    """Why Kafka can't be asked for the stream; empty if it can."""
+    """Reason why Kafka can't be queried for the stream; empty if it can."""
 
 
 class ArrivalsAsked:
-    """Queries Kafka for one answer. After Kafka didn't answer once, or after _WAIT_S, it isn't queried again."""
+    """Queries Kafka for one response. After a timeout, or after _WAIT_S, it isn't queried again."""
 
     def __init__(self, log: KafkaStatus) -> None:
         self._log = log
@@ -45,10 +45,10 @@ class ArrivalsAsked:
         self._problem = ""
 
     def of(self, stream: str) -> ArrivalView:
-        """Return the newest record of the stream. If Kafka doesn't answer, the view contains the reason."""
+        """Return the newest record of the stream. If Kafka doesn't respond, the view contains the reason."""
         left_s = self._until_s - time.monotonic()
         if not self._problem and left_s < _QUESTION_S_MIN:
-            self._problem = f"Kafka has not answered for all streams within {_WAIT_S:g} s; the page asks again"
+            self._problem = f"Kafka did not respond for all streams within {_WAIT_S:g} s; the page queries it again"
         if self._problem:
             return _unknown(stream, self._problem)
         try:

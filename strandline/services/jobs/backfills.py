@@ -1,4 +1,4 @@
-"""Backfills as the status of jobs and the API show them."""
+"""Backfills in the form of the status of jobs and the API."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from strandline.ledger.states import BackfillRow, BackfillState
 
 @dataclass(frozen=True)
 class WindowRangeView(Described):
-    """Windows by their end."""
+    """Range of windows by their end."""
 
     after_ms: int
-    """They end after it."""
+    """Exclusive lower bound of the ends of the windows."""
     up_to_ms: int
-    """The last one ends at it."""
+    """End of the last window."""
 
 
 @dataclass(frozen=True)
 class BackfillView(Described):
-    """Windows that are computed again, as a generation of their own."""
+    """Windows that are recomputed as a separate generation."""
 
     job: str
     generation: int
-    """Counted from 2; 1 is what the job itself writes. The indices are `{emit name}.gN-yyyy.MM`."""
+    """Number of the generation, from 2. The job itself writes generation 1. The indices are `{emit name}.gN-yyyy.MM`."""
     version: int
-    """Of the pipeline that computes them."""
+    """Version of the pipeline that computes them."""
     from_ms: int
     to_ms: int | None
-    """As requested; null: up to what was emitted then."""
+    """Requested end; null for the windows emitted at the time of the request."""
     windows: dict[str, WindowRangeView]
-    """Stage -> its windows."""
+    """Stage -> range of its windows."""
     state: BackfillState
     message: str
-    """Why it is in this state; empty when there is nothing to say."""
+    """Reason for the state; empty if there is none."""
     done_ms: int | None
-    """All windows that end at or before this time are written; null while none is."""
+    """All windows that end at or before this time are written; null if none is written."""
     records: int
-    """About how many are to be read."""
+    """Approximate number of records to read."""
     records_done: int
     results: dict[str, int]
-    """Stage -> results."""
+    """Stage -> number of results."""
     refused: dict[str, int]
-    """Stage -> results that the index refused; each has a dead letter."""
+    """Stage -> number of results that the index refused. Each has a dead letter."""
     sample: list[str]
-    """Why the index refused the first of them."""
+    """Reasons for which the index refused the first of them."""
     attempts: int
-    """How many processes have worked on it."""
+    """Number of processes that have worked on it."""
     requested_ms: int
     updated_ms: int
     ended_ms: int | None
@@ -57,7 +57,7 @@ _SHOWN = {field.name for field in fields(BackfillView)}
 
 
 def backfill_view(row: BackfillRow) -> BackfillView:
-    """Return the backfill as it is shown."""
+    """Return the backfill in the form of the API."""
     shown = {name: value for name, value in vars(row).items() if name in _SHOWN}
     windows = {stage: WindowRangeView(**one._asdict()) for stage, one in row.windows.items()}
     return BackfillView(**{**shown, "windows": windows, "attempts": row.epoch})

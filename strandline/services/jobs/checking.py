@@ -1,4 +1,4 @@
-"""The check of a pipeline."""
+"""Check of a pipeline."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class StageView(Described):
 
     name: str
     windows: str
-    """Which windows, in words."""
+    """Description of the windows."""
     size_ms: int
-    """How long its windows are; of sessions, at most; 0 where it emits records."""
+    """Size of the windows; the maximum for sessions; 0 if the stage emits records."""
     every_ms: int
-    """How far apart they begin: less than `size_ms` where they slide; the gap of sessions."""
+    """Distance between the starts of windows: less than `size_ms` for sliding windows; the gap for sessions."""
     by: dict[str, str]
     """Key field -> type."""
     aggregates: dict[str, str]
@@ -32,30 +32,30 @@ class StageView(Described):
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check of documents found."""
+    """Outcome of a check of documents."""
 
     problems: list[Problem]
     stages: list[StageView]
-    """Empty unless it is valid."""
+    """Stages; empty if a document is invalid."""
     reach_ms: int | None = None
-    """How far back in event time a rewind may have to go."""
+    """Maximum time in event time that a rewind must go back."""
 
 
 def refusal(error: InvalidDocument) -> Checked:
-    """The answer for documents that are wrong."""
+    """Return the response for invalid documents."""
     return Checked(error.problems, [])
 
 
 def approval(batch: Batch) -> Checked:
-    """The answer for documents that are right."""
+    """Return the response for valid documents."""
     stages = [stage for pipeline in batch.pipelines for stage in _stages(pipeline)]
     reach_ms = max((pipeline.reach_ms for pipeline in batch.pipelines), default=None)
     return Checked([], stages, reach_ms)
 
 
 def check_without_stack(text: bytes, source: str) -> Checked | None:
-    """Check documents without a ledger; None when a pipeline's stream, a lookup that it uses, or the stream that a lookup follows
-    is not among them, so that the ledger is needed."""
+    """Check documents without a ledger. None if the ledger is needed. It is needed if a stream of a pipeline, a lookup that it
+    uses, or the stream that a lookup follows is not in the documents."""
     try:
         if absent(text, source):
             return None
@@ -65,22 +65,27 @@ def check_without_stack(text: bytes, source: str) -> Checked | None:
 
 
 def wrong_without_stack(text: bytes, source: str) -> list[Problem]:
-    """What is wrong in documents whatever a stack may have, and behind it what they name and don't hold. Empty when nothing else
-    is wrong than that. Raises InvalidDocument as `absent`."""
+    """Return problems that exist with every stack, followed by the missing streams and lookups. Empty if only these are
+    missing.
+
+    Raises InvalidDocument as `absent`.
+    """
     lacking = absent(text, source)
     places = {(one.path, one.line) for one in lacking}
     try:
         check_documents(text, source, {})
     except InvalidDocument as error:
         if wrong := [one for one in error.problems if (one.path, one.line) not in places]:
-            hint = "a stack may have it, and none was reached"
+            hint = "the stack may have it, but no stack was reached"
             return [*wrong, *(replace(one, message=f"there is {one.message}; {hint}") for one in lacking)]
     return []
 
 
 def absent(text: bytes, source: str) -> list[Problem]:
-    """What the documents name and don't hold, as "no stream 'meter'; did you mean 'meters'?", where they name it. Raises
-    InvalidDocument for a text that can't be read; what is wrong inside a document, the check says."""
+    """Return the streams and lookups that the documents name but don't contain, as "no stream 'meter'; did you mean 'meters'?".
+
+    Raises InvalidDocument for a text that can't be read. Errors in a document are left to the check.
+    """
     documents = read_documents(text, source)
     streams = {document.name for document in documents if document.kind == "stream"}
     streams |= {str(emit) for document in documents for emit in _emitted(document.data)}
@@ -101,7 +106,7 @@ def absent(text: bytes, source: str) -> list[Problem]:
 
 
 def _read(pipeline: dict[str, object]) -> Iterator[tuple[Path, object]]:
-    """The streams that a pipeline's document says it reads, and where."""
+    """Yield the streams that a pipeline's document reads, and their paths."""
     several = pipeline.get("inputs")
     inputs: list[tuple[Path, object]] = [(("input",), pipeline.get("input"))]
     if isinstance(several, list):
@@ -112,7 +117,7 @@ def _read(pipeline: dict[str, object]) -> Iterator[tuple[Path, object]]:
 
 
 def _emitted(pipeline: dict[str, object]) -> Iterator[object]:
-    """The streams that a pipeline's document says it emits to."""
+    """Yield the streams to which a pipeline's document emits."""
     for _, step in _steps(pipeline):
         emits = step.get("emit")
         for emit in emits if isinstance(emits, list) else []:
@@ -121,7 +126,7 @@ def _emitted(pipeline: dict[str, object]) -> Iterator[object]:
 
 
 def _used(pipeline: dict[str, object]) -> Iterator[tuple[Path, object]]:
-    """The lookups that a pipeline's document says it uses, and where."""
+    """Yield the lookups that a pipeline's document uses, and their paths."""
     for number, step in _steps(pipeline):
         for keyword, value in step.items():
             if isinstance(value, dict) and "lookup" in value:
@@ -129,13 +134,13 @@ def _used(pipeline: dict[str, object]) -> Iterator[tuple[Path, object]]:
 
 
 def _followed(lookup: dict[str, object]) -> object:
-    """The stream that a lookup's document says it follows."""
+    """Return the stream that a lookup's document follows."""
     source = lookup.get("source")
     return source.get("stream") if isinstance(source, dict) else None
 
 
 def _steps(pipeline: dict[str, object]) -> Iterator[tuple[int, dict[str, object]]]:
-    """The steps of a document, numbered. It may be wrong: it is not checked yet."""
+    """Yield the numbered steps of a document that isn't checked yet."""
     steps = pipeline.get("steps")
     yield from (
         (number, step) for number, step in enumerate(steps if isinstance(steps, list) else []) if isinstance(step, dict)

@@ -1,8 +1,7 @@
-"""Dead letters: found by reason, step and time, counted, repaired and put back into their stream.
+"""Dead letters: search by reason, step, and time, counts, repair, and requeue into their stream.
 
-Everything is done for a piece of the letters at a time, and each piece says where the next one begins: so no request takes
-long, and a caller that is killed begins anew. What was put back before is left out, whoever did it
-(`processing/emission/put_back.py`).
+Each call processes a limited number of dead letters, and returns the start of the next part. So no request takes long, and a
+caller that was killed starts again. Records that any call requeued before are skipped (`processing/emission/put_back.py`).
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ from strandline.processing.source.prospects import ACCEPTED, Prospect, Prospects
 from strandline.processing.source.slice_rows import row_identity
 
 LETTERS_A_LOOK = 20_000
-"""So many letters are looked at for one answer."""
+"""Maximum number of dead letters that are read for one response."""
 LETTERS_A_REPLAY = 2_000
-"""So many are put back for one answer."""
+"""Maximum number of dead letters that are requeued for one response."""
 LETTER_BYTES_A_REPLAY = 32 << 20
-"""Or as many as have so many bytes."""
+"""Maximum size in bytes of the dead letters that are requeued for one response."""
 _GAP_MAX = 2_000
-"""Records that are so many offsets apart are read together."""
+"""Maximum distance in offsets of records that are read together."""
 
 LEFT_LATE = "late"
 LEFT_FAILED_AGAIN = "failed_again"
@@ -65,14 +64,14 @@ LEFT_COUNTED = "counted"
 
 @dataclass(frozen=True)
 class LetterFilter:
-    """Which dead letters are wanted. None: any."""
+    """Filter of dead letters. None matches any value."""
 
     reason: str | None = None
     step: str | None = None
     since_ms: int | None = None
-    """Written at this time or later, by the log's clock."""
+    """Earliest time of writing, by the log's clock."""
     until_ms: int | None = None
-    """Written before it."""
+    """Exclusive upper bound of the time of writing."""
 
     def holds(self, letter: StoredDeadLetter) -> bool:
         return (
@@ -85,16 +84,16 @@ class LetterFilter:
 
 @dataclass(frozen=True)
 class LetterPage:
-    """Some of a job's dead letters."""
+    """A page of a job's dead letters."""
 
     letters: list[StoredDeadLetter]
     after: int | None
-    """Look on after this number; None: there are no more."""
+    """Number after which the next page begins. None if there are no more."""
 
 
 @dataclass
 class LetterCounts:
-    """How many dead letters there are, in a piece of them."""
+    """Number of dead letters in a part of them."""
 
     letters: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
@@ -104,36 +103,37 @@ class LetterCounts:
 
 @dataclass
 class ReplayReport:
-    """What became of a piece of the dead letters, or, in a dry run, would become."""
+    """Outcome of a replay of a part of the dead letters; in a dry run, the expected outcome."""
 
     matched: int = 0
     put_back: int = 0
     already: int = 0
-    """Put back before."""
+    """Number of dead letters that were requeued before."""
     unknown: int = 0
-    """In doubt, and left out: a call that was killed may have put them back, in a part of the stream that is gone."""
+    """Number of skipped dead letters in doubt: a killed call may have requeued them, and that part of the stream no longer
+    exists."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """Why -> how many of those that match can't be put back, or are not without being asked for."""
+    """Reason -> number of matching dead letters that can't be requeued, or are requeued only on request."""
     outcomes: Counter[str] = field(default_factory=Counter)
-    """What the present version makes of those that are put back: `accepted`, or the reason of the next dead letter."""
+    """Outcome with the current version -> number of requeued records: `accepted`, or the reason of the next dead letter."""
     after: int | None = None
     before: int = 0
-    """Where the dead letters ended when the replay began: those that it leads to are not a part of it."""
+    """End of the dead letters at the begin of the replay. Dead letters that result from the replay are not a part of it."""
 
 
 @dataclass(frozen=True)
 class Repaired:
-    """What became of a repaired dead letter."""
+    """Outcome of a repaired dead letter."""
 
     letter: int
     is_already: bool
-    """It was put back before."""
+    """True if the dead letter was requeued before."""
     prospect: Prospect
 
 
 @dataclass(frozen=True)
 class _Original:
-    """The record that a letter is of, as the log holds it."""
+    """Record of a dead letter, from the log."""
 
     value: bytes | None
     key: bytes | None
@@ -142,28 +142,31 @@ class _Original:
 
 
 class DeadLetters:
-    """Blocking; safe for several threads and several control services."""
+    """Blocking. Safe for several threads and several control services."""
 
     def __init__(self, ledger: ReplayLedger, log: KafkaStatus, bootstrap: str, record_bytes_max: int) -> None:
-        """`record_bytes_max`: the largest record that gateways take."""
+        """Args: record_bytes_max: Maximum size of a record that gateways accept."""
         self._ledger = ledger
         self._log = log
         self._bootstrap = bootstrap
         self._record_bytes_max = record_bytes_max
         self._one_at_a_time = threading.Lock()
-        """A process has one reader of what was put back."""
+        """A process has one reader of requeued records."""
 
     def letter(self, job: str, number: int) -> StoredDeadLetter:
-        """Return one dead letter, whole. Raises NotFound, LogUnavailable."""
+        """Return one dead letter with all bytes. Raises NotFound, LogUnavailable."""
         self._ledger.job(job)
         found = self._log.dead_letters(job, number - 1, 1)
         if not found or found[0].offset != number:
-            raise NotFound(f"job {job} has no dead letter {number} (any more); list them to see which there are")
+            raise NotFound(
+                f"job {job} has no dead letter {number} (any more); to list them, run strandline "
+                f"dead-letters list {job}"
+            )
         return found[0]
 
     def page(self, job: str, wanted: LetterFilter, after: int, limit: int) -> LetterPage:
-        """Up to `limit` dead letters that are wanted, with a number above `after`. There may be more even if it is fewer: so many
-        are looked at, at most. Raises NotFound, LogUnavailable."""
+        """Return up to `limit` matching dead letters with a number above `after`. Raises NotFound, LogUnavailable. A page can
+        be shorter although there are more, because the number of dead letters that are read is limited."""
         self._ledger.job(job)
         found: list[StoredDeadLetter] = []
         last = after
@@ -176,7 +179,7 @@ class DeadLetters:
         return LetterPage(found, None)
 
     def counts(self, job: str, wanted: LetterFilter, after: int) -> LetterCounts:
-        """How many dead letters with a number above `after` are wanted, of a piece. Raises NotFound, LogUnavailable."""
+        """Count the matching dead letters with a number above `after`, in one part. Raises NotFound, LogUnavailable."""
         self._ledger.job(job)
         counts = LetterCounts()
         for number, letter in enumerate(self._letters(job, wanted, after)):
@@ -202,12 +205,13 @@ class DeadLetters:
         dry_run: bool,
         principal: str | None = None,
     ) -> ReplayReport:
-        """Put a piece of the wanted dead letters of the job's present life back into its stream, each at most once, for
-        `principal`. `before`: of an earlier answer; None: all that are there now.
+        """Requeue a part of the matching dead letters of the job's current incarnation, each at most once, for `principal`.
 
-        Late ones only where `wanted` asks for them; records that were put back and failed again, and those that came to other
-        branches of the pipeline, only with `again`; never those that a later version has read again, and taken, nor into a stream
-        of another job's results. Raises Conflict, NotFound, Fenced, LogUnavailable, LedgerUnavailable.
+        Late records are requeued only if `wanted` selects them. Records that failed again after a replay, and records that
+        reached other branches of the pipeline, need `again`. Records that a later version has read again and accepted are never
+        requeued, and no record goes into a stream of another job's results. Raises Conflict, NotFound, Fenced, LogUnavailable,
+        LedgerUnavailable.
+        Args: before: Value of an earlier response. None for all current dead letters.
         """
         row, pipeline = self._job(job)
         held = self._log.dead_letter_range(job)
@@ -244,34 +248,33 @@ class DeadLetters:
     def repair(
         self, job: str, letter: str, payload: bytes, *, anyway: bool, dry_run: bool, principal: str | None = None
     ) -> Repaired:
-        """Put the record of one dead letter (its number, or `STREAM/PARTITION/OFFSET`) back with another payload, at most once,
-        for `principal`.
+        """Requeue the record of one dead letter (number or `STREAM/PARTITION/OFFSET`) with another payload, at most once.
 
-        Raises Conflict when the present version would reject it, or a later version has taken the record itself, unless `anyway`;
-        Conflict when its stream holds another job's results; NotFound, and as `replay` does.
+        Raises Conflict if the current version would reject it, or if a later version has accepted the record, unless `anyway`.
+        Raises Conflict if its stream contains another job's results. Raises NotFound, and the errors of `replay`.
         """
         row, pipeline = self._job(job)
         found = self._find(row, letter)
         if not _is_of_record(found) or found.headers["stream"] not in pipeline.streams:
             streams = " or ".join(pipeline.streams)
             raise Conflict(
-                f"dead letter {found.offset} of job {job} is of a result, not of a record of stream {streams}: it "
-                f"can't be put back; compute its window again: strandline job backfill {job}"
+                f"dead letter {found.offset} of job {job} belongs to a result, not to a record of stream "
+                f"{streams}, so it can't be requeued; recompute its window: strandline job backfill {job}"
             )
         if emitter := emitter_of(self._ledger, found.headers["stream"]):
             raise Conflict(
-                f"stream {found.headers['stream']} holds the results of job {emitter}, and nothing else may get into it; mend "
-                f"what job {emitter} computes, and compute it again: strandline job backfill {emitter}"
+                f"stream {found.headers['stream']} contains only results of job {emitter}. Nothing was requeued; correct the "
+                f"pipeline of job {emitter}, and recompute the results: strandline job backfill {emitter}"
             )
         if HEADER_TAKEN_BY in found.headers and not anyway:
             raise Conflict(
-                f"the record of dead letter {found.offset} came to {found.headers[HEADER_TAKEN_BY]} of job {job} all the same, "
-                f"where it would count twice; nothing was put back. Mend the pipeline and compute the other stages anew "
-                f"(strandline job backfill {job}), or put it back with --anyway"
+                f"dead letter {found.offset}: {found.headers[HEADER_TAKEN_BY]} of job {job} have accepted this record, so it "
+                "would count twice. Nothing was requeued; correct the pipeline and recompute the other stages "
+                f"(strandline job backfill {job}), or pass --anyway"
             )
         if len(payload) > self._record_bytes_max:
             raise Conflict(
-                f"the payload has {len(payload)} bytes, and a record may have {self._record_bytes_max} "
+                f"the payload has {len(payload)} bytes, but a record can have at most {self._record_bytes_max} "
                 "(STRANDLINE_RECORD_BYTES_MAX)"
             )
         stream = pipeline.input_of(found.headers["stream"]).stream
@@ -280,8 +283,8 @@ class DeadLetters:
         headers = original.headers if original else {}
         if not anyway and self._counted(pipeline, stream.stream, [found], originals):
             raise Conflict(
-                f"a later version of job {job} has read the record of dead letter {found.offset} again, and taken it as it was "
-                "sent: put back, it would count twice; nothing was put back. Put it back all the same with --anyway"
+                f"dead letter {found.offset}: a later version of job {job} has already accepted this record, so it would count "
+                "twice. Nothing was requeued; to requeue it anyway, pass --anyway"
             )
         key = key_finder(stream.key)(payload) if stream.key else None
         partition = None if key is not None else int(found.headers["partition"])
@@ -289,8 +292,8 @@ class DeadLetters:
         (prospect,) = self._prospects(pipeline, stream.stream, [payload], [with_record_metadata(headers, key, None)])
         if prospect.outcome != ACCEPTED and not anyway:
             raise Conflict(
-                f"the repaired payload would be rejected again ({prospect.outcome}: {prospect.message}); nothing was put back. "
-                "Mend it, or put it back all the same with --anyway"
+                f"the new payload would be rejected again ({prospect.outcome}: {prospect.message}). Nothing was requeued; "
+                "correct the payload, or pass --anyway"
             )
         replay = Replay(_identity(found), job, found.offset, is_repaired=True)
         record = PutBackRecord(replay, payload, key, partition, headers)
@@ -302,8 +305,8 @@ class DeadLetters:
         return Repaired(found.offset, not done.now, prospect)
 
     def origin_of(self, letter: StoredDeadLetter) -> str | None:
-        """Of the letter of a record that was put back: what that was put back for, `STREAM/PARTITION/OFFSET`. None of others, and
-        where the log no longer says it. Raises LogUnavailable."""
+        """Return the origin of a requeued record of a dead letter, `STREAM/PARTITION/OFFSET`. Raises LogUnavailable. None for
+        other records, and if the log no longer contains it."""
         if not _is_of_record(letter):
             return None
         found = self._originals(letter.headers["stream"], [letter]).get(_place(letter))
@@ -311,14 +314,15 @@ class DeadLetters:
 
     def _job(self, job: str) -> tuple[JobRow, CheckedPipeline]:
         row = self._ledger.job(job)
-        # A record that is put back is in a slice to come, so the stream's present document counts.
+        # A requeued record will be in a future slice, so the stream's current document applies.
         return row, load_pipeline(self._ledger, job, row.version, self._present_versions(job, row.version))
 
     def _present_versions(self, job: str, version: int) -> dict[str, int]:
         return {stream: self._ledger.stream_version(stream) for stream in inputs_of(self._ledger, job, version)}
 
     def _letters(self, job: str, wanted: LetterFilter, after: int) -> Iterator[StoredDeadLetter]:
-        """The job's dead letters above a number, the oldest first, from `wanted.since_ms` on. Close it, or read it to its end."""
+        """Yield the job's dead letters above a number from `wanted.since_ms`, the oldest first. Close it, or read it to its
+        end."""
         held = self._log.dead_letter_range(job, wanted.since_ms or 0)
         if held is None:
             return
@@ -330,8 +334,8 @@ class DeadLetters:
         if letter.isdecimal():
             if int(letter) < row.letters_first:
                 raise NotFound(
-                    f"dead letter {letter} is of an earlier life of job {row.name}, and the present one may have read the record "
-                    "again; nothing was put back. If it was rejected again, repair the new letter: "
+                    f"dead letter {letter} is from before the reset of job {row.name}, which may have read the record again. "
+                    "Nothing was requeued; if it was rejected again, repair the new dead letter: "
                     f"strandline dead-letters list {row.name} --after {row.letters_first - 1}"
                 )
             found = self._log.dead_letters(row.name, int(letter) - 1, 1)
@@ -342,7 +346,8 @@ class DeadLetters:
                 if _identity(one) == letter:
                     return one
         raise NotFound(
-            f"job {row.name} has no dead letter {letter} (any more); list them with: strandline dead-letters list {row.name}"
+            f"job {row.name} has no dead letter {letter} (any more); to list them, run strandline dead-letters "
+            f"list {row.name}"
         )
 
     def _candidates(
@@ -355,7 +360,8 @@ class DeadLetters:
         *,
         again: bool,
     ) -> tuple[list[PutBackRecord], list[Prospect]]:
-        """The records of the letters that can be put back, each once, with their prospects; the report says why others can't."""
+        """Return the records of the dead letters that can be requeued, each once, with their prospects. The report counts the
+        others."""
         records = dict[str, PutBackRecord]()
         originals = self._originals(stream, [one for one in letters if _is_of_record(one)])
         counted = self._counted(pipeline, stream, letters, originals)
@@ -386,7 +392,7 @@ class DeadLetters:
         letters: Sequence[StoredDeadLetter],
         originals: Mapping[tuple[int, int], _Original],
     ) -> set[int]:
-        """The numbers of the letters whose records a later version has read again, and taken, or will when it begins."""
+        """Return the numbers of the dead letters whose records a later version has accepted, or will accept when it begins."""
         judged = [
             one
             for one in letters
@@ -422,16 +428,16 @@ class DeadLetters:
     def _put_back(self, stream: str, records: list[PutBackRecord], *, dry_run: bool) -> PutBack:
         if dry_run or not records:
             known = self._ledger.known_replays(stream, [one.replay.identity for one in records])
-            # What is in doubt is not told apart: only the one that puts back may fence others, and look.
+            # Records in doubt aren't distinguished: only a call that requeues can fence others and check them.
             return PutBack({one.replay.identity for one in records} - known.keys(), set(known))
         with self._one_at_a_time, LogIndex(self._bootstrap) as index:
             try:
                 return put_back(self._ledger, index, self._bootstrap, stream, records, self._record_bytes_max)
             except RecordTooLarge as error:
-                raise Conflict(f"nothing was put back: {error}") from error
+                raise Conflict(f"nothing was requeued: {error}") from error
 
     def _originals(self, stream: str, letters: Sequence[StoredDeadLetter]) -> dict[tuple[int, int], _Original]:
-        """(partition, offset) -> the record that the letter is of, as far as the log still holds it."""
+        """Return (partition, offset) -> record of the dead letter, as far as the log still contains it."""
         found: dict[tuple[int, int], _Original] = {}
         wanted: dict[int, list[int]] = {}
         for letter in letters:
@@ -464,11 +470,11 @@ def _read_originals(
                         message.timestamp()[1],
                     )
     except LogTruncated:
-        return  # retention has just removed them
+        return  # retention has just deleted them
 
 
 def _by_stream(pipeline: CheckedPipeline, letters: Sequence[StoredDeadLetter]) -> dict[str, list[StoredDeadLetter]]:
-    """The letters by the stream that their records are of; what is of no stream that the job reads, with the first."""
+    """Group the dead letters by the stream of their records. Those of other streams go to the first stream."""
     found: dict[str, list[StoredDeadLetter]] = {stream: [] for stream in pipeline.streams}
     for letter in letters:
         found[stream if (stream := letter.headers.get("stream", "")) in found else pipeline.inputs[0].name].append(
@@ -478,7 +484,7 @@ def _by_stream(pipeline: CheckedPipeline, letters: Sequence[StoredDeadLetter]) -
 
 
 def _rejected_place(letter: StoredDeadLetter, original: _Original | None) -> RejectedPlace:
-    """The record of a letter, with the bytes that the letter is of: of an exploded record, the one element."""
+    """Return the record of a dead letter with the bytes of the dead letter: for an exploded record, those of one element."""
     has_no_bytes = HEADER_PAYLOAD_BYTES in letter.headers and original is not None
     return RejectedPlace(
         *_place(letter),
@@ -497,7 +503,7 @@ def _judge(
     *,
     again: bool,
 ) -> tuple[str, PutBackRecord | None]:
-    """The record that puts the letter back; or why there is none."""
+    """Return the record that requeues the dead letter, or the reason why there is none."""
     if not _is_of_record(letter):
         return LEFT_RESULT, None
     if letter.headers["stream"] != stream:
@@ -510,7 +516,7 @@ def _judge(
     if HEADER_TAKEN_BY in letter.headers and not again:
         return LEFT_TAKEN, None
     value: bytes | None = letter.value
-    if HEADER_PAYLOAD_BYTES in letter.headers:  # the letter had no room for them
+    if HEADER_PAYLOAD_BYTES in letter.headers:  # the dead letter had no space for them
         value = original.value if original else None
         if value is None or sha256(value).hexdigest() != letter.headers.get(HEADER_PAYLOAD_SHA256):
             return LEFT_NO_BYTES, None
@@ -520,7 +526,7 @@ def _judge(
 
 
 def _runs(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """(first, last) of offsets that are read together."""
+    """Yield (first, last) of offsets that are read together."""
     first = last = -1
     for offset in offsets:
         if first >= 0 and offset - last > _GAP_MAX:
@@ -543,7 +549,7 @@ def _place(letter: StoredDeadLetter) -> tuple[int, int]:
 
 
 def _identity(letter: StoredDeadLetter) -> str:
-    """The letter's key in its stream."""
+    """Return the key of the dead letter in its stream."""
     if not _is_of_record(letter):
         return f"{letter.headers.get('index', '')}/{letter.headers.get('document', '')}"
     element = letter.headers.get("element", "")

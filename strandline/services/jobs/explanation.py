@@ -1,4 +1,4 @@
-"""Why a job has no output, or what it waits for: one answer from the ledger's rows and Kafka's offsets. Pure."""
+"""Explanation why a job has no output, or what it waits for, from the ledger's rows and Kafka's offsets. Pure."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _NOT_READING = {
 
 @dataclass(frozen=True)
 class ExplanationView(Described):
-    """Why a job has no output, or what it waits for."""
+    """Reason why a job has no output, or what it waits for."""
 
     cause: str
-    """A code for programs, as `window_open`."""
+    """Code for programs, as `window_open`."""
     sentence: str
     next: str
-    """What to do."""
+    """Next step for the user."""
     notes: list[str]
-    """Faults of senders, whatever the cause is: partitions whose records are all rejected, with the reasons and devices, and keys
+    """Problems of senders, whatever the cause is: partitions whose records are all rejected, with reasons and devices, and keys
     that are ahead of their log time."""
 
 
@@ -43,25 +43,25 @@ class JobExplanationView(ExplanationView):
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What an explanation rests on."""
+    """Input of an explanation."""
 
     job: JobRow
     pipeline: CheckedPipeline
     held: Mapping[str, LogRange | None]
-    """What the log holds of each stream that the job reads; None while Kafka doesn't answer."""
+    """Content of the log for each stream that the job reads. None while Kafka doesn't respond."""
     lag_records: int | None
     last_slice: SliceRow | None
     checkpoint: CheckpointRow | None
     totals: Totals
     reached_early: Offsets
-    """stream -> partition -> an accepted event's time, of an early slice; empty while there is none."""
+    """Stream -> partition -> time of an accepted event of an early slice. Empty if there is none."""
     now_ms: int
     store_away: str | None = None
-    """The store that the last slice waits for, in words; None where it waits for none."""
+    """Name of the store that the last slice waits for. None if it waits for none."""
 
     @property
     def streams(self) -> str:
-        """In words."""
+        """Return the names of the streams, for messages."""
         names = list(self.pipeline.streams)
         return f"stream {names[0]}" if len(names) == 1 else f"streams {' and '.join(names)}"
 
@@ -80,8 +80,8 @@ class JobFacts:
 
 
 def explain(facts: JobFacts) -> ExplanationView:
-    """The first cause that holds on the way of a record: the job runs, Kafka and the store answer; records arrive, are read, are
-    accepted, pass the steps; the store takes results; event time reaches the end of a window."""
+    """Return the first cause on the path of a record. Order: the job runs; Kafka and the store respond; records arrive, are
+    read, are accepted, pass the steps; the store accepts results; event time reaches the end of a window."""
     found = (
         _of_state(facts)
         or _of_outside(facts)
@@ -96,7 +96,7 @@ def explain(facts: JobFacts) -> ExplanationView:
 
 
 def notes_of(job: str, faults: SenderFaults) -> list[str]:
-    """Return a sentence for each fault of a sender."""
+    """Return a message for each problem of a sender."""
     notes: list[str] = []
     for partition in faults.rejected_partitions:
         reasons = ", ".join(
@@ -128,15 +128,15 @@ def _of_state(facts: JobFacts) -> _Answer | None:
         return (
             "failed",
             f"job {job.name} has failed: {job.message}",
-            f"mend the cause, then: strandline job start {job.name}",
+            f"fix the cause, then run strandline job start {job.name}",
         )
     if job.has_completed:
         sentence = f"batch {job.name} has completed: it has read its range, and closed all of its windows"
-        return COMPLETED, sentence, "nothing is left to do; for another range, run it under another name"
+        return COMPLETED, sentence, "nothing to do; for another range, run it under another name"
     if job.state in _NOT_READING:
         cause, what = _NOT_READING[job.state]
         return cause, f"job {job.name} {what}", f"strandline job start {job.name}"
-    # A run that waits for the store in vain ends, and starts again.
+    # A run that waits for the store without success ends, and starts again.
     if job.state is JobState.STARTING and facts.store_away is None:
         why = f" ({job.message})" if job.message else ""
         return (
@@ -149,13 +149,17 @@ def _of_state(facts: JobFacts) -> _Answer | None:
 
 def _of_outside(facts: JobFacts) -> _Answer | None:
     if None in facts.held.values():
-        return "log_away", "Kafka does not answer", "see that the broker is up; the job goes on by itself"
+        return "log_away", "Kafka does not answer", "Kafka does not respond"
     if facts.store_away is not None:
         assert facts.last_slice is not None, "it is the slice that waits"
         sentence = (
-            f"slice {facts.last_slice.number} is not done, and {facts.store_away} does not answer, or takes no results"
+            f"slice {facts.last_slice.number} is not committed, and {facts.store_away} does not respond, or "
+            "refuses results"
         )
-        step = f"see that it is up; the job goes on by itself. strandline job logs {facts.job.name} has what the store said"
+        step = (
+            f"check that it is running; the job resumes automatically. strandline job logs {facts.job.name} "
+            "shows the messages of the store"
+        )
         return "writer", sentence, step
     return None
 
@@ -164,15 +168,18 @@ def _of_input(facts: JobFacts) -> _Answer | None:
     known = [one for one in facts.held.values() if one is not None]
     if not any(offset for one in known for offset in one.offset_next.values()):
         first, is_one = next(iter(facts.held)), len(facts.held) == 1
-        step = f"send a record, and see the gateway's answer; strandline stream show {first} counts what has arrived"
-        return "no_input", f"{facts.streams} {'has' if is_one else 'have'} no record: nothing has arrived yet", step
+        step = f"send a record, and see the response of the gateway; strandline stream show {first} counts the records"
+        return (
+            "no_input",
+            f"{facts.streams} {'has' if is_one else 'have'} no record, because no sender has sent one yet",
+            step,
+        )
     if facts.checkpoint is None:
         if not facts.lag_records:
             step = "send a record, or read from the beginning: input: {start: earliest}, under a new name"
             return (
                 "no_input",
-                f"job {facts.job.name} begins after what {facts.streams} {'holds' if len(facts.held) == 1 else 'hold'}; nothing "
-                "has come since",
+                f"job {facts.job.name} starts after the records of {facts.streams}, and no record has arrived since",
                 step,
             )
         step = f"wait for it to be committed: strandline job status {facts.job.name}"
@@ -187,13 +194,13 @@ def _of_records(facts: JobFacts) -> _Answer | None:
     late = totals.rejected.get(REASON_LATE, 0)
     if late > totals.accepted:
         sentence = (
-            f"{late} of {totals.records} records were late: their event time was behind the watermark when they came"
+            f"{late} of {totals.records} records were late: at their arrival, the watermark had passed their event time"
         )
         name = facts.job.name
         step = (
-            "for records to come, raise event_time.delay in the document and apply it; to count what is late already, then let "
-            f"the job begin anew: strandline job stop {name}, strandline job reset {name} --to earliest, "
-            f"strandline job start {name} (results of before are hidden, and computed again from what the log still holds)"
+            "for future records, raise event_time.delay in the document and apply it. To also count the late records, reset the "
+            f"job: strandline job stop {name}, strandline job reset {name} --to earliest, strandline job start {name}. A reset "
+            "hides the existing results, and recomputes them from the records that are still in the log"
         )
         return "late", sentence, step
     if rejected > totals.accepted:
@@ -203,10 +210,14 @@ def _of_records(facts: JobFacts) -> _Answer | None:
             if reason != REASON_DUPLICATE
         )
         sentence = f"{rejected} of {totals.records} records were rejected ({reasons})"
-        return "rejected", sentence, f"strandline dead-letters list {facts.job.name} says why, record by record"
+        return (
+            "rejected",
+            sentence,
+            f"to see the reason for each record, run strandline dead-letters list {facts.job.name}",
+        )
     if duplicates > totals.accepted:
-        sentence = f"{duplicates} of {totals.records} records came again, by the fields of dedupe, and were left out"
-        return "duplicates", sentence, "if these are different records, dedupe by a field that tells them apart"
+        sentence = f"{duplicates} of {totals.records} records were duplicates by the fields of dedupe, and were dropped"
+        return "duplicates", sentence, "if these are different records, add a field to dedupe that distinguishes them"
     if facts.lag_records and facts.lag_records > max(totals.records // 10, 10_000):
         sentence = f"{facts.lag_records} records are still to be read"
         return "behind", sentence, "wait; if the number grows, the job needs more cores: see docs/sizing.md"
@@ -218,34 +229,36 @@ def _of_results(facts: JobFacts) -> _Answer | None:
     refused, results = sum((totals.refused or {}).values()), sum(totals.results.values())
     if refused and refused * 2 > results:
         sentence = f"{refused} of {results} results were refused by the store"
-        return "refused", sentence, f"strandline dead-letters list {facts.job.name} has what the store said"
+        return (
+            "refused",
+            sentence,
+            f"to see the reasons of the store, run strandline dead-letters list {facts.job.name}",
+        )
     if not facts.pipeline.stages:
         if not results and totals.accepted:
             sentence = (
-                f"{totals.accepted} records were accepted, and no result came of them: a 'where' leaves every one out"
+                f"{totals.accepted} records were accepted, but have no results, because a 'where' drops all of them"
             )
-            return "filtered", sentence, "look at the steps before the emissions, and at a record beside them"
+            return "filtered", sentence, "check the steps before the emissions with one of the records"
         return None
     firsts = facts.pipeline.first_stages
     early_ms = [at_ms for partitions in facts.reached_early.values() for at_ms in partitions.values()]
-    # A record that was accepted so early is in no window that is still open.
+    # A record that was accepted so early isn't in any open window.
     if (
         not results
         and early_ms
         and all(emitted.get(one.name, -1) >= one.shape.last_end_holding(min(early_ms)) for one in firsts)
     ):
-        sentence = (
-            f"{totals.accepted} records were accepted, and no result came of them: a 'where' leaves every one out"
-        )
+        sentence = f"{totals.accepted} records were accepted, but have no results, because a 'where' drops all of them"
         names = " and ".join(f"'{one.name}'" for one in firsts)
-        return "filtered", sentence, f"look at the steps before window {names}, and at a record beside them"
+        return "filtered", sentence, f"check the steps before window {names} with one of the records"
     return None
 
 
 def _of_event_time(facts: JobFacts) -> _Answer:
-    """Which window closes next, and who holds it open."""
+    """Return the next window that closes, and the partition that holds it open."""
     checkpoint, row = facts.checkpoint, facts.last_slice
-    assert checkpoint is not None and row is not None, "asked once there is a checkpoint"
+    assert checkpoint is not None and row is not None, "called only if there is a checkpoint"
     results = sum(facts.totals.results.values())
     if not facts.pipeline.stages:
         last = ", ".join(f"{stage} {count}" for stage, count in facts.totals.results.items())
@@ -253,8 +266,8 @@ def _of_event_time(facts: JobFacts) -> _Answer:
             return "no_input", "no record has been accepted yet", f"strandline dead-letters list {facts.job.name}"
         if facts.quiet_ms is not None:
             return _of_quiet(facts, facts.quiet_ms)
-        step = "nothing is wrong; results stand in the index or stream that the stage emits to"
-        return "results", f"results come with each slice ({last})", step
+        step = "no problem; the results are in the index or stream to which the stage emits"
+        return "results", f"each slice emits results ({last})", step
     rule = facts.pipeline.event_time_rule
     reached = {
         (stream, partition): at_ms
@@ -279,19 +292,22 @@ def _of_event_time(facts: JobFacts) -> _Answer:
     where = f"partition {slowest[1]} of stream {slowest[0]}"
     drain = f"strandline job stop {facts.job.name} --drain closes every window now"
     if rule.watermark == "partitions" and newest_ms >= needed_ms and reached[slowest] < needed_ms:
-        sentence = f"{where} holds the watermark back: it has come to {_time(reached[slowest])}, others to "
+        sentence = f"{where} holds the watermark back: its event time is {_time(reached[slowest])}, that of others "
         sentence += f"{_time(newest_ms)}; {window} is open"
-        step = "see who sends to that partition; event_time.idle_timeout says after which silence it no longer counts"
+        step = (
+            "check the senders of that partition; event_time.idle_timeout is the silence after which a "
+            "partition no longer counts"
+        )
         return "held_back", sentence, step
     if results and facts.quiet_ms is not None:
         return _of_quiet(facts, facts.quiet_ms)
     if results:
         last = ", ".join(f"{stage} {count}" for stage, count in facts.totals.results.items())
         sentence = (
-            f"results come ({last}); next is {window}: {closes}; event time has come to {_time(reached[slowest])}"
+            f"the job emits results ({last}); next is {window}: {closes}; event time is {_time(reached[slowest])}"
         )
-        return "results", sentence, "nothing is wrong; results stand in the index or stream that the stage emits to"
-    sentence = f"{window} is still open: {closes}; event time has come to {_time(reached[slowest])} in {where}"
+        return "results", sentence, "no problem; the results are in the index or stream to which the stage emits"
+    sentence = f"{window} is still open: {closes}; event time is {_time(reached[slowest])} in {where}"
     if facts.quiet_ms is not None:
         sentence += f"; no record has arrived for {format_about(facts.quiet_ms)}"
     return "window_open", sentence, f"send records with later event times, or wait for the silence; {drain}"

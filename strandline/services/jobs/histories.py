@@ -21,7 +21,7 @@ STEPS = 144
 CHECKPOINTS_MAX = 20_000
 """Maximum number of slices that one request reads. Older slices are left out."""
 JOBS_MAX = 1_000
-"""Maximum number of jobs whose counts are kept."""
+"""Maximum number of jobs whose counts are cached."""
 _RUNS_MAX = 500
 
 
@@ -35,17 +35,17 @@ class HistoryView(Described):
     records: list[int]
     accepted: list[int]
     rejected: list[int]
-    """Rejected records without repeated ones (`duplicate`)."""
+    """Number of rejected records, without duplicates (`duplicate`)."""
     results: list[int]
     runs: list[int]
     """Runs that began."""
     behind_ms: list[int | None]
-    """How far the commits were behind the newest log time that they had read, at most; null without a commit."""
+    """Maximum time from the newest log time of a slice to its commit; null without a commit."""
 
 
 @dataclass
 class _Step:
-    """The sums of one step."""
+    """Sums of one step."""
 
     records: int = 0
     accepted: int = 0
@@ -57,14 +57,14 @@ class _Step:
 @dataclass
 class _Job:
     created_ms: int
-    """Creation of the job: a job that was deleted and created again counts from 1 again."""
+    """Creation time of the job. A job that was deleted and recreated counts from 1 again."""
     slice_last: int = 0
     steps: dict[int, _Step] = field(default_factory=dict)
     """Number of the step since 1970 -> its sums."""
 
 
 class Histories:
-    """The counts of all jobs. Safe for several threads."""
+    """Counts of all jobs. Thread-safe."""
 
     def __init__(self, ledger: LedgerReader, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
         self._ledger = ledger
@@ -102,7 +102,7 @@ class Histories:
         )
 
     def _read(self, job: str, known: _Job, first: int) -> None:
-        """Add the slices that were committed since the last call, and forget steps before `first`."""
+        """Add the slices that were committed since the last call, and remove steps before `first`."""
         counts = self._ledger.slice_counts(job, known.slice_last, CHECKPOINTS_MAX)
         for one in counts:
             if one.committed_ms // STEP_MS >= first:

@@ -1,8 +1,7 @@
-"""Resetting and deleting jobs, deleting streams. What a life of a job is, and why nothing of an earlier one is taken for the
-present one's, says `ledger/lives.py`.
+"""Reset and deletion of jobs, deletion of streams. See `ledger/lives.py` for incarnations of a job and their separation.
 
-Every method may be killed anywhere and called again. What it leaves in the middle is a stopped job of the life before, or what
-was asked for.
+Every method can be killed at any point and called again. In between, the job is stopped in its old incarnation, or the request
+is complete.
 """
 
 from __future__ import annotations
@@ -39,38 +38,38 @@ from strandline.results.sinks.registry import sink_of
 log = structlog.get_logger()
 
 Place = Literal["start", "earliest", "latest"] | int
-"""A place of the log: where the job's document says that it starts, an end of the log, or a log time (ms)."""
+"""Position in the log: the start in the job's document, an end of the log, or a log time (ms)."""
 _TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
 class Deleted:
-    """What became of what a deleted job had written."""
+    """Outcome for the output of a deleted job."""
 
     job: str
     indices: list[str] = field(default_factory=list)
-    """Its indices, which are kept or deleted as asked."""
+    """Indices of its results, which are kept or deleted as requested."""
     results: Literal["kept", "deleted"] = "kept"
     dead_letters: Literal["kept", "deleted"] = "kept"
 
 
 class JobLives:
-    """Blocking; safe for several threads and several control services."""
+    """Blocking. Safe for several threads and several control services."""
 
     def __init__(self, ledger: LivesLedger, admin: KafkaAdmin, elasticsearch_url: str) -> None:
-        """`admin` may change topics."""
+        """Args: admin: Client that can change topics."""
         self._ledger = ledger
         self._admin = admin
         self._elasticsearch_url = elasticsearch_url
 
     def reset(self, job: str, to: Place, principal: str | None = None) -> JobRow:
-        """Let a stopped job begin anew at a place of its stream, under a new generation of results, for `principal`.
+        """Reset a stopped job to a position of its stream, with a new generation of results, for `principal`.
 
-        1. Refuse what can't be: a job that runs, one that emits to streams, a time in a stream of results.
-        2. Fence its runs: in the ledger, and in Kafka.
-        3. Begin the new life in the ledger, in one transaction.
-        4. Take the results of earlier lives out of its aliases. If the index doesn't answer, the next run does it before it
-        writes.
+        1. Refuse impossible resets: a running job, a job that emits to streams, a time in a stream of results.
+        2. Fence its runs, in the ledger and in Kafka.
+        3. Begin the new incarnation in the ledger, in one transaction.
+        4. Remove the results of earlier incarnations from its aliases. If the index doesn't respond, the next run removes them
+           before it writes.
 
         Raises Conflict, NotFound, LogUnavailable, LedgerUnavailable.
         """
@@ -78,15 +77,15 @@ class JobLives:
         spec = spec_of_version(self._ledger, job, row.version)
         if streams := sorted({stream for _, stream in emissions_to_streams(spec)}):
             raise Conflict(
-                f"job {job} emits to stream {', '.join(streams)}, and a reset would emit the same results there once more, which "
-                "its readers would count twice. Apply the pipeline under another name, with other names of its streams; or take "
-                "the stream out of the pipeline first, for good: after the reset the job can't emit to it again"
+                f"job {job} emits to stream {', '.join(streams)}, so a reset would emit the same results again, and readers "
+                "would count them twice. Apply the pipeline under another name, with other streams. Or first remove the stream "
+                "from the pipeline permanently: after the reset, the job can't emit to it again"
             )
         if places := sorted({f"{emit.kind} {emit.name}" for _, emit in spec.emissions() if sink_of(emit).is_elsewhere}):
             raise Conflict(
-                f"job {job} emits to {', '.join(places)}, where results have no generations: a reset would meet those that are "
-                "there. Apply the pipeline under another name, with other places; or take the place out of the pipeline first, "
-                "for good: after the reset the job can't emit to it again"
+                f"job {job} emits to {', '.join(places)}, which has no generations, so a reset would conflict with the existing "
+                "results. Apply the pipeline under another name, with other sinks. Or first remove the sink from the pipeline "
+                "permanently: after the reset, the job can't emit to it again"
             )
         self._refuse_lagging(job, "reset")
         origin = self.origin(spec, to)
@@ -103,11 +102,9 @@ class JobLives:
         return row
 
     def delete(self, job: str, *, results: bool, dead_letters: bool, principal: str | None = None) -> Deleted:
-        """Delete a job that doesn't run, for `principal`; its results and dead letters only if asked. Of a job that was deleted
-        before, delete these. Dead letters stay when the name is used anew meanwhile.
-
-        Raises Conflict, with what depends on it; NotFound, LogUnavailable, IndexUnavailable, LedgerUnavailable.
-        """
+        """Delete a job that doesn't run, for `principal`; its results and dead letters only on request. For a job that was
+        deleted before, delete these now. Dead letters stay if the name was used again in the meantime. Raises Conflict, with
+        the dependent objects; NotFound, LogUnavailable, IndexUnavailable, LedgerUnavailable."""
         if not self._ledger.deleted_job(job):
             spec = spec_of_version(self._ledger, job, self._ledger.job(job).version)
             self._refuse_readers(job, spec)
@@ -129,19 +126,16 @@ class JobLives:
         indices = self._ledger.indices_left(job)
         if results:
             self._delete_indices(indices)
-            # With those that are left to the other jobs which have written to them, too.
+            # Also the indices of other jobs' results, which the job has written to.
             self._ledger.forget_indices(job, made)
         if dead_letters:
             self._delete_letters(job)
         return Deleted(job, indices, "deleted" if results else "kept", "deleted" if dead_letters else "kept")
 
     def delete_stream(self, name: str, *, keep_topic: bool, principal: str | None = None) -> None:
-        """Delete a stream that no job reads or emits to, for `principal`. Gateways take nothing for it from their next look at
-        the ledger on. Of a stream that was deleted before, delete the topic that was to go with it, if it is still there; or let
-        it stay.
-
-        Raises Conflict, with the jobs; NotFound, LogUnavailable, LedgerUnavailable.
-        """
+        """Delete a stream that no job reads or emits to, for `principal`. Gateways refuse its records after their next read of
+        the streams. For a stream that was deleted before, delete its topic if it still exists, or keep it with `keep_topic`.
+        Raises Conflict, with the jobs; NotFound, LogUnavailable, LedgerUnavailable."""
         if self._is_left(name):
             if keep_topic:
                 self._ledger.keep_topic_of_deleted_stream(name, principal)
@@ -161,16 +155,16 @@ class JobLives:
             first = f"job delete {[*readers, *emitters][0]}" if readers or emitters else f"lookup delete {followers[0]}"
             what = "the jobs" if readers or emitters else "the lookups"
             raise Conflict(
-                f"stream {name} can't be deleted, because {', '.join(needs)}; delete {what} first: strandline {first}"
+                f"stream {name} can't be deleted, because {', '.join(needs)}; first run strandline {first} to delete {what}"
             )
         checked = {job.name: job.version for job in jobs}
         self._ledger.delete_stream(name, checked, keeps_topic=keep_topic, principal=principal)
         if not keep_topic:
-            with suppress(NotFound):  # somebody has deleted it by hand
+            with suppress(NotFound):  # deleted by another program
                 self._admin.delete(name)
 
     def _is_left(self, stream: str) -> bool:
-        """Whether the stream was deleted, and its topic, which was to go with it, is still there."""
+        """Return True if the stream was deleted, but its topic, which had to be deleted too, still exists."""
         topic_id = self._ledger.topic_of_deleted_stream(stream)
         if topic_id is None:
             return False
@@ -180,7 +174,7 @@ class JobLives:
             return False
 
     def origin(self, spec: PipelineSpec, to: Place = "start") -> Offsets:
-        """The offsets of a place in each stream that the pipeline reads.
+        """Return the offsets of a position in each stream that the pipeline reads.
 
         Raises Conflict for a time in a stream of results, which is read by whole emissions; NotFound, LogUnavailable.
         """
@@ -195,7 +189,7 @@ class JobLives:
         if isinstance(to, int):
             if emitter is not None:
                 raise Conflict(
-                    f"stream {stream} holds the results of job {emitter}, which are read by whole emissions: begin at "
+                    f"stream {stream} contains the results of job {emitter}, which are read by whole emissions; start at "
                     "earliest or latest"
                 )
             ends, found = self._admin.ends(stream, partitions), self._admin.offsets_at(stream, partitions, to)
@@ -208,7 +202,7 @@ class JobLives:
         return ends
 
     def _end_runs(self, job: str, verb: str) -> RunRow:
-        """Fence all runs of the job, in the ledger and in Kafka: nothing of them is written afterwards."""
+        """Fence all runs of the job, in the ledger and in Kafka, so that they write nothing afterwards."""
         fence = self._ledger.end_runs(job, verb)
         failpoint("life.runs_ended")
         fence_older_runs(self._ledger, self._admin.bootstrap, fence)
@@ -216,35 +210,34 @@ class JobLives:
         return fence
 
     def _letters_end(self, job: str) -> dict[int, int]:
-        """Where the dead letters end; no run of the job can write another."""
+        """Return the end of the dead letters. No run of the job can write another one."""
         try:
             return self._admin.ends_with_open(dead_letter_topic(job), [DEAD_LETTER_PARTITION])
         except NotFound:
             return {}
 
     def _refuse_readers(self, job: str, spec: PipelineSpec) -> None:
-        """A reader of results is cut where the checkpoints of the job say that emissions end."""
+        """Refuse the deletion of a job whose results another job reads: the reader's slices end at this job's checkpoints."""
         emitted = {stream for _, stream in emissions_to_streams(spec)}
         for other, reading in present_pipelines(self._ledger).items():
             if read := emitted.intersection(reading.streams):
                 raise Conflict(
-                    f"job {job} can't be deleted, because job {other} reads its results from stream {min(read)}; "
-                    f"delete that first: strandline job delete {other}"
+                    f"can't delete job {job}: job {other} reads its results from stream {min(read)}; first run "
+                    f"strandline job delete {other}"
                 )
 
     def _refuse_lagging(self, job: str, done: str) -> None:
-        """Refuse to delete the checkpoints of a job that emitted to a stream in an older version, while a reader of the stream is
-        still cut at them. Raises Conflict."""
+        """Refuse to delete the checkpoints of a job while a reader of its former stream still needs them. Raises Conflict."""
         for stream, readers in sorted(lagging_readers(self._ledger, job).items()):
             raise Conflict(
-                f"job {job} can't be {done}: job {', '.join(readers)} hasn't read all results yet that {job} emitted to stream "
-                f"{stream}, and its slices are cut where these emissions end; start job {readers[0]} and wait until it has read "
-                f"them (strandline job status {readers[0]}), or delete it: strandline job delete {readers[0]}"
+                f"job {job} can't be {done}: job {', '.join(readers)} hasn't read all results that {job} emitted to stream "
+                f"{stream}, and its slices end at these emissions. Start job {readers[0]} and wait until it has read them "
+                f"(strandline job status {readers[0]}), or delete it: strandline job delete {readers[0]}"
             )
 
     def _generation_taken(self, spec: PipelineSpec) -> int:
-        """Return the highest generation in the index; 0 if the index doesn't respond. Then the next run refuses results that it
-        doesn't know."""
+        """Return the highest generation in the index; 0 if the index doesn't respond. Then the next run refuses unknown
+        results."""
         try:
             return newest_generation(self._elasticsearch_url, _aliases(spec))
         except (IndexUnavailable, RequestRefused) as error:
@@ -256,41 +249,43 @@ class JobLives:
             for alias in _aliases(spec):
                 hide_older(self._elasticsearch_url, alias, row.generation)
         except (IndexUnavailable, RequestRefused) as error:
-            log.warning("the next run hides what earlier lives wrote", job=row.name, why=str(error))
+            log.warning("the next run hides the results of earlier incarnations", job=row.name, why=str(error))
 
     def _delete_indices(self, indices: list[str]) -> None:
         for index in indices:
             stem = index.rpartition("-")[0]
-            # An index of open windows has no month in its name, and a template of its own.
+            # An index of open windows has no month in its name, and its own template.
             template = template_path(index if generation_of(stem, index) is None else stem)
             for path in (f"/{index}", template):
                 _delete(self._elasticsearch_url, path)
 
     def _delete_letters(self, job: str) -> None:
-        """While they are deleted the name can't be used anew. Where it was already, or where Kafka refuses it, they stay. Of two
-        deletions at once the older one stops where it finds the newer one."""
+        """Delete the dead letters. While this runs, the name can't be used again. They stay if it was used again, or if Kafka
+        refuses. If two deletions run, the older one stops when it detects the newer one."""
         try:
             deletion = self._ledger.begin_deletion_of_letters(job)
         except NotFound as error:
             raise Conflict(
-                f"the name of job {job} was used anew since it was deleted, and the new job writes to the same stream of dead "
-                "letters, so these stay"
+                f"the name of job {job} was used again after the deletion, and the new job writes to the same "
+                "stream of dead letters, so they are kept"
             ) from error
         try:
             _delete(self._elasticsearch_url, f"/{dead_letter_index(job)}")
         finally:
-            # Whether Elasticsearch answers or not: the name shall not wait for it.
+            # Whether Elasticsearch responds or not: the name must not be blocked by it.
             self._delete_letter_topic(job, deletion)
 
     def _delete_letter_topic(self, job: str, deletion: int) -> None:
-        # When a newer deletion has ended, the topic may be the next job's.
+        # After the end of a newer deletion, the topic can belong to the next job.
         self._ledger.require_deletion_of_letters(job, deletion)
         try:
             self._admin.delete(dead_letter_topic(job))
         except NotFound:
             log.info("there are no dead letters to delete", job=job)
         except Conflict:
-            self._ledger.keep_letters(job, deletion)  # Kafka will not delete them: the name shall not wait for that
+            self._ledger.keep_letters(
+                job, deletion
+            )  # Kafka refuses to delete them, and the name must not be blocked by it
             raise
         self._ledger.forget_letters(job, deletion)
 
@@ -304,7 +299,7 @@ def _delete(url: str, path: str) -> None:
 
 
 def _started(job: str, verb: str) -> Conflict:
-    return Conflict(f"job {job} was started in between; stop it, then strandline job {verb} {job} again")
+    return Conflict(f"job {job} was started in the meantime; stop it, then run strandline job {verb} {job} again")
 
 
 def _aliases(spec: PipelineSpec) -> list[str]:

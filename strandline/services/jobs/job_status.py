@@ -1,4 +1,4 @@
-"""The status of a job, from the ledger's rows and Kafka's offsets. Reads only."""
+"""Status of a job, from the ledger's rows and Kafka's offsets. Reads only."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from strandline.services.jobs.explanation import ExplanationView, JobExplanation
 from strandline.services.jobs.lookups import lookup_warnings
 
 RETENTION_LEFT_SHARE_MIN = 0.25
-"""The status warns when less than this share of the retention is left."""
+"""Share of the retention below which the status warns."""
 _RATE_SLICES = 20
 _SLICE_LONG_S = 10.0
-"""A slice that is not done after so long may wait for a store."""
+"""Time in seconds after which an uncommitted slice may wait for a store."""
 _VERBS: dict[JobState, tuple[str, ...]] = {
     JobState.CREATED: ("start", "stop"),
     JobState.STARTING: ("stop", "drain", "restart"),
@@ -54,22 +54,22 @@ _VERBS: dict[JobState, tuple[str, ...]] = {
     JobState.DRAINED: ("start", "restart"),
     JobState.FAILED: ("start", "stop", "drain", "restart"),
 }
-"""The verbs that change something in each state. The others are allowed, and change nothing."""
+"""Commands that change the job in each state. Other commands are allowed, and change nothing."""
 
 
 @dataclass(frozen=True)
 class LastStartView(Described):
-    """How the newest run got the state of its open windows."""
+    """Start of the newest run: how it restored the state of its open windows."""
 
     epoch: int
     way: Literal["rewind", "snapshot"]
     """`rewind`: it read the log again. `snapshot`: it started from Spark's checkpoint on disk (`recovery: snapshot`)."""
     records: int
-    """How many it read again, with those of a slice that was planned and not committed."""
+    """Number of records that it read again, including those of a slice that was planned but not committed."""
     slice_first: int
-    """Where it began to read."""
+    """Slice at which it began to read."""
     slice_committed: int
-    """The last slice whose results were out."""
+    """Last slice whose results were emitted."""
     at_ms: int
 
 
@@ -79,40 +79,40 @@ class LeaderView(Described):
 
     name: str
     address: str
-    """Its REST API."""
+    """Address of its REST API."""
     lease_epoch: int
-    """Rises by one with every new leader, and with every start of a leader."""
+    """Epoch of the lease. It increases with every new leader, and with every start of a leader."""
     lease_until_ms: int
-    """When the lease runs out unless it is renewed, by the ledger's clock."""
+    """End of the lease unless it is renewed, by the ledger's clock."""
 
 
 @dataclass(frozen=True)
 class BatchView(Described):
-    """How far a batch has come. Records are counted by offsets, and the end of a transaction counts as one."""
+    """Progress of a batch. Records are counted by offsets, and the end of a transaction counts as one."""
 
     records_read: int
     records_left: int
     share: float
-    """Of the records, from 0 to 1."""
+    """Share of the records that were read, from 0 to 1."""
     records_per_s: float | None
-    """Over the last slices; null before the first one with records."""
+    """Rate over the last slices; null before the first slice with records."""
     seconds_left: float | None
-    """By that rate."""
+    """Remaining time at this rate."""
 
 
 @dataclass(frozen=True)
 class RewindView(Described):
-    """What a start would cost. Recovery, failover and upgrade cost the same: each reads the log again."""
+    """Cost of a start. Recovery, failover, and upgrade have the same cost: each reads the log again."""
 
     records: int
-    """How many would be read again."""
+    """Number of records that would be read again."""
     seconds: float
-    """An estimate for a Spark session that runs already; a cold start takes about ten seconds more."""
+    """Estimated time with a running Spark session. A cold start takes about ten seconds more."""
     retention_left_ms: int | None
-    """How long retention still keeps the records that the rewind needs, if no window closes meanwhile; null when it needs
-    none, or records are kept for ever."""
+    """Time until retention deletes records that the rewind needs, if no window closes. Null if it needs none, or if records are
+    kept forever."""
     warning: str = ""
-    """What to do, when less than a quarter of the retention is left; else empty."""
+    """Remedy if less than a quarter of the retention remains; otherwise empty."""
 
 
 @dataclass(frozen=True)
@@ -120,54 +120,53 @@ class JobStatus(Described):
     name: str
     version: int
     stream: str
-    """The input; of several the first."""
+    """Input stream; the first one if there are several."""
     streams: list[str]
-    """All inputs, in the order of the document."""
+    """All input streams, in the order of the document."""
     desired: Desired
     state: JobState | Completed
-    """`completed`: a batch that has read its range and closed every window. The ledger calls it `drained`."""
+    """Current state. `completed` is a batch that has read its range and closed every window; the ledger calls it `drained`."""
     message: str
-    """Why it is in this state; empty when there is nothing to say."""
+    """Reason for the state; empty if there is none."""
     epoch: int
-    """The newest run; 0 before the first."""
+    """Epoch of the newest run; 0 before the first."""
     generation: int
-    """Of the results that it writes itself: higher after a reset."""
+    """Generation of the results that the job itself writes. A reset increases it."""
     restores: bool
     """True until the next run has restored the results that a store lost."""
     leader: LeaderView | None
-    """Null while no control service leads the job."""
+    """Leader; null while no control service leads the job."""
     created_ms: int
     updated_ms: int
     slice: int | None
-    """The last committed slice."""
+    """Last committed slice."""
     watermark_ms: int | None
-    """In force for the last planned slice: an older record of it is late."""
+    """Watermark of the last planned slice. Older records of the slice are late."""
     latest_event_ms: int | None
-    """The latest event time in all committed slices."""
+    """Latest event time in all committed slices."""
     lag_records: int | None
-    """Records of the log after the last committed slice, of a batch up to its ends; null when Kafka does not answer."""
+    """Number of records in the log after the last committed slice; for a batch, up to its ends. Null if Kafka doesn't respond."""
     batch: BatchView | None
-    """Null for a job without an end, and for a batch that has not begun."""
+    """Progress of a batch. Null for a job without an end, and for a batch that has not begun."""
     counts: Totals
     last_emission: dict[str, int]
-    """Stage -> end (ms) of the last window that it has emitted."""
+    """Stage -> end (ms) of the last emitted window."""
     rewind: RewindView | None
-    """What a rewind would cost now; null before the first slice, and of a batch that has completed. A start from a snapshot costs
-    less."""
+    """Current cost of a rewind; null before the first slice, and for a completed batch. A start from a snapshot costs less."""
     last_start: LastStartView | None
-    """Null before the first run."""
+    """Start of the newest run; null before the first run."""
     backfill: BackfillView | None
-    """The backfill that is requested or runs."""
+    """Requested or running backfill; null if there is none."""
     warnings: list[str]
-    """What is wrong with what it uses: a stream that is gone, lookups whose sources can't be read, or whose rows are too old."""
+    """Problems of its inputs: a missing stream, lookups whose sources can't be read, or whose rows are too old."""
     sender_faults: SenderFaults
     """Devices whose clocks are ahead, and partitions whose records are all rejected."""
     notes: list[str]
-    """The faults of senders as sentences."""
+    """Problems of senders as messages."""
 
     @property
     def verbs(self) -> tuple[str, ...]:
-        """The verbs that would change something now."""
+        """Commands that would change the job now."""
         return () if self.state == COMPLETED else _VERBS[JobState(self.state)]
 
 
@@ -175,23 +174,25 @@ _LAST_START_FACTS = {one.name for one in fields(LastStartView)}
 
 
 class StreamRanges:
-    """Asks Kafka for each stream once, and for no other after it did not answer: an answer about many streams then waits for it
-    as long as one about a single stream. Make one for each answer."""
+    """Queries Kafka once for each stream of one response, and not again after it didn't respond. So a response about many
+    streams waits as long for Kafka as a response about one. Create one for each response."""
 
     def __init__(self, log: KafkaStatus, wait_s: float | None = None) -> None:
-        """`wait_s`: how long Kafka is waited for, for all streams together; None: as long as `log` waits, and for each."""
+        """Args: wait_s: Maximum time to wait for Kafka for all streams together. None for the timeout of `log`, for each
+        stream."""
         self._log = log
         self._until = None if wait_s is None else time.monotonic() + wait_s
         self._is_away = False
         self._known: dict[str, LogRange | None] = {}
 
     def of(self, streams: Collection[str]) -> dict[str, LogRange | None]:
-        """What Kafka holds of each; None: unknown. While Kafka is away the status matters most: it shows all but the lag."""
+        """Return the content of Kafka for each stream. None if unknown: while Kafka is unavailable, the status still shows
+        everything except the lag."""
         self.load(streams)
         return {stream: self._known.get(stream) for stream in streams}
 
     def load(self, streams: Collection[str]) -> None:
-        """Ask Kafka for all of these streams at once."""
+        """Request the content of all these streams from Kafka in one call."""
         unknown = list(dict.fromkeys(stream for stream in streams if stream not in self._known))
         left_s = None if self._until is None else self._until - time.monotonic()
         if not unknown or self._is_away or (left_s is not None and left_s <= 0):
@@ -202,13 +203,12 @@ class StreamRanges:
 
 
 def job_status(ledger: LedgerReader, ranges: StreamRanges, job: JobRow) -> JobStatus:
-    """Return what is known of a job."""
+    """Return the status of a job."""
     return job_statuses(ledger, ranges, [job])[0]
 
 
 def job_statuses(ledger: LedgerReader, ranges: StreamRanges, jobs: Sequence[JobRow]) -> list[JobStatus]:
-    """Return what is known of each of these jobs. Kafka and the ledger are asked once for all of them, except for the costs of
-    rewinds."""
+    """Return the status of each of these jobs, with one request to Kafka and to the ledger, except for the costs of rewinds."""
     names = [job.name for job in jobs]
     progress, started = ledger.progress_of(names), ledger.last_events(names, RUN_BEGINS)
     leases = ledger.leases()
@@ -272,8 +272,8 @@ def _status(
 
 
 def _told_by_pipeline(ledger: LedgerReader, job: JobRow) -> tuple[RewindView | None, list[str]]:
-    """What a rewind would cost, and what is wrong with what the job uses. One whose stream or lookup is gone is shown with a
-    warning: an answer about all jobs would fail with it, and so would the stop that precedes its deletion."""
+    """Return the cost of a rewind, and the problems of the job's inputs. A job whose stream or lookup no longer exists gets a
+    warning. Otherwise a response about all jobs would fail, and the stop before its deletion too."""
     try:
         pipeline = present_pipeline(ledger, job)
     except NotFound as error:
@@ -286,8 +286,10 @@ def _told_by_pipeline(ledger: LedgerReader, job: JobRow) -> tuple[RewindView | N
 def explanation(
     ledger: LedgerReader, ranges: StreamRanges, job: JobRow, store_away: Callable[[CheckedPipeline], str | None]
 ) -> ExplanationView:
-    """Why the job has no output, or what it waits for. `store_away`: tells the store of a pipeline's results that does not
-    answer; asked only where a slice takes long."""
+    """Return why the job has no output, or what it waits for.
+
+    Args: store_away: Returns the store of a pipeline's results that doesn't respond. Called only if a slice takes long.
+    """
     pipeline, held = present_pipeline(ledger, job), ranges.of(input_streams(ledger, job))
     progress = ledger.progress_of([job.name]).get(job.name, JobProgress(job, None, None))
     _, last_slice, checkpoint, totals = progress
@@ -313,7 +315,7 @@ def explanation(
 def explanations(
     ledger: LedgerReader, ranges: StreamRanges, store_away: Callable[[CheckedPipeline], str | None]
 ) -> list[JobExplanationView]:
-    """The explanation of each job, by name. A job whose stream or lookup no longer exists is explained by that."""
+    """Return the explanation of each job, by name. It reports a missing stream or lookup of a job."""
     jobs = ledger.jobs()
     ranges.load([stream for job in jobs for stream in input_streams(ledger, job)])
     return [_explained(ledger, ranges, job, store_away) for job in jobs]
@@ -336,7 +338,7 @@ def _takes_long(last_slice: SliceRow) -> bool:
 
 
 def rewind_view(cost: RewindCost, retention_ms: int) -> RewindView:
-    """A rewind's cost as it is shown. `retention_ms` is of the stream's document; FOREVER_MS is without end."""
+    """Return the cost of a rewind in the form of the API. `retention_ms`: from the stream's document; FOREVER_MS for no limit."""
     left_ms, warning = None, ""
     if cost.needed_since_ms is not None and cost.records and retention_ms != FOREVER_MS:
         left_ms = cost.needed_since_ms + retention_ms - time.time_ns() // 1_000_000
@@ -346,18 +348,18 @@ def rewind_view(cost: RewindCost, retention_ms: int) -> RewindView:
 
 
 def _warning(left_ms: int, retention_ms: int) -> str:
-    lost, kept = "records that the open windows came from", f"the stream's retention of {format_duration(retention_ms)}"
+    lost, kept = "records of the open windows", f"the stream's retention of {format_duration(retention_ms)}"
     what = f"in {format_about(left_ms)} {kept} begins to remove {lost}"
     if left_ms <= 0:
-        what = f"{kept} may have removed {lost}, and a restart would fail"
-    return f"{what}: raise the retention, or see why no window closes"
+        what = f"{kept} may have removed {lost}, so a restart would fail"
+    return f"{what}; raise the retention, or find out why no window closes"
 
 
 def present_pipeline(ledger: LedgerReader, job: JobRow, *, is_strict: bool = False) -> CheckedPipeline:
     """Return the job's current version, checked against the current documents of its streams.
 
-    What doesn't fit them is left out: a stream can have changed without the pipeline, if applying both was interrupted.
-    `is_strict`: the pipeline is to be run. Raises InvalidDocument then.
+    Parts that don't fit are left out: a stream can have changed without the pipeline, if applying both was interrupted.
+    Args: is_strict: True if the pipeline will be run. Then parts that don't fit raise InvalidDocument.
     """
     documents = [ledger.stream(stream).document for stream in input_streams(ledger, job)]
     row = ledger.job_version(job.name, job.version)
@@ -370,13 +372,13 @@ def present_pipeline(ledger: LedgerReader, job: JobRow, *, is_strict: bool = Fal
 
 @lru_cache(maxsize=256)
 def _checked_before(pipeline: str, *streams: str, is_strict: bool) -> CheckedPipeline:
-    """The pipeline of registered documents. Cached: status is asked for often, and documents seldom change."""
+    """Return the pipeline of registered documents. Cached: status is requested often, and documents seldom change."""
     spec = PipelineSpec.from_document(json.loads(pipeline))
     return check_stored(spec, map(json.loads, streams), {}, is_strict=is_strict)
 
 
 def input_streams(ledger: LedgerReader, job: JobRow) -> list[str]:
-    """The streams that the job's present version reads, in the order of its document."""
+    """Return the streams that the job's current version reads, in the order of its document."""
     return inputs_of(ledger, job.name, job.version)
 
 
@@ -394,7 +396,7 @@ def _leader(lease: LeaseRow | None) -> LeaderView | None:
 
 
 def _lag(held: dict[str, LogRange | None], position: Offsets | None) -> int | None:
-    """How many records are to be read; None: unknown."""
+    """Return the number of records to read. None if unknown."""
     if position is None:
         return None
     lags = [lag_records(one, position.get(stream, {})) for stream, one in held.items() if one]
@@ -402,7 +404,7 @@ def _lag(held: dict[str, LogRange | None], position: Offsets | None) -> int | No
 
 
 def _left(job: JobRow, held: dict[str, LogRange | None], position: Offsets | None) -> int | None:
-    """How many records are to be read, of a batch up to its ends; None: unknown."""
+    """Return the number of records to read; for a batch, up to its ends. None if unknown."""
     return _lag(held, position) if job.ends is None or position is None else offset_count(position, job.ends)
 
 
@@ -421,7 +423,7 @@ def _batch(ledger: LedgerReader, progress: JobProgress, position: Offsets | None
 
 
 def _records_per_s(ledger: LedgerReader, job: JobRow) -> float | None:
-    """Of the last slices of one run, from the plan of the first of them to the commit of the last."""
+    """Return the rate over the last slices of one run, from the plan of the first slice to the commit of the last."""
     last = ledger.checkpoints(job.name, limit=_RATE_SLICES)
     rows = [row for row in last if row.epoch == last[0].epoch and row.records]
     planned = ledger.slices(job.name, rows[-1].slice, rows[-1].slice) if rows else []
@@ -432,7 +434,7 @@ def _records_per_s(ledger: LedgerReader, job: JobRow) -> float | None:
 
 
 def _position(ledger: LedgerReader, progress: JobProgress) -> Offsets | None:
-    """The offsets after the last committed slice; before the first slice, those where the job will begin. None: unknown."""
+    """Return the offsets after the last committed slice; before the first slice, the start of the job. None if unknown."""
     if (last := progress.last_slice) is not None:  # a slice begins where the one before it ends
         return last.offsets if last.status is SliceStatus.COMMITTED else last.offsets_first
     spec = spec_of_version(ledger, progress.job.name, progress.job.version)

@@ -1,4 +1,4 @@
-"""Lookups: how each is followed, who needs it, and its deletion."""
+"""Lookups: state of their sources, jobs that need them, and their deletion."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ _VERSIONS_SHOWN = 100
 
 @dataclass(frozen=True)
 class LookupSourceView(Described):
-    """How a lookup's source is followed."""
+    """State of a lookup's source."""
 
     told: str
-    """What it is, as `stream devices`."""
+    """Description of the source, as `stream devices`."""
     state: Literal["current", "failing", "old"]
     """`failing`: the last reading failed; `old`: the rows are older than `max_age_ms`."""
     age_ms: int
-    """How long ago the present version was what the source said."""
+    """Time since the current version was equal to the source."""
     max_age_ms: int
     every_ms: int
-    """How often it is read."""
+    """Interval of the readings."""
     next_in_ms: int
-    """When it is read again; for large versions later than `every_ms`."""
+    """Time until the next reading. For large versions, it can be longer than `every_ms`."""
     failing_ms: int | None
-    """For how long reading has failed."""
+    """Time for which reading has failed; null if it hasn't."""
     error: str
-    """Why the last reading failed; empty: it did not."""
+    """Reason why the last reading failed; empty if it didn't."""
     skipped: int
-    """Records of a stream that could be no rows, since the document was applied."""
+    """Number of records of a stream that can't be rows, since the document was applied."""
     skipped_last: str
-    """The last of them: where it stands, and why."""
+    """The last of these records: its position, and the reason."""
 
 
 @dataclass(frozen=True)
 class LookupSummary(Described):
-    """A lookup in its present version."""
+    """A lookup in its current version."""
 
     name: str
     version: int
@@ -53,7 +53,7 @@ class LookupSummary(Described):
     rows: int
     applied_ms: int
     source: LookupSourceView | None
-    """Null: its rows came with its document."""
+    """State of its source; null if its rows are in its document."""
 
 
 @dataclass(frozen=True)
@@ -68,24 +68,24 @@ class LookupVersionView(Described):
 
 @dataclass(frozen=True)
 class LookupView(LookupSummary):
-    """A lookup in its present version, and the versions before."""
+    """A lookup in its current version, and its earlier versions."""
 
     jobs: list[str]
-    """Those that need it: because their present versions use it, or slices that a replay may read went by it."""
+    """Jobs that need the lookup: their current version uses it, or a slice that a replay can read was enriched with it."""
     version_needed: int | None
-    """The oldest version whose rows a replay may need; null: no job needs the lookup."""
+    """Oldest version whose rows a replay can need; null if no job needs the lookup."""
     versions: list[LookupVersionView]
-    """The newest 100, the oldest of them first."""
+    """The newest 100 versions, the oldest of them first."""
 
 
 def lookup_summaries(ledger: LookupReader) -> list[LookupSummary]:
-    """All lookups, by name."""
+    """Return all lookups, by name."""
     states = ledger.lookup_sources()
     return [lookup_summary(row, states.get(row.name)) for row in ledger.lookups()]
 
 
 def lookup_summary(row: LookupRow, state: LookupSourceRow | None) -> LookupSummary:
-    """One lookup. `state`: how its source is read, if it is followed."""
+    """Return one lookup. `state`: state of its source, if it is followed."""
     return LookupSummary(**vars(row), source=None if state is None else _source_view(row, state))
 
 
@@ -108,7 +108,7 @@ def delete_lookup(ledger: ApplyLedger, name: str, principal: str | None) -> None
 
 
 def lookup_warnings(ledger: LookupReader, names: Collection[str] | None = None) -> list[str]:
-    """A sentence for each of these lookups, or of all, that can't be read or is too old."""
+    """Return a message for each of these lookups, or of all, whose source can't be read, or that is too old."""
     wanted = [one for one in lookup_summaries(ledger) if names is None or one.name in names]
     return [told for one in wanted if (told := _warning(one))]
 
@@ -132,11 +132,11 @@ def _source_view(row: LookupRow, state: LookupSourceRow) -> LookupSourceView:
 
 
 def _warning(lookup: LookupSummary) -> str:
-    """Empty where nothing is wrong."""
+    """Return the message for a lookup. Empty if there is no problem."""
     source = lookup.source
     if source is None or source.state == "current":
         return ""
-    age = f"lookup {lookup.name} is as {source.told} was {format_about(source.age_ms)} ago"
-    limit = f", and should not be older than {format_about(source.max_age_ms)}" if source.state == "old" else ""
-    why = source.error or "no control service has read it since: see that one runs, and what its log says"
+    age = f"lookup {lookup.name} has the content of {source.told} of {format_about(source.age_ms)} ago"
+    limit = f", but must not be older than {format_about(source.max_age_ms)}" if source.state == "old" else ""
+    why = source.error or "no control service has read it since; check that a control service runs, and see its log"
     return f"{age}{limit}: {why}"

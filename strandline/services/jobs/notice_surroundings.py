@@ -1,4 +1,4 @@
-"""What the control service provides to the conditions and channels of notices."""
+"""Functions and values of the control service for the conditions and channels of notices."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def notice_service(ledger: NoticeLedger, log: KafkaStatus, settings: NoticeSetti
 
 
 def job_facts(ledger: NoticeLedger, log: KafkaStatus, job: str) -> JobFacts:
-    """Return what is known of a job. What Kafka would have to answer is None while it doesn't. Raises LedgerUnavailable."""
+    """Return facts about a job. Facts from Kafka are None while it doesn't respond. Raises LedgerUnavailable."""
     try:
         row = ledger.job(job)
         status = job_status(ledger, StreamRanges(log, _KAFKA_WAIT_S), row)

@@ -25,18 +25,18 @@ class NoticeSummary(Described):
     conditions: list[str]
     channels: list[str]
     open_problems: int
-    """Number of problems that are not over."""
+    """Number of open problems."""
     unsent_messages: int
     """Number of messages that no receiver has confirmed yet."""
     failing: str
-    """Why the last attempt of an unsent message failed; empty if none did."""
+    """Reason why the last attempt of an unsent message failed; empty if none failed."""
     muted_until_ms: int | None
     """Time until which messages are held back; null if they aren't."""
 
 
 @dataclass(frozen=True)
 class NoticeView(NoticeSummary):
-    """A notice, its problems and its messages."""
+    """A notice, its problems, and its messages."""
 
     document: dict[str, Any]
     applied_ms: int
@@ -86,7 +86,7 @@ def send_test_messages(ledger: ApplyLedger, name: str) -> list[int]:
 
 
 def mute_notice(ledger: ApplyLedger, name: str, until_ms: int | None, principal: str | None) -> None:
-    """Hold back the messages of a notice until a time, for `principal`; None: end that. Raises NotFound."""
+    """Hold back the messages of a notice until a time, for `principal`. None ends muting. Raises NotFound."""
     ledger.mute_notice(name, until_ms, principal)
     verb = "muted" if until_ms is not None else "unmuted"
     facts = {"notice": name, "until_ms": until_ms}
@@ -94,7 +94,7 @@ def mute_notice(ledger: ApplyLedger, name: str, until_ms: int | None, principal:
 
 
 def delete_notice(ledger: ApplyLedger, name: str, principal: str | None) -> None:
-    """Delete a notice, its problems and its messages, for `principal`. Raises NotFound."""
+    """Delete a notice, its problems, and its messages, for `principal`. Raises NotFound."""
     ledger.delete_notice(name)
     ledger.record_event("notice_deleted", f"notice {name} is deleted", facts={"notice": name}, principal=principal)
 

@@ -1,4 +1,4 @@
-"""Orders to jobs: each writes what is desired into the ledger, and the supervisor acts on it."""
+"""Orders to jobs. Each writes the desired state into the ledger, and the supervisor acts on it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DESIRED: dict[Verb, Desired] = {
 
 
 def order(ledger: OrderLedger, name: str, verb: Verb, principal: str | None) -> JobRow:
-    """Order this of a job, for `principal`. Raises NotFound; Conflict for a batch that has completed."""
+    """Order `verb` for a job, for `principal`. Raises NotFound; Conflict for a completed batch."""
     if verb == "restart":
         ledger.ask_restart(name)
     elif verb == "restore":
@@ -29,8 +29,9 @@ def order(ledger: OrderLedger, name: str, verb: Verb, principal: str | None) -> 
     job, desired = ledger.job(name), _DESIRED[verb]
     if job.has_completed and desired is not Desired.STOPPED:
         raise Conflict(
-            f"batch {name} has completed, and its results are there: nothing is left to {verb}. To compute them again, under a "
-            f"new generation: strandline job reset {name} --to start; for another range, run it under another name"
+            f"batch {name} has completed, so there is nothing to {verb}. To recompute its results in a new "
+            f"generation, run strandline job reset {name} --to start. For another range, run it under another "
+            "name"
         )
     job = ledger.set_desired(name, desired)
     if principal is not None:

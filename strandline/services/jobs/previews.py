@@ -1,5 +1,6 @@
-"""A preview: the newest records of a stream through a pipeline, as at the desk. Nothing is written. Bounded in records, bytes and
-time, and one at a time."""
+"""Preview: a local run of a pipeline over the newest records of a stream. It writes nothing, and is limited in records, bytes,
+and time.
+"""
 
 from __future__ import annotations
 
@@ -35,35 +36,35 @@ _SLICE_RECORDS = 1_000
 _WAIT_S = 10.0
 _one_at_a_time = Lock()
 _places = BoundedSemaphore(2)
-"""One that is under way and one that waits. Each holds one of the threads that answer all requests."""
+"""One running preview and one waiting preview. Each holds one of the threads that serve all requests."""
 
 
 @dataclass(frozen=True)
 class PreviewView(Described):
-    """What a pipeline makes of the newest records of a stream. Nothing of it was written."""
+    """Results of a pipeline for the newest records of a stream. Nothing was written."""
 
     pipeline: str
     stream: str
     records: int
     accepted: int
     rejected: dict[str, int]
-    """Reason -> records."""
+    """Reason -> number of records."""
     result_counts: dict[str, int]
-    """Stage -> results."""
+    """Stage -> number of results."""
     results: list[dict[str, Any]]
-    """The documents, 1,000 at most: as many of each stage."""
+    """Documents, at most 1,000, with an equal share for each stage."""
     dead_letters: list[dict[str, Any]]
-    """Records and results that could not be used, 100 at most."""
+    """Records and results that could not be used, at most 100."""
     is_cut: bool
-    """Whether the stream holds more than was read."""
+    """True if the stream contains more records than were read."""
 
 
 def chosen_pipeline(batch: Batch, name: str | None, source: str) -> CheckedPipeline:
-    """The pipeline of this name, or the only one. Raises InvalidDocument."""
+    """Return the pipeline of this name, or the single pipeline. Raises InvalidDocument."""
     fitting = [one for one in batch.pipelines if name in (None, one.job)]
     if len(fitting) != 1:
         names = ", ".join(one.job for one in batch.pipelines) or "none"
-        raise InvalidDocument([Problem(f"expected one pipeline; there are: {names}", source=source)])
+        raise InvalidDocument([Problem(f"expected one pipeline, got: {names}", source=source)])
     return fitting[0]
 
 
@@ -75,14 +76,15 @@ def preview(
     seconds: float | None,
     run_limited: RunLimited = run_here,
 ) -> PreviewView:
-    """Run the pipeline over the newest records of the stream, or over those that come within so many seconds. Of a pipeline that
-    reads several streams, the others are empty.
+    """Run the pipeline over the newest records of the stream, or over the records that arrive within `seconds`.
 
-    This process reads the records. `run_limited` runs the pipeline, in a process that has no connection to Kafka or the ledger.
-    Records of several partitions are taken in the order of their log time. At the end all windows are closed, so the first
-    and the last hold only what was read. Of each stage as many results are shown, so that records that are emitted hide no
-    windows. Raises NotFound, LogUnavailable, TooExpensive; TransientError while another preview takes too long or two are there
-    already; InvalidSettings, RegistryUnavailable where records name schemas of a registry.
+    If a pipeline reads several streams, the others are empty. This process reads the records. `run_limited` runs the pipeline,
+    in a process without a connection to Kafka or the ledger. Records of several partitions are ordered by their log time. At
+    the end, all windows are closed, so the first and the last windows contain only the records that were read. An equal number
+    of results is returned for each stage, so that emitted records don't hide windows.
+
+    Raises NotFound, LogUnavailable, TooExpensive; TransientError if another preview takes too long or two exist already;
+    InvalidSettings, RegistryUnavailable if records name schemas of a registry.
     """
     own = stream if stream in pipeline.streams else pipeline.inputs[0].name
     registry = _registry_settings(pipeline)
@@ -99,7 +101,7 @@ def preview(
 
 
 def _registry_settings(pipeline: CheckedPipeline) -> dict[str, str]:
-    """The settings of the schema registry, if records of the pipeline name schemas in it."""
+    """Return the settings of the schema registry, if records of the pipeline name schemas in it."""
     decoding = decoding_of(pipeline, "")
     if not any(one.format.uses_registry for one in decoding.inputs):
         return {}
@@ -138,7 +140,7 @@ def _turn() -> Iterator[None]:
     has_place = _places.acquire(blocking=False)
     try:
         if not has_place or not _one_at_a_time.acquire(timeout=_WAIT_S):
-            raise TransientError("another preview is under way; try again in some seconds")
+            raise TransientError("another preview is running; try again in some seconds")
         try:
             yield
         finally:
@@ -149,7 +151,7 @@ def _turn() -> Iterator[None]:
 
 
 def _in_order(newest: NewestRecords) -> DeskRecords:
-    """The records of all partitions by their log time; those of one partition keep their order."""
+    """Return the records of all partitions, ordered by log time. Records of one partition keep their order."""
     log_ms = np.array(newest.log_times_ms, np.int64)
     partitions = np.array(newest.partitions, np.int64)
     latest = log_ms.copy()

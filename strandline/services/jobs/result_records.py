@@ -1,4 +1,4 @@
-"""Where the records of a result stand in the log, from the slices in the ledger: no record is read for it."""
+"""Log positions of the records of a result, from the slices in the ledger. No record is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class OffsetRangeView(Described):
-    """A piece of one partition: from `offset_first` up to, but not including, `offset_next`."""
+    """Range of one partition: from `offset_first` up to, but not including, `offset_next`."""
 
     stream: str
     partition: int
@@ -28,36 +28,37 @@ class OffsetRangeView(Described):
 
 @dataclass(frozen=True)
 class ResultRecordsView(Described):
-    """Where the records of one result stand: all of them are in these ranges, with others that came at the same time."""
+    """Log positions of the records of one result. The ranges contain all of them, and other records of the same time."""
 
     alias: str
     document: str
-    """The result's id."""
+    """Id of the result."""
     job: str
     stage: str
     version: int
-    """Of the pipeline that computed it."""
+    """Version of the pipeline that computed it."""
     window_start_ms: int
     window_end_ms: int
     from_ms: int
-    """No event before this time counts in it: the window's start, or earlier where a stage before has windows that slide."""
+    """Earliest event time that counts in it: the start of the window, or earlier if an earlier stage has sliding windows."""
     slice_first: int
     slice_last: int
-    """What came in later slices was late for it."""
+    """Last slice with records of the result. Records in later slices were late for it."""
     ranges: list[OffsetRangeView]
 
 
 def result_records(
     ledger: LedgerReader, elasticsearch_url: str, job: str, alias: str, document: str
 ) -> ResultRecordsView:
-    """The offset ranges that hold every record of one result, and others that came with them.
+    """Return the offset ranges that contain every record of one result, and other records.
 
-    1. Find the document by its alias: its window, its stage, and the version and the slice that made it.
-    2. The windows of its stage and of those before say which event is the earliest that it can hold.
-    3. Slices from before any event had reached that time hold none of its records, nor do those behind the slice that closed its
-       window: there they are late for it.
+    1. Find the document by its alias: its window, its stage, and the version and the slice that wrote it.
+    2. Compute the earliest event time that it can contain, from the windows of its stage and of earlier stages.
+    3. Slices before any event reached that time contain none of its records. Slices after the slice that closed its window also
+       contain none, because such records are late for it.
 
-    Raises NotFound where there is no such result, or its slices were removed from the ledger; IndexUnavailable, RequestRefused.
+    Raises NotFound if the result doesn't exist, or if its slices were removed from the ledger; IndexUnavailable,
+    RequestRefused.
     """
     found = _find(elasticsearch_url, alias, document)
     if "window" not in found:
@@ -70,8 +71,8 @@ def result_records(
     first, last = (ledger.slices(job, one, one) for one in (slice_first or 0, slice_last))
     if not first or not last or first[0].number <= ledger.floor(job):
         raise NotFound(
-            f"the ledger no longer knows which slices hold the records of result {document} of {alias}: they were removed "
-            f"because they are old. Its window begins at {found['window']['start']}; look for it in the stream by log time"
+            f"the ledger no longer contains the slices of result {document} of {alias}, because old slices are removed. "
+            f"Its window begins at {found['window']['start']}; search the stream by log time"
         )
     return ResultRecordsView(
         alias=alias,
@@ -98,7 +99,7 @@ def result_records(
 
 
 def _of_record(job: str, alias: str, document: str, found: dict[str, Any]) -> ResultRecordsView:
-    """A record's own document says where the record stands."""
+    """Return the position of a record, which its own document contains."""
     origin, at_ms = found["strandline"], _ms(found["@timestamp"])
     return ResultRecordsView(
         alias=alias,
@@ -128,7 +129,7 @@ def _find(url: str, alias: str, document: str) -> dict[str, Any]:
     try:
         hits = request(url, "POST", f"/{alias}/_search", timeout_s=_TIMEOUT_S, body=body)["hits"]["hits"]
     except RequestRefused as error:
-        if error.error_type != "index_not_found_exception":  # before the first window closes there is no index
+        if error.error_type != "index_not_found_exception":  # before the first window closes, there is no index
             raise
     if not hits:
         raise NotFound(f"{alias} shows no result {document}; its id is the _id of a document in Elasticsearch")

@@ -1,4 +1,4 @@
-"""What Kibana is told of a pipeline: its aliases, with the fields of their documents."""
+"""Views of a pipeline for Kibana: its aliases, with the fields of their documents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strandline.results.sinks.registry import sink_of
 
 
 def result_views(pipeline: CheckedPipeline) -> list[ResultView]:
-    """One for each alias that the pipeline emits to, in the order of its stages."""
+    """Return one view for each alias of the pipeline, in the order of its stages."""
     return [_of_records(stage, emit) for stage in pipeline.record_stages for emit in _aliases(stage)] + [
         ResultView(
             alias=emit.name,
@@ -44,7 +44,7 @@ def _measures(stage: Stage) -> tuple[Measure, ...]:
 
 
 def _combined_by(column: Column) -> Operation | None:
-    """Return how values of several windows are combined, if the column is a single aggregate without a filter."""
+    """Return the operation that combines values of several windows, if the column is a single aggregate without a filter."""
     tree = tree_of(column.sql)
     if not isinstance(tree, exp.AnonymousAggFunc):
         return None
@@ -53,7 +53,8 @@ def _combined_by(column: Column) -> Operation | None:
 
 
 def _of_records(stage: RecordStage, emit: Emit) -> ResultView:
-    """Texts and booleans make the series, numbers are drawn. A point is a second, until there are too many."""
+    """Return the view of records. Strings and booleans are keys of series, numbers are drawn. A point is a second, or more if
+    there are too many points."""
     is_key = {name: kind in ("string", "boolean") for name, kind in stage.fields}
     return ResultView(
         alias=emit.name,
@@ -67,8 +68,7 @@ def _of_records(stage: RecordStage, emit: Emit) -> ResultView:
 
 
 def kibana_objects(pipeline: CheckedPipeline, links: str = "") -> list[SavedObject]:
-    """The saved objects that show the pipeline's results, and its dead letters if they are in an index, in Kibana.
-    `links` as in `saved_objects`."""
+    """Return the saved objects that show the pipeline's results in Kibana, and its dead letters if they are in an index."""
     return saved_objects(
         pipeline.job, result_views(pipeline), has_dead_letters=pipeline.spec.dead_letters.index, links=links
     )

@@ -1,4 +1,4 @@
-"""Results as a chart needs them: a few series of a bounded number of points."""
+"""Results for charts: a few series with a bounded number of points."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class SeriesWanted:
     """Query for results of an alias."""
 
     value: str | None = None
-    """A number among the aggregates; None: the first one."""
+    """Name of a numeric aggregate. None for the first one."""
     by: str | None = None
-    """The key that makes the series; None: the last one."""
+    """Key field with one series for each value. None for the last one."""
     from_ms: int | None = None
     to_ms: int | None = None
     windows: int = 240
-    """How far back, without `from_ms`."""
+    """Number of newest windows, without `from_ms`."""
     series: int = 10
     points: int = 500
     """Maximum number of points of each series."""
@@ -40,7 +40,7 @@ class ResultNumberView(Described):
     name: str
     type: str
     operation: str
-    """How the values of several windows become one value."""
+    """Operation that combines the values of several windows."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ResultAliasView(Described):
     size_ms: int
     every_ms: int
     windows: str
-    """Kind of the windows if their size doesn't show it, such as `sessions`; else empty."""
+    """Kind of the windows if their size doesn't show it, such as `sessions`; otherwise empty."""
     keys: list[str]
     """Key fields that can make the series of a chart."""
     numbers: list[ResultNumberView]
@@ -64,7 +64,7 @@ class SeriesView(Described):
     """One line of a chart."""
 
     key: str
-    """The value of the key; the value's name where there is one line only."""
+    """Value of the key; the name of the value if there is a single line."""
     points: list[tuple[int, float]]
     """(start of the window in ms since 1970, value), by time. Windows without a value are left out."""
 
@@ -77,26 +77,26 @@ class ResultsView(Described):
     job: str
     stage: str
     size_ms: int
-    """Of a window."""
+    """Size of a window."""
     every_ms: int
-    """From one window's start to the next one's."""
+    """Distance between the starts of two consecutive windows."""
     value: str
     operation: str
-    """What makes one value of those of several windows: `sum`, `average`, `min` or `max`."""
+    """Operation that combines the values of several windows: `sum`, `average`, `min`, or `max`."""
     by: str | None
-    """The key: each of its values is a series. Null: there is one series."""
+    """Key field with one series for each value. Null if there is a single series."""
     from_ms: int | None
-    """Windows that start at this time or later; null where there is no result at all."""
+    """Start of the first window; null if there is no result."""
     to_ms: int | None
-    """The start of the youngest window."""
+    """Start of the newest window."""
     step_ms: int
-    """So much time is one point: one window, or several when there are more than points."""
+    """Time of one point: one window, or several if there are more windows than points."""
     results: int
-    """All results in this time, also those of keys that are not drawn."""
+    """Number of all results in this time, also those of keys that are not drawn."""
     series: list[SeriesView]
-    """Of the keys that have most results."""
+    """Series of the keys with most results."""
     counts: Totals
-    """Of the whole job, since its beginning: accepted, late and other rejected records."""
+    """Counts of the job since its creation: accepted, late, and other rejected records."""
 
 
 def result_aliases(ledger: LedgerReader) -> list[ResultAliasView]:
@@ -105,14 +105,14 @@ def result_aliases(ledger: LedgerReader) -> list[ResultAliasView]:
     for job in ledger.jobs():
         try:
             views = result_views(present_pipeline(ledger, job))
-        except NotFound:  # the job's status says which stream or lookup is missing
+        except NotFound:  # the job's status reports the missing stream or lookup
             continue
         found += [_alias_view(job.name, view) for view in views]
     return found
 
 
 def results_over_time(ledger: LedgerReader, elasticsearch_url: str, alias: str, wanted: SeriesWanted) -> ResultsView:
-    """Return results of one alias over time, one series for each of the keys that have most results. Raises NotFound,
+    """Return results of one alias over time, one series for each of the keys with most results. Raises NotFound,
     IndexUnavailable, RequestRefused."""
     job, view = _view(ledger, alias)
     measure, drawn = _value(view, wanted.value)
@@ -167,7 +167,7 @@ def _view(ledger: LedgerReader, alias: str) -> tuple[JobRow, ResultView]:
             found = next((view for view in views if view.alias == alias), None)
             if found is not None:
                 return job, found
-    raise NotFound(f"no job emits to an alias {alias}; see the emissions in `strandline job status NAME`")
+    raise NotFound(f"no job emits to an alias {alias}; to list the emissions, run strandline job status NAME")
 
 
 def _value(view: ResultView, name: str | None) -> tuple[Measure, Field]:
@@ -175,7 +175,7 @@ def _value(view: ResultView, name: str | None) -> tuple[Measure, Field]:
         if name in (None, measure.name):
             return measure, field
     raise NotFound(
-        f"{view.alias} has no number {name or 'among its aggregates'}; there are "
+        f"{view.alias} has no number {name or 'among its aggregates'}; expected one of: "
         f"{', '.join(measure.name for measure, _ in view.numbers) or 'none'}"
     )
 

@@ -1,1 +1,1 @@
-"""Child processes: how they are started, found, recorded and ended."""
+"""Child processes: start, search, records, and end."""

@@ -1,4 +1,4 @@
-"""Servers of a stack: started in a session of their own, waited for until they answer, stopped by their recorded pid."""
+"""Servers of a stack: started in their own session, awaited until they respond, stopped by their recorded pid."""
 
 from __future__ import annotations
 
@@ -23,10 +23,8 @@ LOG_TAIL_LINES = 15
 
 
 def emptied(directory: Path, mode: int = 0o755) -> Path:
-    """Return the directory without its old files; create it if it is missing. No server may run on it.
-
-    Files that can't be deleted stay, and don't prevent a start. A link with the name of the directory is deleted, not followed.
-    """
+    """Return the directory without its old files. Create it if it is missing. No server may use it. Files that can't be deleted
+    stay, and don't prevent a start. A link with the name of the directory is deleted, not followed."""
     if directory.is_symlink():
         directory.unlink()
     shutil.rmtree(directory, ignore_errors=True)
@@ -36,14 +34,14 @@ def emptied(directory: Path, mode: int = 0o755) -> Path:
 
 @dataclass(frozen=True)
 class Program:
-    """One server of the stack: how to start it and how to know that it is ready."""
+    """One server of the stack: its command, and the check that it is ready."""
 
     name: str
-    """Its name in `pids.json`."""
+    """Name of the server in `pids.json`."""
     arguments: Sequence[str]
     log: Path
     is_ready: Callable[[], bool]
-    """Called until it returns True; a refused connection is a False, not an error."""
+    """Function that is called until it returns True. A refused connection returns False, without an error."""
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     directory: Path = Path("/")
     ready_timeout_s: float = 180.0
@@ -62,15 +60,15 @@ class Child:
         self._launcher = launcher
 
     def is_alive(self) -> bool:
-        """Whether the server runs. Reaps a dead child."""
+        """Return True if the server runs. Reaps an ended child."""
         is_running = process_identity(self.pid) is not None
-        self._launcher.poll()  # after the look: a child that dies between the two is reaped by the next call
+        self._launcher.poll()  # after the check: a child that ends between the two is reaped by the next call
         return is_running
 
     def has_handed_over(self) -> bool:
-        """Whether the launcher has put the server into the background; from then on `pid` is the server's.
+        """Return True if the launcher has started the server in the background. From then on, `pid` is the server's.
 
-        Raises StackError when the launcher failed.
+        Raises StackError if the launcher failed.
         """
         assert self.program.find_server is not None
         code = self._launcher.poll()
@@ -85,7 +83,7 @@ class Child:
         return True
 
     def kill_tree(self) -> None:
-        """Kill what the launcher started. It is not reaped yet, so its process group is still its own."""
+        """Kill the processes of the launcher. It is not reaped yet, so its process group is still its own."""
         if self._launcher.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._launcher.pid, signal.SIGKILL)
@@ -93,10 +91,8 @@ class Child:
 
 
 def start(program: Program, pids: PidFile, check: Callable[[], None]) -> Child:
-    """Start the program, record its pid and wait until it is ready. `check` may raise to stop waiting.
-
-    When it ends early or isn't ready in time, stops it and raises StackError with the last lines of its log.
-    """
+    """Start the program, record its pid, and wait until it is ready. `check` can raise to stop waiting. If it ends early or
+    isn't ready in time, stop it and raise StackError with the last lines of its log."""
     program.log.parent.mkdir(parents=True, exist_ok=True)
     with program.log.open("ab") as log:
         launcher = subprocess.Popen(
@@ -106,7 +102,7 @@ def start(program: Program, pids: PidFile, check: Callable[[], None]) -> Child:
             stderr=subprocess.STDOUT,
             env=dict(program.environment),
             cwd=program.directory,
-            # An own session: Ctrl-C in the terminal reaches `up` alone, which then stops all in order.
+            # Own session: Ctrl-C in the terminal reaches only `up`, which then stops all parts gracefully.
             start_new_session=True,
         )
     child = Child(program, launcher)
@@ -124,16 +120,16 @@ def start(program: Program, pids: PidFile, check: Callable[[], None]) -> Child:
     except BaseException:
         try:
             stop(program.name, child.pid, pids, timeout_s=program.stop_timeout_s)
-        finally:  # one that stays and is not recorded would hold the port of the next
+        finally:  # a process that stays and is not recorded would hold the port of the next process
             child.kill_tree()
         raise
     return child
 
 
 class StartLimit:
-    """Time limit for the start of a program. It starts again with each line in the log of the program: on a busy machine, a start
-    that takes ten times as long isn't stopped while it gets on. A start ends after `_EXTENSIONS_MAX` times the limit at the
-    latest."""
+    """Time limit for the start of a program. It restarts with each line in the log of the program. So on a busy machine, a
+    start that takes ten times as long isn't stopped while it makes progress. A start ends after `_EXTENSIONS_MAX` times the
+    limit at the latest."""
 
     def __init__(self, limit_s: float, now_s: float) -> None:
         self._limit_s = limit_s
@@ -147,7 +143,7 @@ class StartLimit:
         return now_s - self._grown_s > self._limit_s or now_s - self._began_s > _EXTENSIONS_MAX * self._limit_s
 
     def waited_s(self, now_s: float) -> float:
-        """Time in seconds since the start."""
+        """Return the time in seconds since the start."""
         return now_s - self._began_s
 
 
@@ -160,10 +156,8 @@ def _pause(program: Program, limit: StartLimit, check: Callable[[], None]) -> No
 
 
 def stop(name: str, pid: int, pids: PidFile, *, timeout_s: float) -> None:
-    """Ask the recorded process and its group to end, kill what is left after `timeout_s`, and remove the record.
-
-    Does nothing to a process that is not the one recorded. Raises StackError when it outlives SIGKILL.
-    """
+    """Let the recorded process and its group end, kill remaining processes after `timeout_s`, and remove the record. Does
+    nothing to another process than the recorded one. Raises StackError if it survives SIGKILL."""
     if pids.alive().get(name) != pid:
         pids.remove(name, pid)
         return
@@ -172,12 +166,12 @@ def stop(name: str, pid: int, pids: PidFile, *, timeout_s: float) -> None:
     if not _wait_until_gone(pid, identity, timeout_s):
         _signal_group(pid, signal.SIGKILL)
         if not _wait_until_gone(pid, identity, KILL_TIMEOUT_S):
-            raise StackError(f"{name} (process {pid}) did not end even when killed; is its disk hanging?")
+            raise StackError(f"{name} (process {pid}) did not end after SIGKILL; check that its disk responds")
     pids.remove(name, pid)
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
-    """Signal the process and its group, unless that group is our own."""
+    """Signal the process and its group, unless this process is in the group."""
     try:
         group = os.getpgid(pid)
         if group == os.getpgrp():
@@ -200,7 +194,7 @@ def _wait_until_gone(pid: int, identity: str | None, timeout_s: float) -> bool:
 
 
 def log_tail(log: Path) -> str:
-    """The last lines of a log, indented, under its path."""
+    """Return the last lines of a log, indented, with its path."""
     try:
         text = log.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

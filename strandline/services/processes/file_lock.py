@@ -1,4 +1,4 @@
-"""A lock that one process at a time holds: on a file, and let go of when the process ends, however it ends."""
+"""Lock on a file that one process at a time holds. The end of the process releases it, however it ends."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from strandline.core.errors import StackError
 
 @contextmanager
 def held_alone(path: Path, refusal: str) -> Iterator[TextIO]:
-    """Hold the lock, and give the file, which may be read and written. Child processes don't inherit it. Raises StackError with
-    the sentence `refusal` at once when another process holds it."""
+    """Hold the lock, and yield the file, which can be read and written. Child processes don't inherit the lock.
+
+    Raises StackError with the message `refusal` immediately if another process holds it.
+    """
     with path.open("a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

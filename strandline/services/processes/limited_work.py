@@ -23,14 +23,15 @@ from strandline.core.errors import StrandlineError, TooExpensive, TransientError
 
 T = TypeVar("T")
 PROCESSES_MAX = 2
-"""Calls that run at the same time, of each kind."""
+"""Maximum number of calls of each kind that run at the same time."""
 _WAIT_S = 10.0
 _START_S = 60.0
-"""Seconds that the child may take for its imports."""
+"""Maximum time in seconds of the child's imports."""
 _MARGIN_S = 5.0
-"""The kernel ends a process at its deadline. The other side waits this much longer."""
+"""The kernel ends a process at its deadline. The caller waits this much longer."""
 _NEARLY = 0.9
-"""The process measures its time itself, from a moment before this side does."""
+"""Share of the time limit from which a missing response counts as exceeded. The process measures its time from an earlier
+moment."""
 RESPONSE_BYTES_MAX = 64 << 20
 """Maximum length in bytes of a pickled result."""
 STARTED = b"+"
@@ -48,7 +49,7 @@ class Call:
     function: Callable[..., object]
     arguments: tuple[object, ...]
     bytes_max: int
-    """Address space in bytes that the call may use in addition to that of the imported modules."""
+    """Address space in bytes that the call can use in addition to that of the imported modules."""
     seconds_max: float
     environment: Mapping[str, str]
 
@@ -72,7 +73,7 @@ class RunLimited(Protocol):
 def run_here(
     kind: str, function: Callable[..., T], *arguments: object, environment: Mapping[str, str] = _NO_VARIABLES
 ) -> T:
-    """Call the function in this process, without a limit: for a service that serves no requests of others, and for tests."""
+    """Call the function in this process, without a limit: for a service without requests of others, and for tests."""
     return function(*arguments)
 
 
@@ -80,7 +81,7 @@ class LimitedWork:
     """Starts the child with `start` or the first call. Thread-safe. Close it at the end."""
 
     def __init__(self, modules: Sequence[str], bytes_max: int, seconds_max: float) -> None:
-        """`modules`: imported by the child before its first call."""
+        """Args: modules: Modules that the child imports before its first call."""
         self._modules = modules
         self._bytes_max = bytes_max
         self._seconds_max = seconds_max
@@ -101,11 +102,11 @@ class LimitedWork:
         *arguments: object,
         environment: Mapping[str, str] = _NO_VARIABLES,
     ) -> T:
-        """Return `function(*arguments)`, computed in a new process. Function, arguments and result are pickled.
+        """Return `function(*arguments)`, computed in a new process. Function, arguments, and result are pickled.
 
         Args: kind: Word for the work in messages, such as "preview". Each kind has its own share of processes.
-            environment: Additional variables for the process, which otherwise has no setting and no secret of this one.
-        Raises: TooExpensive: The call exceeded a limit. TransientError: Too many calls are running. All that the function raises.
+            `environment`: Additional variables for the process, which otherwise has no setting and no secret of this process.
+        Raises: TooExpensive: The call exceeded a limit. TransientError: Too many calls are running. All errors of the function.
         """
         with self._turn(kind):
             call = Call(function, arguments, self._bytes_max, self._seconds_max, dict(environment))
@@ -127,7 +128,7 @@ class LimitedWork:
             self._end()
 
     def _response(self, connection: socket.socket, request: bytes) -> tuple[bytes, float]:
-        """Return the pickled outcome, empty if the process was ended, and the seconds that it ran. Raises TransientError."""
+        """Return the pickled outcome, empty if the process was ended, and its running time in seconds. Raises TransientError."""
         connection.settimeout(_START_S)
         try:
             connection.sendall(request)
@@ -147,12 +148,12 @@ class LimitedWork:
     def _exceeded(self, kind: str, seconds: float) -> StrandlineError:
         if seconds >= self._seconds_max * _NEARLY:
             return TooExpensive(
-                f"the {kind} took longer than {self._seconds_max:g} s and was ended. Nothing was changed; make the documents "
-                "simpler, or read fewer records, or raise STRANDLINE_CHECK_S"
+                f"the {kind} took longer than {self._seconds_max:g} s and was ended. Nothing was changed; make "
+                "the documents simpler, read fewer records, or raise STRANDLINE_CHECK_S"
             )
         return TooExpensive(
-            f"the {kind} needed more than {self._bytes_max >> 20} MiB of memory and was ended. Nothing was changed; make the "
-            "documents simpler, or read fewer records, or raise STRANDLINE_CHECK_BYTES_MAX"
+            f"the {kind} needed more than {self._bytes_max >> 20} MiB of memory and was ended. Nothing was "
+            "changed; make the documents simpler, read fewer records, or raise STRANDLINE_CHECK_BYTES_MAX"
         )
 
     @contextmanager
@@ -169,7 +170,7 @@ class LimitedWork:
             turns.release()
 
     def _connect(self) -> socket.socket:
-        """Have the child fork a process, and return the connection to it."""
+        """Let the child fork a process, and return the connection to it."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:

@@ -1,7 +1,7 @@
 """Child of `LimitedWork`: `python -m strandline.services.processes.limited_worker DESCRIPTOR MODULE...`.
 
-It imports the modules, then forks one process for each connection that it receives. That process reads one `Call`, limits itself,
-and writes one `Outcome`. It has no open file, socket or setting of the control service.
+It imports the modules, then forks one process for each connection that it receives. That process reads one `Call`, limits
+itself, and writes one `Outcome`. It has no open file, socket, or setting of the control service.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The log files of processes: bounded in size and number, while the processes go on writing.
+"""Log files of processes: limited in size and number, while the processes keep writing.
 
-A process appends to the file that it was given, and so do its JVM and workers; none of them opens it again. So a log that has
-grown is copied and emptied in place. What is written between the copy and the emptying is lost: lines of a few microseconds.
+A process appends to the open file that it got at its start, and so do its JVM and workers. None of them opens it again. So a
+log that is too large is copied and emptied in place. Lines that are written in the microseconds between copying and emptying
+are lost.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _COPY_BYTES = 1 << 20
 
 
 def bound_log(log: Path, settings: Settings) -> None:
-    """If the log is larger than it may be, move what it holds to `NAME.log.1`, what that held to `NAME.log.2`, and so on up to
-    the number that is kept. A copy is no larger than a log may be: of a log that grew too fast it holds the end.
+    """If the log is too large, move its content to `NAME.log.1`, the content of that file to `NAME.log.2`, and so on.
 
-    On a full disk there is no room for the copy, and the log may be what fills it: then it is emptied without one, a warning
-    says so, and the older copies stay. Raises OSError.
+    A copy has at most the maximum size of a log: if a log grew too fast, the copy contains its end. On a full disk, there is no
+    space for the copy, and the log may be the cause. Then it is emptied without a copy, a warning reports this, and the older
+    copies stay. Raises OSError.
     """
     if not log.exists() or log.stat().st_size <= settings.log_bytes_max:
         return
@@ -43,7 +44,7 @@ def bound_log(log: Path, settings: Settings) -> None:
 
 
 def _copy_end(file: BinaryIO, copy: Path, bytes_max: int) -> bool:
-    """Copy the last `bytes_max` of the file. False, and no copy, where the disk is full. Raises OSError."""
+    """Copy the last `bytes_max` of the file. Return False, without a copy, if the disk is full. Raises OSError."""
     file.seek(-bytes_max, os.SEEK_END)
     try:
         with copy.open("wb") as output:
@@ -53,7 +54,7 @@ def _copy_end(file: BinaryIO, copy: Path, bytes_max: int) -> bool:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         logger.warning(
-            "the disk is full: the log was emptied, and no copy of what it held is kept; make room",
+            "the disk is full: the log was emptied without a copy; free some space",
             action="tidy",
             log=str(copy.with_suffix("")),
         )
@@ -62,7 +63,7 @@ def _copy_end(file: BinaryIO, copy: Path, bytes_max: int) -> bool:
 
 
 def keep_newest(files: Iterable[Path], count: int) -> None:
-    """Delete all but the newest `count` of the files. Raises OSError."""
+    """Delete the files except the newest `count`. Raises OSError."""
     for one in sorted(files, key=lambda one: one.stat().st_mtime, reverse=True)[count:]:
         with contextlib.suppress(FileNotFoundError):
             one.unlink()

@@ -1,7 +1,7 @@
-"""Directories that the user of another process can change, and that root uses too: no link in them is followed.
+"""Directories that the user of another process can change, and that root also uses. No link in them is followed.
 
-A user who can change a directory can replace each of its entries by a link, at any moment. So root changes entries of such a
-directory only through descriptors that were opened without following links, and writes new files only into directories that
+A user who can change a directory can replace each of its entries by a link at any moment. So root changes entries of such a
+directory only through descriptors that were opened without following links. Root writes new files only into directories that
 belong to root until they are complete.
 """
 
@@ -13,11 +13,12 @@ from pathlib import Path
 
 from strandline.core.errors import StackError
 
-_REMEDY = "stop the stack, look into the directory and delete the entry, then start the stack again"
+_REMEDY = "stop the stack, check the directory and delete the entry, then start the stack again"
 
 
 def take_directory(directory: Path) -> None:
-    """Make the directory if it is missing; if this is root, take it back, so that no other user can change its entries."""
+    """Create the directory if it is missing. If this process is root, take the directory back, so that no other user can change
+    its entries."""
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     if os.geteuid() != 0:
         return
@@ -30,7 +31,7 @@ def take_directory(directory: Path) -> None:
 
 
 def require_directory(directory: Path) -> None:
-    """Make the directory if it is missing. Raises StackError if a link or a file has its name. No other user can change its
+    """Create the directory if it is missing. Raises StackError if a link or a file has its name. No other user can change its
     parent."""
     try:
         directory.mkdir(mode=0o755)
@@ -40,15 +41,15 @@ def require_directory(directory: Path) -> None:
 
 
 def require_own_and_empty(directory: Path) -> None:
-    """Raises StackError if the directory has entries, or if another user can change it."""
+    """Raise StackError if the directory has entries, or if another user can change it."""
     if directory.lstat().st_uid != os.geteuid() or any(directory.iterdir()):
         raise StackError(f"the old files in {directory} could not be deleted; {_REMEDY}")
 
 
 def give_tree(top: Path, user: int, group: int) -> None:
-    """Give the directory and all below it to a user, except files that belong to the user already. Follows no link.
+    """Give the directory and its content to a user, except files that already belong to the user. Follows no link.
 
-    Raises StackError if a file of another user has a second name: it can be a file outside the directory.
+    Raises StackError if a file of another user has a second name, because it can be a file outside the directory.
     """
     for _, directories, files, number in os.fwalk(top, follow_symlinks=False):
         for name in (*directories, *files):
@@ -68,7 +69,7 @@ def read_small(path: Path, bytes_max: int = 64) -> str:
 
 
 def _give(name: str, directory: int | None, user: int, group: int, top: Path) -> None:
-    """Change the owner of what the descriptor refers to, not of what has the name a moment later."""
+    """Change the owner of the file of the descriptor, not of the file that gets the name a moment later."""
     number = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=directory)
     try:
         found = os.fstat(number)

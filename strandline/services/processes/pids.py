@@ -1,8 +1,8 @@
-"""The processes of a stack: `DIR/pids.json` (name -> pid), written by `up` and by the control service.
+"""Processes of a stack: `DIR/pids.json` (name -> pid), written by `up` and by the control service.
 
-Invariant: a pid is signalled only while it belongs to the recorded process. The kernel reuses pids, so
-`DIR/pids-identity.json` keeps the boot and the start time of each process, too. Both files change under one lock and are
-replaced whole, so a reader never sees half of one.
+Invariant: a pid is signalled only while it belongs to the recorded process. The kernel reuses pids, so `DIR/pids-identity.json`
+contains the boot and the start time of each process. Both files change under one lock and are replaced atomically, so a reader
+never sees a partial file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOCK_FILE = "pids.lock"
 
 
 class PidFile:
-    """The recorded processes of one data directory. Several processes may use it at the same time."""
+    """Recorded processes of one data directory. Several processes can use it at the same time."""
 
     def __init__(self, data_dir: Path) -> None:
         self._pids = data_dir / PIDS_FILE
@@ -31,20 +31,20 @@ class PidFile:
         self._lock = data_dir / LOCK_FILE
 
     def add(self, name: str, pid: int) -> None:
-        """Record that `name` is process `pid`, in place of an earlier record of that name.
+        """Record that `name` is process `pid`. Replaces an earlier record of that name.
 
-        Raises StackError when there is no such process: it ended before it could be recorded.
+        Raises StackError if the process doesn't exist: it ended before it could be recorded.
         """
         identity = process_identity(pid)
         if identity is None:
-            raise StackError(f"process {pid} ({name}) ended before it could be recorded; look into its log")
+            raise StackError(f"process {pid} ({name}) ended before it could be recorded; see its log")
         with self._locked():
-            # The identity goes first: a pid without one is never signalled, so a crash in between is harmless.
+            # The identity first: a pid without an identity is never signalled, so a crash in between is harmless.
             _replace(self._identities, {**_read(self._identities), name: f"{pid}:{identity}"})
             _replace(self._pids, {**_read(self._pids), name: pid})
 
     def remove(self, name: str, pid: int) -> None:
-        """Remove the record of `name`, unless it now names another process."""
+        """Remove the record of `name`, unless it names another process now."""
         with self._locked():
             pids = _read(self._pids)
             if pids.get(name) != pid:
@@ -54,11 +54,11 @@ class PidFile:
             _replace(self._identities, {other: value for other, value in identities.items() if other != name})
 
     def all(self) -> dict[str, int]:
-        """Every recorded process, dead or alive, in the order of recording."""
+        """Return every recorded process, running or ended, in the order of recording."""
         return {name: int(str(pid)) for name, pid in _read(self._pids).items()}
 
     def alive(self) -> dict[str, int]:
-        """The recorded processes that still run and are the ones that were recorded, in the order of recording."""
+        """Return the recorded processes that still run, in the order of recording."""
         identities = _read(self._identities)
         return {
             name: pid
@@ -79,9 +79,11 @@ def _read(path: Path) -> dict[str, object]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise StackError(f"{path} is not readable JSON; stop what it named by hand and delete it ({error})") from error
+        raise StackError(
+            f"{path} is not readable JSON; stop its processes by hand and delete the file ({error})"
+        ) from error
     if not isinstance(content, dict):
-        raise StackError(f"{path} does not hold a JSON object; stop what it named by hand and delete it")
+        raise StackError(f"{path} does not contain a JSON object; stop its processes by hand and delete the file")
     return content
 
 

@@ -1,4 +1,4 @@
-"""A process that works for a control service: marked, recorded in `pids.json`, and killed with all that it started."""
+"""A process that works for a control service: marked, recorded in `pids.json`, and killed with all its descendants."""
 
 from __future__ import annotations
 
@@ -31,10 +31,8 @@ class WorkerProcess:
         stdout: int | None = None,
         pass_fds: Sequence[int] = (),
     ) -> None:
-        """Start `command` and record it as `name`. What it says goes to `logs/NAME.log`, unless `stdout` says otherwise.
-
-        It carries a mark by which `kill_tree` finds it: `mark`, or a dot and its name, which no job can have.
-        """
+        """Start `command` and record it as `name`. Its output goes to `logs/NAME.log`, unless `stdout` is given. It has a mark
+        with which `kill_tree` finds it: `mark`, or a dot and its name, which no job can have."""
         self.name = name
         self.log = data_dir / "logs" / f"{name}.log"
         self._mark = tree_mark(data_dir, mark or f".{name}")
@@ -52,7 +50,7 @@ class WorkerProcess:
             )
         try:
             self._record()
-        except BaseException:  # a process that is not recorded would go on unseen
+        except BaseException:  # an unrecorded process would keep running unnoticed
             self.kill_tree()
             self._process.wait()
             raise
@@ -72,28 +70,34 @@ class WorkerProcess:
         return self._process.stdout
 
     def rename(self, name: str) -> None:
-        """Record the process under another name, in place of its first one."""
+        """Record the process under another name, which replaces the first one."""
         self._pids.remove(self.name, self.pid)
         self.name = name
         self._record()
 
     def has_ended(self) -> bool:
-        """Whether it has ended. It isn't reaped here: until `reap` the kernel can't give its pid to another process."""
-        if self._process.returncode is not None:  # a `reap` came so far; the kernel knows the process no more
+        """Return True if the process has ended. It isn't reaped here: until `reap`, the kernel can't give its pid to another
+        process."""
+        if (
+            self._process.returncode is not None
+        ):  # `reap` has already collected it, so the kernel no longer knows the process
             return True
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def wait(self) -> None:
-        """Wait until it ends by itself."""
+        """Wait until the process ends."""
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
 
     def kill_tree(self) -> None:
-        """Kill it and all that it started, and wait until they are gone. Any thread may call this. Raises StackError."""
+        """Kill the process and its descendants, and wait until they have ended. Any thread can call this. Raises StackError."""
         kill_tree(self._mark)
 
     def reap(self) -> int:
-        """Kill what is left of its tree, reap it, and forget it; returns its exit code. Raises StackError when one of them
-        doesn't end. That it still stands in `pids.json`, as after a full disk, is no error: it counts for nothing there."""
+        """Kill the remaining processes of its tree, reap it, forget it, and return its exit code.
+
+        Raises StackError if a process doesn't end. A record that stays in `pids.json`, for example because the disk is full, is
+        no error: it has no effect.
+        """
         self.kill_tree()
         code = self._process.wait()
         try:
@@ -109,4 +113,4 @@ class WorkerProcess:
         try:
             self._pids.add(self.name, self.pid)
         except StackError:
-            logger.info("a process ended at once", action="start", process=self.name, log=str(self.log))
+            logger.info("a process ended immediately", action="start", process=self.name, log=str(self.log))

@@ -1,6 +1,6 @@
-"""The REST API: one app made of routes, error answers, the host guard and the token guard.
+"""The REST API: one app of routes, error responses, the host guard, and the token guard.
 
-Who may do what is asked before a request reaches a route (token_guard.py, access/rights.py).
+The guards check the rights of a request before it reaches a route (token_guard.py, access/rights.py).
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def create_app(
 
     These are the supervisor, backfills, removal of old slices, copying of dead letters, following of lookups, and notices.
     Args: dependencies: None for an app that can only describe itself.
-        names: Host names of the service, in addition to loopback.
-        doorkeeper: Authenticator, which the caller closes. None if each client may do everything.
-        record_bytes_max: Maximum size of a record that gateways accept.
+        `names`: Host names of the service, in addition to loopback.
+        `doorkeeper`: The authenticator, which the caller closes. None if each client can do everything.
+        `record_bytes_max`: Maximum size of a record that gateways accept.
     """
 
     @asynccontextmanager
@@ -92,7 +92,7 @@ def create_app(
         title="Strandline",
         version=__version__,
         description=DESCRIPTION,
-        # FastAPI's pages load their scripts from other hosts; the description itself is at /openapi.json.
+        # FastAPI's pages load scripts from other hosts. The description itself is at /openapi.json.
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
@@ -124,7 +124,7 @@ def create_app(
     install_problem_handlers(app, methods_of)
     app.add_middleware(HostGuard, names=names, record_bytes_max=record_bytes_max)
     app.add_middleware(TokenGuard, doorkeeper=doorkeeper, sessions=app.state.sessions)
-    app.add_middleware(AnswerHeaders)  # the last one that is added is asked first
+    app.add_middleware(AnswerHeaders)  # the last added middleware is called first
     _describe_problems(app)
     return app
 
@@ -134,7 +134,7 @@ def _operation_id(route: APIRoute) -> str:
 
 
 def _describe_problems(app: FastAPI) -> None:
-    """Put the shape of a problem into the API's description; no route returns it by type, so FastAPI can't find it."""
+    """Add the schema of a problem to the API's description. No route returns it by type, so FastAPI can't find it."""
     describe = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -146,7 +146,7 @@ def _describe_problems(app: FastAPI) -> None:
         _describe_rights(description)
         _describe_parameters(description)
         for one in schemas.values():
-            if "description" in one:  # the rest of a docstring is for readers of the code
+            if "description" in one:  # the other paragraphs of a docstring are for readers of the code
                 one["description"] = one["description"].partition("\n\n")[0]
         return description
 
@@ -154,9 +154,9 @@ def _describe_problems(app: FastAPI) -> None:
 
 
 def _describe_rights(description: dict[str, Any]) -> None:
-    """Say of each operation which role it needs where the service asks for tokens."""
+    """Add to each operation the role that it needs if the service requires tokens."""
     description["components"]["securitySchemes"] = {
-        "token": {"type": "http", "scheme": "bearer", "description": "Where STRANDLINE_AUTH is not none"}
+        "token": {"type": "http", "scheme": "bearer", "description": "If STRANDLINE_AUTH is not none"}
     }
     for path, operations in description["paths"].items():
         for method, operation in operations.items():

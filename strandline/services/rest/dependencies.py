@@ -1,4 +1,4 @@
-"""What the routes work with. `control` makes it once and hands it to the app."""
+"""Parts that the routes use. `control` creates them once and passes them to the app."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from strandline.services.supervision.supervisor import Supervisor
 
 @dataclass(frozen=True)
 class Dependencies:
-    """The parts of a control service."""
+    """Parts of a control service."""
 
     ledger: Ledger
     log: KafkaStatus
@@ -46,15 +46,15 @@ class Dependencies:
     lookups: LookupFollower
     notices: NoticeService
     elasticsearch_url: str
-    """Of the results store; may hold a password."""
+    """URL of the results store. Can contain a password."""
     data_dir: Path
-    """Where this control service keeps its files."""
+    """Directory of the files of this control service."""
     store_away: Callable[[CheckedPipeline], str | None]
-    """Tells the store of a pipeline's results that does not answer, in words."""
+    """Returns the name of the unavailable store of a pipeline's results. None if its stores respond."""
     asks_for_tokens: bool = False
-    """Whether requests prove who sends them."""
+    """True if requests are authenticated."""
     run_limited: RunLimited = run_here
-    """Runs functions on input of a request, in a process with a limit of memory and time."""
+    """Runs functions on input of a request, in a process with limits of memory and time."""
     close_limited: Callable[[], None] = lambda: None
     """Ends that process."""
 
@@ -71,10 +71,10 @@ def _dependencies(request: Request) -> Dependencies:
 
 
 async def require_possible_names(request: Request) -> None:
-    """Raises NotFound for a name with a NUL character: nothing has one, and PostgreSQL can't be asked for it."""
+    """Raise NotFound for a name with a NUL character: no name contains one, and PostgreSQL can't be queried for it."""
     for text in (*request.path_params.values(), *request.query_params.values()):
         if "\0" in text:
-            raise NotFound(f"nothing is called {text!r}: no name holds a NUL character")
+            raise NotFound(f"there is no object with the name {text!r}: names can't contain a NUL character")
 
 
 def _caller(request: Request) -> str | None:
@@ -91,18 +91,18 @@ def _may_read_topics(request: Request) -> bool:
 
 
 INTEGER_MAX = 2**53 - 1
-"""The largest number that a request may hold: no time, offset or number of a slice comes near, databases and JSON can hold it."""
+"""Maximum integer of a request: no time, offset, or number of a slice is near it, and databases and JSON can store it."""
 Control = Annotated[Dependencies, Depends(_dependencies)]
-"""The type of a route's argument through which it gets them."""
+"""Type of the route argument with the parts."""
 Caller = Annotated[str | None, Depends(_caller)]
-"""The type of a route's argument that is told who asks, for events; None while nobody has to say so."""
+"""Type of the route argument with the caller's name, for events. None if clients aren't authenticated."""
 MayRead = Annotated[bool, Depends(_may_read)]
-"""The type of an open route's argument that is told whether who asks has a viewer's rights; so has everybody without logins."""
+"""Type of an argument of open routes. True if the caller has a viewer's rights; also without authentication."""
 MayReadTopics = Annotated[bool, Depends(_may_read_topics)]
-"""Type of a route argument. True if the caller can read topics that are no registered streams, because it can register them."""
+"""Type of a route argument. True if the caller can read topics that aren't registered streams, because it can register them."""
 
 
 def require_readable(control: Dependencies, topic: str, *, may_read_topics: bool) -> None:
-    """Raise NotFound if the topic is no registered stream, and the caller may not read other topics."""
+    """Raise NotFound if the topic isn't a registered stream, and the caller can't read other topics."""
     if not may_read_topics:
         control.ledger.stream(topic)

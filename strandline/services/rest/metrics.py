@@ -1,4 +1,4 @@
-"""The metrics of jobs, lookups and notices for Prometheus. Each scrape reads them from the ledger, so a restart loses nothing."""
+"""Metrics of jobs, lookups, and notices for Prometheus. Each scrape reads them from the ledger, so a restart loses nothing."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from strandline.services.rest.notice_metrics import NoticeMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _KAFKA_WAIT_S = 2.0
-"""A scrape that waits longer for Kafka may end without an answer, and then the metrics that need no Kafka are lost too."""
+"""Maximum time to wait for Kafka. A longer scrape can time out, and then the metrics without Kafka are lost, too."""
 
 
 def render_metrics(ledger: LedgerReader, log: KafkaStatus) -> bytes:
-    """All metrics as text, without lag while Kafka does not answer."""
+    """Return all metrics as text, without lag while Kafka does not respond."""
     ranges = StreamRanges(log, _KAFKA_WAIT_S)
     views = job_statuses(ledger, ranges, ledger.jobs())
     latencies = {
@@ -51,25 +51,25 @@ def _latency_s(ledger: LedgerReader, job: str, end_ms: int) -> float | None:
 
 
 class _Jobs(Collector):
-    """The metrics of all jobs at one moment."""
+    """Metrics of all jobs at one moment."""
 
     def __init__(self, jobs: list[JobStatus], latencies: dict[tuple[str, str], float | None], now_s: float) -> None:
-        """`latencies`: (job, stage) -> seconds."""
+        """Args: latencies: (job, stage) -> seconds."""
         self._jobs = jobs
         self._latencies = latencies
         self._now_s = now_s
 
     def collect(self) -> Iterable[Metric]:
         yield InfoMetricFamily("strandline_build", "The running release", {"version": __version__})
-        state = GaugeMetricFamily("strandline_job_state", "1 for the state that the job is in", labels=["job", "state"])
+        state = GaugeMetricFamily("strandline_job_state", "1 for the current state of the job", labels=["job", "state"])
         epoch = GaugeMetricFamily("strandline_job_epoch", "Runs of the job so far", labels=["job"])
         lag = GaugeMetricFamily("strandline_job_lag_records", "Records after the last committed slice", labels=["job"])
         behind = GaugeMetricFamily(
-            "strandline_job_watermark_lag_seconds", "Wall clock minus the watermark in force", labels=["job"]
+            "strandline_job_watermark_lag_seconds", "Wall clock minus the current watermark", labels=["job"]
         )
         latency = GaugeMetricFamily(
             "strandline_job_result_latency_seconds",
-            "Commit of the youngest results minus the end of their windows",
+            "Commit of the newest results minus the end of their windows",
             labels=["job", "stage"],
         )
         records = CounterMetricFamily("strandline_job_records", "Records of committed slices", labels=["job"])
@@ -106,7 +106,7 @@ class _Jobs(Collector):
 
 
 class _Lookups(Collector):
-    """The metrics of all lookups at one moment."""
+    """Metrics of all lookups at one moment."""
 
     def __init__(self, lookups: list[LookupSummary]) -> None:
         self._lookups = lookups
@@ -122,7 +122,7 @@ class _Lookups(Collector):
         is_old = GaugeMetricFamily("strandline_lookup_is_old", "1: older than its document allows", labels=["lookup"])
         failing = GaugeMetricFamily("strandline_lookup_is_failing", "1: its source can't be read", labels=["lookup"])
         skipped = GaugeMetricFamily(
-            "strandline_lookup_skipped_records", "Records of its stream that could be no rows", labels=["lookup"]
+            "strandline_lookup_skipped_records", "Records of its stream that can't be rows", labels=["lookup"]
         )
         for one in self._lookups:
             version.add_metric([one.name], one.version)

@@ -1,4 +1,4 @@
-"""The metrics of notices for Prometheus."""
+"""Metrics of notices for Prometheus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strandline.services.jobs.notices import NoticeSummary
 
 
 class NoticeMetrics(Collector):
-    """The metrics of all notices at one moment."""
+    """Metrics of all notices at one moment."""
 
     def __init__(self, notices: list[NoticeSummary]) -> None:
         self._notices = notices

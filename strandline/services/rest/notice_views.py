@@ -1,4 +1,4 @@
-"""Answers of the API about notices."""
+"""Responses of the API about notices."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every error of the REST API is answered as `application/problem+json` (RFC 9457).
+"""Error responses of the REST API, as `application/problem+json` (RFC 9457).
 
-Programs compare `code`, people read `detail`, and `errors` lists what is wrong in a document or a request.
+Programs compare `code`, people read `detail`, and `errors` lists the errors of a document or a request.
 """
 
 from __future__ import annotations
@@ -63,25 +63,25 @@ class ProblemError(BaseModel):
     """One error in a document or in a request."""
 
     detail: str
-    pointer: str = Field(default="", description="The field, as `steps[1].window.tumbling`, or `query.limit`")
-    source: str = Field(default="", description="The file, as the request named it")
+    pointer: str = Field(default="", description="Field, as `steps[1].window.tumbling`, or `query.limit`")
+    source: str = Field(default="", description="Name of the file, from the request")
     line: int | None = Field(default=None, description="Counted from 1")
 
 
 class ProblemDetails(BaseModel):
-    """The body of every answer that is not a success."""
+    """Body of every response that is not a success."""
 
     type: str = Field(description="`urn:strandline:problem:` and the code")
     title: str
     status: int
-    detail: str = Field(description="What happened, to what, and what to do next")
+    detail: str = Field(description="What happened, to which object, and what to do next")
     instance: str = Field(description="The path of the request")
     code: str = Field(description="Stable; programs compare this")
     errors: list[ProblemError] = []
 
 
 def problem_errors(problems: Sequence[Problem]) -> list[ProblemError]:
-    """A document's problems, as the API shows them."""
+    """Return the problems of a document in the form of the API."""
     return [ProblemError(detail=p.message, pointer=p.path, source=p.source, line=p.line) for p in problems]
 
 
@@ -94,7 +94,7 @@ def problem_response(
     errors: Sequence[ProblemError] = (),
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """The answer for one problem."""
+    """Return the response for one problem."""
     problem = ProblemDetails(
         type=f"urn:strandline:problem:{code}",
         title=HTTPStatus(status).phrase,
@@ -108,8 +108,10 @@ def problem_response(
 
 
 def install_problem_handlers(app: FastAPI, methods_of: Callable[[str], list[str]]) -> None:
-    """Answer every exception that leaves a route with a problem; the server logs the unexpected ones. `methods_of` says which
-    methods a path takes: a router knows only those of the first route that fits."""
+    """Convert every exception of a route to a problem. The server logs unexpected exceptions.
+
+    Args: methods_of: Returns the methods of a path. A router knows only those of the first matching route.
+    """
     app.add_exception_handler(StrandlineError, _answer_own_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid_request)
     app.add_exception_handler(HTTPException, partial(_answer_http_error, methods_of))
@@ -151,11 +153,11 @@ def _answer_http_error(methods_of: Callable[[str], list[str]], request: Request,
         detail = f"there is no route {path}; GET /openapi.json lists all"
     elif error.status_code == 405:
         allowed = ", ".join(methods_of(path))
-        detail = f"{path} does not take {request.method}; it takes {allowed}"
+        detail = f"{path} does not support {request.method}; it supports {allowed}"
         return problem_response(path, 405, code, detail, headers={"Allow": allowed})
     return problem_response(path, error.status_code, code, detail, headers=dict(error.headers or {}))
 
 
 def _answer_unexpected_error(request: Request, error: Exception) -> Response:
-    detail = "the control service failed to answer; its log says why"
+    detail = "the control service failed; see its log for the reason"
     return problem_response(request.url.path, 500, "internal", detail)

@@ -164,7 +164,7 @@ class CheckView(View):
 
 
 def check_view(checked: Checked) -> CheckView:
-    """Return the result of a check as the API shows it."""
+    """Return the result of a check in the form of the API."""
     problems = problem_errors(checked.problems)
     return CheckView(valid=not problems, problems=problems, stages=checked.stages, reach_ms=checked.reach_ms)
 
@@ -258,7 +258,7 @@ class CheckpointList(View):
 
 
 def checkpoint_view(row: CheckpointRow) -> CheckpointView:
-    """Return the checkpoint as the API shows it."""
+    """Return the checkpoint in the form of the API."""
     return CheckpointView(**{name: value for name, value in vars(row).items() if name in CheckpointView.model_fields})
 
 
@@ -280,7 +280,7 @@ class RunList(View):
 
 
 def run_view(row: RunRow) -> RunView:
-    """Return the run as the API shows it."""
+    """Return the run in the form of the API."""
     return RunView(**{name: value for name, value in vars(row).items() if name in RunView.model_fields})
 
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from strandline.processing.desk.expectations import Differences, Fields
 
 _SHOWN_MAX = 20
-"""Maximum number of differences of each kind that are shown to people."""
+"""Maximum number of differences of each kind that are printed."""
 _CONTROL = {code: "\ufffd" for code in range(32) if chr(code) not in "\t\n\r"}
-"""Characters that XML can't contain, and their substitute."""
+"""Characters that XML can't contain -> substitute."""
 
 
 class TestsFailed(PermanentError):
@@ -26,7 +26,7 @@ class TestsFailed(PermanentError):
 
 
 def case_lines(report: CaseReport) -> Iterator[str]:
-    """The outcome of a test, and what differs."""
+    """Yield the outcome of a test, and its differences."""
     yield f"{report.name}: {'ok' if report.passed else 'FAILED'} ({report.seconds:.2f} s)"
     for sentence in report.sentences:
         yield f"  {sentence}"
@@ -53,7 +53,7 @@ def _known(expected: Fields, unlike: dict[str, tuple[Any, Any]]) -> Fields:
 
 
 def _text(fields: Fields) -> str:
-    """A document on one line; where it came from in the ledger's words is left out."""
+    """Return a document on one line, without the columns that describe its origin in the ledger."""
     left_out = ("strandline.job", "strandline.version", "strandline.epoch", "strandline.emission", "_id", "_index")
     return ", ".join(f"{name}: {_json(value)}" for name, value in fields.items() if name not in left_out)
 
@@ -63,7 +63,7 @@ def _json(value: Any) -> str:
 
 
 def report_json(report: CaseReport) -> dict[str, Any]:
-    """The outcome of a test with all differences."""
+    """Return the outcome of a test with all differences."""
     return {
         "name": report.name,
         "passed": report.passed,
@@ -90,7 +90,7 @@ def _differences_json(differences: Differences) -> dict[str, Any]:
 
 
 def junit_xml(reports: Sequence[CaseReport]) -> bytes:
-    """The report that build servers read."""
+    """Return the report for build servers."""
     failures = sum(not one.passed for one in reports)
     seconds = f"{sum(one.seconds for one in reports):.3f}"
     suite = Xml.Element("testsuite", name="strandline", tests=str(len(reports)), failures=str(failures), time=seconds)

@@ -17,7 +17,7 @@ _NO_FIELDS = ("@timestamp", "event_time", "window", "window_start", "window_end"
 
 
 def documents_table(documents: list[Answer], fields: Sequence[str]) -> Table:
-    """Results of one stage, one a line: each with its window, or with the time and the place of the record that it is."""
+    """Return results of one stage, one per line, each with its window, or with the time and position of its record."""
     is_of_windows = all("window" in document for document in documents)
     head = ("WINDOW START", "WINDOW END") if is_of_windows else ("EVENT TIME", "PARTITION/OFFSET")
     return table_of(
@@ -51,7 +51,7 @@ def _cell(value: object) -> str:
 
 
 def desk_letters_table(letters: list[Answer]) -> Table:
-    """Dead letters of a run at the desk, one a line."""
+    """Return dead letters of a local run, one per line."""
     return table_of(
         ("WHERE", "REASON", "STEP", "MESSAGE", "VALUE"),
         (
@@ -81,7 +81,7 @@ def preview_tables(answer: Answer) -> list[Table | Text]:
     rejected = "".join(f", {count:,} {reason}" for reason, count in sorted(answer["rejected"].items()))
     told = f"{answer['records']:,} records of {answer['stream']}, {answer['accepted']:,} accepted{rejected}"
     if answer["is_cut"]:
-        told += "; the stream holds more, so the first windows are not whole"
+        told += "; the stream contains more, so the first windows are incomplete"
     return [*shown, Text(f"{told}; nothing was written")]
 
 
@@ -216,7 +216,7 @@ def _no_source(_: str) -> list[str]:
 
 
 def _record_stages_table(stages: list[Answer], source: Callable[[str], list[str]]) -> Table:
-    """The emissions of records, one a line."""
+    """Return the emissions of records, one per line."""
     return table_of(
         ("STAGE", *source("FROM"), "STEPS BEFORE", "EACH RECORD'S", "EMITS", "RESULTS COME"),
         (
@@ -238,7 +238,7 @@ def _steps(steps: list[str]) -> str:
 
 
 def _of_each_stream(kept_ms: Mapping[str, Any]) -> str:
-    """For how long the streams keep records, each by its name where there are several."""
+    """Return the retention of the streams, with their names if there are several."""
     if len(kept_ms) == 1:
         return f", has {_kept(*kept_ms.values())}"
     return f"; {', '.join(f'{stream} has {_kept(one)}' for stream, one in kept_ms.items())}"

@@ -1,4 +1,4 @@
-"""The verbs that try a pipeline: `pipeline run`, `test` and `explain` without a server, `preview` with a stack's records."""
+"""Commands that try a pipeline: `pipeline run`, `test`, and `explain` without a server, `preview` with records of a stack."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from strandline.services.cli.options import (
 )
 from strandline.services.cli.output import AnsweredError, print_json, print_tables, printable, printable_json, show
 
-# What computes is imported by the verbs, so that all others are quick.
+# Modules that compute are imported by the commands, so that the other commands are quick.
 if TYPE_CHECKING:
     from strandline.processing.desk.desk import Desk, DeskResult, Outcome
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -183,12 +183,12 @@ def judge_pipeline(
 
     if stream_file and records is None:
         raise typer.BadParameter(
-            "--stream-file goes with --input; a file of tests names one that holds pipeline and stream"
+            "--stream-file is for --input; a file of tests names a file with the pipeline and the stream"
         )
     if lookup and records is None:
-        raise typer.BadParameter("--lookup goes with --input; a file of tests names the rows itself, in 'lookups'")
+        raise typer.BadParameter("--lookup is for --input; a file of tests names the rows itself, in 'lookups'")
     if (records is None) != (expect is None):
-        raise typer.BadParameter("--input and --expect go together; a file of tests needs neither")
+        raise typer.BadParameter("pass --input and --expect together; a file of tests needs neither")
     cases: list[tuple[CaseSpec, Path]] = []
     if records is not None and expect is not None:
         if len(files) != 1:
@@ -279,12 +279,12 @@ def preview_pipeline(
 class _NoPandas(MetaPathFinder):
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":
-            raise ModuleNotFoundError("the desk needs no pandas", name=fullname)
+            raise ModuleNotFoundError("local runs don't use pandas", name=fullname)
 
 
 def _leave_out_pandas() -> None:
-    """Have pyarrow find no pandas: it looks for it with the first list that it takes, and to import it would take a third of the
-    verb's time. Only where the process is the command line's own."""
+    """Hide pandas from pyarrow, which imports it with the first list that it converts. The import would take a third of the
+    time of a command. Only in the process of the command line."""
     if Path(getattr(sys.modules["__main__"], "__file__", None) or "").name == "strandline":
         sys.meta_path.insert(0, _NoPandas())
 
@@ -302,13 +302,13 @@ def _read(
     try:
         return read_pipeline(text, str(file), pipeline, stream, rows)
     except InvalidDocument as error:
-        # A problem of a file of rows has that file's name and lines.
+        # A problem of a file of rows has the name and lines of this file.
         placed = [name_source(one) if one.source == str(file) else one for one in error.problems]
         raise InvalidDocument(placed) from error
 
 
 def _row_files(given: list[str] | None) -> dict[str, Path]:
-    """Lookup -> the file of its rows, as `--lookup` says."""
+    """Return lookup -> file of its rows, from `--lookup`."""
     files: dict[str, Path] = {}
     for text in given or ():
         name, _, file = text.partition("=")
@@ -324,14 +324,14 @@ def _read_for_test(
     try:
         return _read(file, stream_file, pipeline, None, dict(rows))
     except OSError as error:
-        raise PermanentError(f"{file} can't be read: {error.strerror}") from error
+        raise PermanentError(f"can't read {file}: {error.strerror}") from error
 
 
 def _check_stages(chosen: Sequence[str], pipeline: CheckedPipeline, emitting: set[str]) -> None:
-    """Stages are chosen of those that have results."""
+    """Check that the chosen stages exist and have results."""
     for name in chosen:
         if name not in {one.name for one in pipeline.all_stages}:
-            raise typer.BadParameter(f"no stage is called {name!r}; there are {', '.join(sorted(emitting))}")
+            raise typer.BadParameter(f"no stage has the name {name!r}; expected one of: {', '.join(sorted(emitting))}")
         if name not in emitting:
             raise typer.BadParameter(
                 f"stage {name!r} emits nothing, so it has no results; add an 'emit' to it, or choose one of: "
@@ -348,7 +348,7 @@ def _slice_records(text: str) -> int | None:
 
 
 def _files(pipeline: CheckedPipeline, given: list[str]) -> dict[str, Path]:
-    """Stream -> the file with its records, as `--input` says."""
+    """Return stream -> file with its records, from `--input`."""
     streams = list(pipeline.streams)
     files: dict[str, Path] = {}
     for text in given:
@@ -357,12 +357,10 @@ def _files(pipeline: CheckedPipeline, given: list[str]) -> dict[str, Path]:
             stream, file = streams[0], text
             if len(streams) > 1:
                 raise typer.BadParameter(
-                    f"--input: {text!r} names no stream, and the pipeline reads several; pass {streams[0]}={text}"
+                    f"--input: {text!r} names no stream, but the pipeline reads several; pass {streams[0]}={text}"
                 )
         if stream in files:
-            raise typer.BadParameter(
-                f"--input: the records of stream {stream} are named twice; pass one file for each stream"
-            )
+            raise typer.BadParameter(f"--input: stream {stream} has two files; pass one file for each stream")
         files[stream] = Path(file)
         if file != "-" and files[stream].is_dir():
             raise typer.BadParameter(f"--input: {file} is a directory; pass a file of records")
@@ -420,7 +418,7 @@ class _Shown:
                 shown.append(Text.assemble((stage.name, "bold"), f": {count:,} results"))
                 shown.append(documents_table(rows, list(stage.field_types)))
                 if count > len(rows):
-                    shown.append(Text(f"and {count - len(rows):,} more; --output FILE or --json has them all"))
+                    shown.append(Text(f"and {count - len(rows):,} more; to get all, pass --output FILE or --json"))
         if self._letters:
             shown += [Text("dead letters", style="bold"), desk_letters_table(self._letters)]
             if self._letter_count > len(self._letters):

@@ -1,1 +1,1 @@
-"""Lookups on the command line: their verbs, and the files of their rows."""
+"""Lookups on the command line: commands, and files of rows."""

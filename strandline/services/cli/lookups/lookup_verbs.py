@@ -1,4 +1,4 @@
-"""The verbs on lookups. `strandline apply` registers and changes them."""
+"""Commands for lookups. `strandline apply` registers and changes them."""
 
 from __future__ import annotations
 

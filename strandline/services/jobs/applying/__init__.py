@@ -1,1 +1,1 @@
-"""What applying documents would change: of streams, of lookups and of jobs, and what of it is refused."""
+"""Changes by applying documents, to streams, lookups, and jobs, and refusals of changes."""

@@ -1,4 +1,4 @@
-"""What became of one document that was applied."""
+"""Outcome of the application of one document."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Applied:
-    """What became of one document."""
+    """Outcome of the application of one document."""
 
     kind: Literal["stream", "lookup", "pipeline", "notice"]
     name: str
     outcome: Literal["created", "changed", "unchanged"]
     version: int
     notes: list[str] = field(default_factory=list)
-    """What else is to be known: what the change of a stream, or of a lookup, means for each job that uses it."""
+    """Notes: the effect of the change of a stream, or of a lookup, on each job that uses it."""

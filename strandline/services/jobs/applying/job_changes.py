@@ -1,4 +1,4 @@
-"""Changes of jobs: what a pipeline would change of its job, and which changes are refused."""
+"""Changes of jobs: the effect of a pipeline on its job, and refused changes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from strandline.services.jobs.job_status import present_pipeline, rewind_view
 
 
 class JobChanges:
-    """Plans and checks them. Blocking."""
+    """Plans and checks changes of jobs. Blocking."""
 
     def __init__(self, ledger: LedgerReader, log_starts: Callable[[str], Mapping[int, int]]) -> None:
-        """`log_starts(topic)` returns the first offset that each partition of it still holds."""
+        """Args: log_starts: Returns the first offset that each partition of a topic still contains."""
         self._ledger = ledger
         self._log_starts = log_starts
 
     def plan(self, pipeline: CheckedPipeline, together: Sequence[CheckedPipeline]) -> JobPlan:
-        """What applying the pipeline would mean for its job. `together`: all pipelines that are applied with it. Raises
+        """Return the effect of applying the pipeline on its job. `together`: all pipelines that are applied with it. Raises
         LogUnavailable."""
         job = find_job(self._ledger, pipeline.job)
         if job is None:
@@ -54,13 +54,13 @@ class JobChanges:
         try:
             present_pipeline(self._ledger, job, is_strict=True)
         except InvalidDocument as error:
-            what = f"version {job.version} as far as it doesn't fit the current streams"
-            yield Change(what, Effect.SAFE, f"that part is not compared: {error}")
+            what = f"the part of version {job.version} that doesn't fit the current streams"
+            yield Change(what, Effect.SAFE, f"this part is not compared: {error}")
 
     def _other_windows(
         self, before: CheckedPipeline, after: CheckedPipeline, together: Sequence[CheckedPipeline]
     ) -> Iterator[Change]:
-        """Streams of results whose windows change, or come no more, while jobs go by when the next ones begin and end."""
+        """Yield changes of the windows in streams of results, if other jobs use the start and end of these windows."""
         windows = [
             {stream: str(one.shape) for version in versions for one in version.stages for stream in one.streams}
             for versions in ([before], [*together, after])
@@ -72,48 +72,49 @@ class JobChanges:
                     continue
                 if new is None:
                     yield Change(
-                        f"windows in stream {read.stream}, which come no more",
+                        f"windows in stream {read.stream}, which will not get new ones",
                         Effect.FORBIDDEN,
-                        f"job {job} reads them beside other streams, and would wait for the next ones for ever; delete it first",
+                        f"job {job} reads them in parallel with other streams, and would wait for new ones "
+                        "forever; delete it first",
                     )
                 else:
                     yield Change(
                         f"windows in stream {read.stream} from {old} to {new}",
                         Effect.FORBIDDEN,
-                        f"job {job} reads them beside other streams, and has gone on to where the next of the old ones begins or "
-                        "ends; emit to another stream",
+                        f"job {job} reads them in parallel with other streams, and expects the start and end of the old ones; "
+                        "emit to another stream",
                     )
 
     def base(self, pipeline: CheckedPipeline) -> JobBase:
-        """What its job is now, before it is planned: the submission holds only for a job that is still so."""
+        """Return the current state of the job, before it is planned. The submission is valid only in this state."""
         job = find_job(self._ledger, pipeline.job)
         return JobBase(job.version if job else 0, self._ledger.floor(pipeline.job))
 
     def refuse_unfit_batch(self, pipeline: CheckedPipeline, plan: JobPlan) -> None:
-        """Refuse a batch that has completed by another document, or would end in the future. Raises Conflict."""
+        """Refuse a changed document for a completed batch, and a batch that ends in the future. Raises Conflict."""
         job = find_job(self._ledger, pipeline.job)
         if job is not None and job.has_completed and plan.outcome != "unchanged":
             raise Conflict(
-                f"batch {job.name} has completed by another version of its document, which would compute nothing more; apply the "
-                f"pipeline under another name, or first: strandline job reset {job.name} --to start"
+                f"batch {job.name} has completed, so a changed document would compute nothing; apply the "
+                f"pipeline under another name, or first run strandline job reset {job.name} --to start"
             )
         if job is None:
             _refuse_future(pipeline.spec)
 
     def refuse_forbidden(self, plan: JobPlan) -> None:
-        """Refuse what a job that has begun can't take. Raises Conflict."""
+        """Refuse changes that a job can't make after its start. Raises Conflict."""
         forbidden = [f"{c.what} ({c.reason})" for c in plan.changes if c.effect is Effect.FORBIDDEN]
         if forbidden:
             raise Conflict(
-                f"job {plan.job} has begun and can't change {'; '.join(forbidden)}; apply the pipeline under another name"
+                f"job {plan.job} has started and can't change {'; '.join(forbidden)}; apply the pipeline under another name"
             )
 
 
 def _refuse_future(pipeline: PipelineSpec) -> None:
-    """A batch ends at once where its range ends: one in the future would lack what comes until then."""
+    """Refuse a batch whose range ends in the future. It would end immediately, without the records until then."""
     for read in pipeline.reads:
         if isinstance(read.end, int) and read.end > time.time_ns() // 1_000_000:
             raise Conflict(
-                f"batch {pipeline.pipeline} is to read stream {read.stream} up to {format_place(read.end)}, which is in the "
-                "future; apply it then, or write end: latest for what is there now"
+                f"batch {pipeline.pipeline}: the end {format_place(read.end)} of stream {read.stream} is in the "
+                "future; apply the pipeline after this time, or set end: latest to read the existing records"
             )

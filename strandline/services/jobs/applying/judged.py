@@ -1,4 +1,4 @@
-"""What documents would change, and why they are refused: `apply` goes by it, and a plan tells it."""
+"""Planned changes of documents, and their refusals. `apply` makes the changes, and a plan displays them."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from strandline.services.jobs.job_status import RewindView
 
 @dataclass(frozen=True)
 class JobPlan(Described):
-    """What applying a pipeline would mean for its job."""
+    """Effect of applying a pipeline on its job."""
 
     job: str
     outcome: Literal["created", "changed", "unchanged"]
     version: int
-    """The version that the job would have."""
+    """Version that the job would have."""
     changes: list[Change]
-    """The forbidden ones first."""
+    """Changes, the forbidden ones first."""
     rewind: RewindView | None
-    """The rewind that the start of the new version would need; null where there is nothing to rewind."""
+    """Rewind that the start of the new version would need; null if nothing must be rewound."""
 
 
 @dataclass(frozen=True)
 class DocumentPlan(Described):
-    """What applying a stream or a lookup would mean."""
+    """Effect of applying a stream or a lookup."""
 
     kind: Literal["stream", "lookup"]
     name: str
     changes: list[Change]
-    """The forbidden ones: why applying is refused."""
+    """Forbidden changes, for which applying is refused."""
     notes: list[str]
-    """As applying would answer with."""
+    """Notes that applying would return."""
 
 
 @dataclass(frozen=True)
 class PlanView(Described):
-    """What applying would mean. It is refused where one change is forbidden."""
+    """Effect of applying documents. Applying is refused if one change is forbidden."""
 
     documents: list[DocumentPlan]
-    """The streams and lookups."""
+    """Streams and lookups."""
     jobs: list[JobPlan]
 
 
@@ -55,30 +55,30 @@ Kind = Literal["stream", "lookup", "pipeline"]
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a document is refused."""
+    """Reason why a document is refused."""
 
     kind: Kind
     name: str
     error: Conflict
     is_planned: bool
-    """Whether the job's plan says it already, by the changes that it forbids."""
+    """True if the job's plan already contains the reason, as a forbidden change."""
 
 
 @dataclass
 class Judged:
-    """Documents that were compared with what is there."""
+    """Documents after the comparison with the current state."""
 
     streams: dict[str, list[str]] = field(default_factory=dict)
-    """Stream -> what its change means for each job that reads it."""
+    """Stream -> effect of its change on each job that reads it."""
     lookups: dict[str, LookupChange] = field(default_factory=dict)
     jobs: dict[str, JobPlan] = field(default_factory=dict)
     bases: dict[str, JobBase] = field(default_factory=dict)
-    """Job -> what it was compared with."""
+    """Job -> state with which it was compared."""
     refusals: list[Refusal] = field(default_factory=list)
 
     @contextmanager
     def refusing(self, kind: Kind, name: str, *, is_planned: bool = False) -> Iterator[None]:
-        """Take down a Conflict as the refusal of this document."""
+        """Record a Conflict in the block as the refusal of this document."""
         try:
             yield
         except Conflict as error:
@@ -90,7 +90,7 @@ class Judged:
             raise refusal.error
 
     def plan(self) -> PlanView:
-        """The same for those who ask before they apply."""
+        """Return the changes and refusals for a request before applying."""
         streams = [
             DocumentPlan(kind="stream", name=name, changes=self._forbidden("stream", name), notes=notes)
             for name, notes in self.streams.items()

@@ -1,4 +1,4 @@
-"""Changes of lookups: which are refused, what they mean for the jobs that use them, and how they are made."""
+"""Changes of lookups: refusals, their effect on the jobs that use them, and their application."""
 
 from __future__ import annotations
 
@@ -25,37 +25,39 @@ from strandline.processing.pipelines.stored import followers_of, shapes_of_versi
 from strandline.services.jobs.applying.applied import Applied
 
 _READER = "an apply"
-"""Who reads a source for a changed document, as the ledger has it."""
+"""Reader of a source for a changed document, as the ledger records it."""
 
 
 @dataclass(frozen=True)
 class LookupChange:
-    """A change that was checked. It holds only for a lookup that is still as it was then."""
+    """A checked change. It is valid only while the lookup has the state of the check."""
 
     base: int
-    """The version that it was checked against; 0: there was none."""
+    """Version against which it was checked; 0 if there was none."""
     floor: int | None = None
-    """The oldest version that a job needed."""
+    """Oldest version that a job needed."""
     notes: list[str] = field(default_factory=list)
 
 
 class Sources(Protocol):
-    """Reads the sources of lookups, as `SourceReader` does."""
+    """Reader of the sources of lookups, as `SourceReader`."""
 
     def read_all(self, spec: LookupSpec) -> tuple[bytes, int, SourceBegin]: ...
 
 
 class LookupChanges:
-    """Checks and makes them. Blocking."""
+    """Checks and makes changes of lookups. Blocking."""
 
     def __init__(self, ledger: ApplyLedger, sources: Sources | None = None) -> None:
-        """`sources`: without them no lookup can be followed."""
+        """Args: sources: None if no lookup can be followed."""
         self._ledger = ledger
         self._sources = sources
 
     def check(self, lookup: ReadLookup, pipelines: Sequence[CheckedPipeline]) -> LookupChange:
-        """Refuse what a replay, or a job that uses the lookup, can't take. `pipelines`: those that are applied together with it,
-        which are checked against it already. Raises Conflict."""
+        """Refuse changes that a replay, or a job that uses the lookup, doesn't support. Raises Conflict.
+
+        Args: pipelines: Pipelines that are applied together with it. They were checked against it before.
+        """
         name = lookup.spec.lookup
         try:
             known = self._ledger.lookup(name)
@@ -67,7 +69,7 @@ class LookupChanges:
         needed = self._ledger.lookup_documents(name, floor)
         if refused := refused_changes([LookupSpec.described(document) for document in needed], lookup.spec):
             jobs = ", ".join(self._ledger.jobs_with_lookup(name))
-            raise Conflict(f"lookup {name} can't change so while job {jobs} needs it: {'; '.join(refused)}")
+            raise Conflict(f"can't change lookup {name}: job {jobs} needs it, and {'; '.join(refused)}")
         together = {one.job for one in pipelines}
         using = {job: spec for job, spec in present_pipelines(self._ledger).items() if name in spec.lookups()}
         for job, spec in using.items():
@@ -79,28 +81,34 @@ class LookupChanges:
                     check(spec, streams, lookups={**shapes, name: shape_of(lookup.spec)})
                 except InvalidDocument as error:
                     raise Conflict(
-                        f"lookup {name} can't change so while job {job} uses it: "
-                        f"{'; '.join(f'its {one.path} {one.message}' for one in error.problems)}. Apply a pipeline that fits it "
-                        "together with it"
+                        f"can't change lookup {name}: job {job} uses it, and "
+                        f"{'; '.join(f'its {one.path} {one.message}' for one in error.problems)}; apply the lookup together "
+                        "with a pipeline that fits"
                     ) from error
         return LookupChange(
-            known.version, floor, [f"job {job} goes by it from its next slice on" for job in sorted(using)]
+            known.version, floor, [f"job {job} uses this version from its next slice" for job in sorted(using)]
         )
 
     def refuse_unfit(self, stream: StreamSpec, lookups: Sequence[ReadLookup]) -> None:
-        """Refuse a stream's document that a lookup can't follow any more. `lookups`: those that are applied together with it,
-        which are checked against it already. Raises Conflict."""
+        """Refuse a stream document that a lookup can't follow any more. Raises Conflict.
+
+        Args: lookups: Lookups that are applied together with it. They were checked against it before.
+        """
         for spec in followers_of(self._ledger, stream.stream):
             if all(one.spec.lookup != spec.lookup for one in lookups):
                 refused = [message for _, message in problems_of_source(spec, stream)]
                 if refused:
                     raise Conflict(
-                        f"stream {stream.stream} can't change so while lookup {spec.lookup} follows it: {'; '.join(refused)}"
+                        f"can't change stream {stream.stream}: lookup {spec.lookup} follows it, and "
+                        f"{'; '.join(refused)}"
                     )
 
     def apply(self, lookup: ReadLookup, change: LookupChange, principal: str | None) -> Applied:
-        """Make a change, for `principal`. The rows of one that is followed are read first, unless its document is the present
-        one. Raises Conflict when the lookup, or who needs it, is not as it was when it was checked; what reading raises."""
+        """Make a change, for `principal`. If the lookup is followed and its document differs, first read the rows of its
+        source.
+
+        Raises Conflict if the lookup, or a job that needs it, has changed since the check; errors of the source.
+        """
         spec = lookup.spec
         if spec.source is None:
             row = self._put(spec, change, lookup.text, lookup.rows.num_rows)
@@ -116,10 +124,9 @@ class LookupChanges:
         return Applied(kind="lookup", name=row.name, outcome=outcome, version=row.version, notes=change.notes)
 
     def _read(self, spec: LookupSpec, change: LookupChange) -> LookupRow:
-        """Put the rows of its source. It is claimed for that, so that no follower records newer rows meanwhile, which these would
-        replace."""
+        """Store the rows of its source. The lookup is claimed, so that no follower records newer rows."""
         if self._sources is None:
-            raise InvalidSettings("this service follows no sources; write the rows into the document, or a file")
+            raise InvalidSettings("this service can't follow sources; put the rows into the document, or into a file")
         claimed = self._ledger.claim_lookup(spec.lookup, _READER, HOLD_MS, at_once=True)
         if claimed is None:
             return self._put(spec, change, *self._sources.read_all(spec))
@@ -144,13 +151,13 @@ class LookupChanges:
         )
 
     def _is_known(self, lookup: ReadLookup, known: LookupRow) -> bool:
-        """Whether the document says nothing new of types, key and source, and, unless it is followed, of rows."""
+        """Return True if the document changes no types, no key, and no source, and also no rows if it isn't followed."""
         if lookup.spec.source is not None:
             return known.document == lookup.spec.without_rows()
         return known.digest == lookup.digest
 
     def _followed(self, spec: LookupSpec) -> LookupRow | None:
-        """The lookup, if it is followed by this document already, and goes on."""
+        """Return the lookup if it is already followed with this document. None otherwise."""
         state = self._ledger.lookup_sources().get(spec.lookup)
         if state is None or (spec.source is not None and spec.source.stream is not None and state.position is None):
             return None
@@ -159,7 +166,7 @@ class LookupChanges:
 
 
 def outcome_of(before: int | None, now: int) -> Literal["created", "changed", "unchanged"]:
-    """What became of a document. `before`: the version that there was; None: none."""
+    """Return the outcome for a document. `before`: version before; None if there was none."""
     if before is None:
         return "created"
     return "unchanged" if before == now else "changed"

@@ -1,4 +1,4 @@
-"""Changes of notices. A notice depends on no other document, so nothing refuses a valid one."""
+"""Changes of notices. A notice depends on no other document, so a valid notice is never refused."""
 
 from __future__ import annotations
 

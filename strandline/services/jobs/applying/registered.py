@@ -1,4 +1,4 @@
-"""What is registered under a name: a job or a stream, or nothing."""
+"""Lookups of registered jobs and streams by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from strandline.ledger.states import JobRow
 
 
 def find_job(ledger: LedgerReader, name: str) -> JobRow | None:
-    """The job, or None where there is none."""
+    """Return the job. None if it doesn't exist."""
     try:
         return ledger.job(name)
     except NotFound:
@@ -22,7 +22,7 @@ def stream_spec(ledger: LedgerReader, name: str) -> StreamSpec:
 
 
 def find_stream(ledger: LedgerReader, name: str) -> StreamSpec | None:
-    """The stream's present version, or None where there is no such stream."""
+    """Return the stream's current version. None if the stream doesn't exist."""
     try:
         return stream_spec(ledger, name)
     except NotFound:

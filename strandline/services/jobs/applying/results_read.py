@@ -1,4 +1,4 @@
-"""Which results a pipeline can't read: those that follow from its own, and those that it would read as what senders send."""
+"""Refusal of pipelines that read results of their own, and of pipelines that would read results as records of senders."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from strandline.processing.pipelines.result_streams import emissions_to_streams,
 
 
 class ResultsRead:
-    """Checks those that the pipelines of one text read."""
+    """Checks the results that the pipelines of one text read."""
 
     def __init__(self, specs: Mapping[str, PipelineSpec], submitted: Collection[str]) -> None:
-        """`specs`: job -> its pipeline, of all that would be there. `submitted`: the jobs of the text."""
+        """Args: specs: Job -> its pipeline, for all jobs after the application. submitted: Jobs of the text."""
         self._specs, self._submitted = specs, submitted
         self._emitters = {stream: job for job, spec in specs.items() for _, stream in emissions_to_streams(spec)}
         self._before = {
             job: [self._emitters[stream] for stream in spec.streams if stream in self._emitters]
             for job, spec in specs.items()
         }
-        """Job -> those whose results it reads."""
+        """Job -> jobs whose results it reads."""
         self._of_windows = {stream for spec in specs.values() for stream in streams_of_windows(spec)}
 
     def refuse_beside_streams(self, submitted: str) -> None:
-        """Refuse a job of the text that would read results beside streams as it reads others, and so would lose some; or that
-        would emit to a stream which a job that isn't in the text reads so. Raises Conflict."""
+        """Refuse a job that reads results in parallel with other streams with the rules for senders, and so would lose some.
+        Also refuse a job that emits to a stream that a job outside of the text reads in this form. Raises Conflict."""
         for job, spec in self._specs.items():
             for read in spec.reads:
                 if (
@@ -37,22 +37,24 @@ class ResultsRead:
                 emitter = self._emitters[read.stream]
                 if submitted == (job if job in self._submitted else emitter):
                     raise Conflict(
-                        f"job {job} reads {read.stream} beside other streams as what senders send, and job {emitter} would emit "
-                        f"to it; apply the pipeline of job {job} together with it, so that it waits for the results"
+                        f"job {job} reads {read.stream} in parallel with other streams as records of senders, but job {emitter} "
+                        f"would emit to it. Apply the pipeline of job {job} together with it, so that it waits for the results"
                     )
 
     def refuse_circle(self, job: str) -> None:
-        """Refuse a job that would read what follows from its own results: it would never end. Raises Conflict."""
+        """Refuse a job that would read results computed from its own results, because it would never end. Raises Conflict."""
         if way := find_circle(self._before, job):
             raise Conflict(
-                f"job {job} would read what follows from its own results: {' -> '.join(way)}; have one of them read, or emit to, "
-                "another stream"
+                f"job {job} would read results computed from its own results: {' -> '.join(way)}; let one of "
+                "them read from, or emit to, another stream"
             )
 
 
 def find_circle(before: Mapping[str, list[str]], job: str) -> list[str]:
-    """A way from this job, each time to one that reads results of the one before, back to it; empty if there is none. `before`:
-    of each job those whose results it reads."""
+    """Return a circular path from this job through readers of results. Empty if there is none.
+
+    Args: before: Job -> jobs whose results it reads.
+    """
     ways, seen = [[job]], set[str]()
     while ways:
         way = ways.pop()

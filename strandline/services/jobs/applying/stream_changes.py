@@ -1,4 +1,4 @@
-"""Changes of streams: which are refused, and what they mean for the jobs that read them."""
+"""Changes of streams: refusals, and their effect on the jobs that read them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ from strandline.services.jobs.job_status import input_streams
 
 
 class StreamChanges:
-    """Checks them. Blocking."""
+    """Checks changes of streams. Blocking."""
 
     def __init__(self, ledger: LedgerReader) -> None:
         self._ledger = ledger
 
     def check(self, stream: StreamSpec, pipelines: Sequence[CheckedPipeline]) -> list[str]:
-        """Refuse what the jobs that read the stream, or emit to it, can't take; return what the change means for each reader.
-        `pipelines`: those that are applied together with it. Raises Conflict."""
+        """Refuse changes that jobs which read the stream, or emit to it, don't support. Return the effect on each reader.
+
+        Raises Conflict.
+        Args: pipelines: Pipelines that are applied together with it.
+        """
         known = find_stream(self._ledger, stream.stream)
         if known is None or not known.reading_changes(stream):
             return []
@@ -37,9 +40,7 @@ class StreamChanges:
             history = [StreamSpec.from_document(one) for one in documents]
             if refused := refused_changes(history, stream):
                 names = ", ".join(job.name for job in readers)
-                raise Conflict(
-                    f"stream {stream.stream} can't change so while job {names} reads it: {'; '.join(refused)}"
-                )
+                raise Conflict(f"can't change stream {stream.stream}: job {names} reads it, and {'; '.join(refused)}")
         self._refuse_other_results(stream, pipelines)
         return [self._note_of_reader(job, known, stream, pipelines) for job in readers]
 
@@ -54,24 +55,29 @@ class StreamChanges:
             in_batch = next((one for one in pipelines if one.job == job.name), None)
             after = in_batch or check(spec, [others.get(name, stream) for name in spec.streams], lookups=lookups)
         except InvalidDocument as error:
+            unfit = "; ".join(
+                f"its {problem.path} would have an error: {problem.message}" for problem in error.problems
+            )
             raise Conflict(
-                f"stream {stream.stream} can't change so while job {job.name} reads it: "
-                f"{'; '.join(f'its {problem.path} {problem.message}' for problem in error.problems)}. Apply a pipeline that fits "
-                "the stream together with it"
+                f"can't change stream {stream.stream}: job {job.name} reads it, and {unfit}; apply the stream together "
+                "with a pipeline that fits"
             ) from error
         forbidden = [f"{c.what} ({c.reason})" for c in changes_between(before, after) if c.effect is Effect.FORBIDDEN]
         if forbidden:
             raise Conflict(
-                f"stream {stream.stream} can't change so while job {job.name} reads it, because that changes "
-                f"{'; '.join(forbidden)}. Apply it together with a pipeline whose results stay as they are, for example by a cast"
+                f"can't change stream {stream.stream}: job {job.name} reads it, and this would change "
+                f"{'; '.join(forbidden)}; apply the stream together with a pipeline whose results don't change, for example by a "
+                "cast"
             )
         if after.identity == before.identity:
-            return f"job {job.name} goes by it from its next slice on"
+            return f"job {job.name} uses this version from its next slice"
         cost = rewind_cost(self._ledger, plan_of_job(self._ledger, after), job.name)
-        return f"job {job.name} computes its open windows anew for it, which reads {cost.records:,} records again"
+        return (
+            f"job {job.name} recomputes its open windows for this version, which reads {cost.records:,} records again"
+        )
 
     def _refuse_other_results(self, stream: StreamSpec, pipelines: Sequence[CheckedPipeline]) -> None:
-        """A stream of results must still hold what is emitted to it."""
+        """Refuse a stream document that can't contain the results emitted to it."""
         for job, spec in present_pipelines(self._ledger).items():
             of_job = {stage for stage, name in emissions_to_streams(spec) if name == stream.stream}
             if of_job and all(one.job != job for one in pipelines):
@@ -85,5 +91,5 @@ class StreamChanges:
                 ]
                 if reasons:
                     raise Conflict(
-                        f"stream {stream.stream} can't hold the results of job {job} then: {'; '.join(reasons)}"
+                        f"stream {stream.stream} could not contain the results of job {job}: {'; '.join(reasons)}"
                     )

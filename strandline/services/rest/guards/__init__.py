@@ -1,1 +1,1 @@
-"""What stands before the REST API: host names, tokens, bounds on time and size."""
+"""Checks of requests before they reach the REST API: host names, tokens, limits of time and size."""

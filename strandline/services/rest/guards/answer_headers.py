@@ -1,4 +1,4 @@
-"""Headers of every answer: a browser must not guess its type, and must not keep what needs rights."""
+"""Headers of every response: a browser must not guess its type, and must not store responses that need rights."""
 
 from __future__ import annotations
 

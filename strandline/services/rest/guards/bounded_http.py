@@ -1,6 +1,8 @@
-"""uvicorn's HTTP/1.1 with bounds that it lacks: on the time of a request, the size of its head, and the number of connections.
+"""uvicorn's HTTP/1.1 protocol with additional limits: the time of a request, the size of its head, and the number of
+connections.
 
-A connection *waits* from its beginning, or from its last answer, until its next request is whole. While it waits it may be cut.
+A connection *waits* from its beginning, or from its last response, until its next request is complete. While it waits, it can
+be cut.
 """
 
 from __future__ import annotations
@@ -11,21 +13,21 @@ from typing import cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 REQUEST_TIMEOUT_S = 15.0
-"""A request that is not whole by then ends its connection, as does one that does not begin."""
+"""Seconds after which an incomplete request, or a connection without a request, is cut."""
 HEAD_BYTES_MAX = 32 * 1024
-"""Of a head, of trailers, and of what stands between two chunks; what arrives at once counts only then."""
+"""Maximum size of a head, of trailers, and of the bytes between two chunks. Bytes that arrive with a body count only after it."""
 CONNECTIONS_MAX = 500
-"""Over it the connection that has waited longest is cut."""
+"""Maximum number of connections. If there are more, the connection that has waited longest is cut."""
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """To be given to uvicorn as `http`."""
+    """Protocol class, passed to uvicorn as `http`."""
 
     _deadline: asyncio.TimerHandle | None = None
-    """None while a request is answered."""
+    """None while a request is processed."""
     _is_in_head = False
     _framing_bytes = 0
-    """Bytes since a head, a piece of a body or a request last ended."""
+    """Number of bytes since the end of a head, of a part of a body, or of a request."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
@@ -49,7 +51,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._is_in_head = True
-        if self._deadline is None:  # it follows a request that is being answered
+        if self._deadline is None:  # it follows a request that is being processed
             self._wait()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -77,7 +79,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._wait()
 
     def cut(self) -> None:
-        """End the connection. A request that is whole is carried out."""
+        """End the connection. A complete request is still executed."""
         self._stop_waiting()
         self.transport.abort()
 

@@ -1,9 +1,11 @@
-"""What a request must pass before it reaches a route: the check of its host and origin, and of its body's size.
+"""Checks of a request before it reaches a route: its host and origin, and the size of its body.
 
-A web page in a browser on this machine reaches loopback, too, where the API may trust everyone. Two checks keep such a page out:
-* the `Host` header must hold a name of this service (an attacker's name that resolves to 127.0.0.1 is refused);
-* a request with an `Origin` header must come from a page of this very service.
-`/healthz` and `/readyz` pass both: a kubelet asks them under the pod's address.
+A web page in a browser on this machine also reaches loopback, where the API may trust every client. Two checks keep such a page
+out:
+* the `Host` header must contain a name of this service (an attacker's name that resolves to 127.0.0.1 is refused);
+* a request with an `Origin` header must come from a page of this service.
+
+`/healthz` and `/readyz` are not checked, because a kubelet requests them with the pod's address.
 """
 
 from __future__ import annotations
@@ -17,16 +19,16 @@ from strandline.core.host_names import HEALTH_PATHS, LOOPBACK_NAMES, host_name, 
 from strandline.services.rest.problems import problem_response
 
 BODY_BYTES_MAX = 1_000_000
-"""A larger request body is refused with 413 before it is read whole."""
+"""Maximum size of a request body. A larger body is refused with 413 before it is completely read."""
 _REPAIR = re.compile(r"/v1/jobs/[^/]+/dead-letters/repair")
-"""Its body is the payload of a record, and may be as large as one."""
+"""Path whose body is the payload of a record, and can be as large as a record."""
 
 
 class HostGuard:
-    """ASGI middleware: answers 421, 403 or 413 itself, and lets everything else through."""
+    """ASGI middleware: responds with 421, 403, or 413 itself, and passes all other requests."""
 
     def __init__(self, app: ASGIApp, names: Collection[str], record_bytes_max: int = BODY_BYTES_MAX) -> None:
-        """`record_bytes_max`: the largest record that gateways take."""
+        """Args: record_bytes_max: Maximum size of a record that gateways accept."""
         self._app = app
         self._payload_bytes_max = max(record_bytes_max, BODY_BYTES_MAX)
         self._names = LOOPBACK_NAMES | {name.lower() for name in names}
@@ -42,19 +44,20 @@ class HostGuard:
         if path not in HEALTH_PATHS:
             if host_name(host) not in self._names:
                 detail = (
-                    f"this service is not called {host!r}; use localhost, or add the name to STRANDLINE_CONTROL_NAMES"
+                    f"this service does not have the name {host!r}; use localhost, or add the name to "
+                    "STRANDLINE_CONTROL_NAMES"
                 )
                 await problem_response(path, 421, "misdirected_request", detail)(scope, receive, send)
                 return
             if not is_own_page(origin, host):
-                detail = f"pages of {origin!r} may not use this service"
+                detail = f"pages of {origin!r} can't use this service"
                 await problem_response(path, 403, "forbidden", detail)(scope, receive, send)
                 return
         bytes_max, remedy = BODY_BYTES_MAX, "send the documents in several requests"
         if _REPAIR.fullmatch(path):
             bytes_max, remedy = (
                 self._payload_bytes_max,
-                "a record may not be so large: shorten it, or raise STRANDLINE_RECORD_BYTES_MAX",
+                "the record is too large: shorten it, or raise STRANDLINE_RECORD_BYTES_MAX",
             )
         too_large = f"the body is larger than {bytes_max} bytes; {remedy}"
         length = headers.get(b"content-length", b"0")
@@ -71,8 +74,8 @@ class HostGuard:
 
 
 async def _read_body(receive: Receive, bytes_max: int) -> bytes | None:
-    """The body, or as much of it as is over the limit (chunked bodies have no declared length). None when its sender left
-    before it was whole: half a document may look like a whole one, and must not be applied."""
+    """Return the body, or its beginning if it exceeds the limit (chunked bodies have no declared length). None if its sender
+    disconnected before the end: a partial document can look complete, and must not be applied."""
     parts: list[bytes] = []
     size = 0
     while True:

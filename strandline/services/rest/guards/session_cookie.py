@@ -1,7 +1,8 @@
-"""The cookie of the console's session, and the checks that keep pages of other sites from using it.
+"""Cookie of the console's session, and checks that keep pages of other sites from using it.
 
-A browser adds the cookie to each request for this host, whoever caused the request. Three checks keep other pages out:
-* `SameSite=Strict`: the browser leaves the cookie out of requests that other sites cause;
+A browser adds the cookie to each request for this host, also to requests that other sites cause. Three checks keep other pages
+out:
+* `SameSite=Strict`: the browser doesn't send the cookie with requests that other sites cause;
 * a request with the cookie must come from this service's own page, by `Sec-Fetch-Site` and `Origin`;
 * a request with the cookie that changes something must have `Origin`, which each browser sends.
 
@@ -44,17 +45,19 @@ def cookie_name(scope: Scope) -> str:
 
 
 def cookie(scope: Scope, identifier: str) -> str:
-    """Return the value of `Set-Cookie` that signs in, or signs out if the identifier is empty. The browser drops it when it ends.
+    """Return the value of `Set-Cookie` that signs in, or signs out if the identifier is empty. The browser deletes it when it
+    ends.
 
-    Raises Conflict if the request came by plain HTTP from another machine, because a listener could read the token.
+    Raises Conflict if the request came over plain HTTP from another machine, because a listener could read the token.
     """
     parts = [f"{cookie_name(scope)}={identifier}", "Path=/", "HttpOnly", "SameSite=Strict"]
     if scope["scheme"] == "https":
         parts.append("Secure")
     elif not is_loopback(host_name(_header(scope, b"host"))):
         raise Conflict(
-            "sign-in over plain HTTP would show the token to the network: open the page by https (set "
-            "STRANDLINE_CONTROL_TLS_CERTIFICATE, or STRANDLINE_CONTROL_TRUSTED_PROXIES behind a proxy), or use a loopback address"
+            "signing in over plain HTTP would show the token to the network; open the page by https (set "
+            "STRANDLINE_CONTROL_TLS_CERTIFICATE, or STRANDLINE_CONTROL_TRUSTED_PROXIES behind a proxy), or use "
+            "a loopback address"
         )
     if not identifier:
         parts.append("Max-Age=0")

@@ -1,11 +1,11 @@
-"""Who may use the REST API: asks each request for its token, and says what became of those that change something.
+"""Authentication and rights of requests to the REST API, and the audit log.
 
-It stands before everything else, so that a request without the right costs no body, no route and no question to Kafka. What each
-operation needs stands in access/rights.py. An operation that stands in no table is refused to everybody.
+The guard is the first check. So a request without the right costs no body, no route, and no query to Kafka.
+access/rights.py contains the right that each operation needs. An operation without an entry is refused to every client.
 
-The audit log is a line `action=audit` for each request that may change something and for each that was refused for who asked: the
-principal, the operation, what it was about, the address of the client, the status. Requests without a valid token are logged at
-most every few seconds.
+The audit log has a line `action=audit` for each request that can change something, and for each request that was refused to a
+client. It contains the principal, the operation, its objects, the address of the client, and the status. Requests without a
+valid token are logged at most every few seconds.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ logger = structlog.get_logger()
 CHALLENGE = 'Bearer realm="strandline"'
 SAY_AGAIN_S = 10.0
 _TELLS_VIEWERS_MORE = frozenset({"GET /readyz", "GET /v1/session"})
-"""Of the open operations. The others ask for no token, even where one is sent: `/healthz` must not wait for the ledger."""
+"""Open operations that return more to viewers. The others ignore tokens: `/healthz` must not wait for the ledger."""
 
 
 class _Operation(NamedTuple):
     name: str
-    """As `POST /v1/jobs/{name}/start`."""
+    """Method and path, as `POST /v1/jobs/{name}/start`."""
     need: Need
     path: re.Pattern[str]
 
@@ -49,10 +49,8 @@ for _name, _need in (REST_OPERATIONS | PAGE_OPERATIONS).items():
 
 
 class TokenGuard:
-    """ASGI middleware: answers 401, 403 and 503 itself, and tells the routes who asks (`scope["state"]["principal"]`).
-
-    Without a doorkeeper whoever reaches the service may do everything.
-    """
+    """ASGI middleware: responds with 401, 403, and 503 itself, and passes the principal to the routes
+    (`scope["state"]["principal"]`). Without an authenticator, every client that reaches the service can do everything."""
 
     def __init__(self, app: ASGIApp, doorkeeper: Doorkeeper | None, sessions: Sessions | None = None) -> None:
         self._app = app
@@ -105,7 +103,7 @@ class TokenGuard:
         await self._app(scope, receive, send_and_say)
 
     def _say_unauthenticated(self, scope: Scope) -> None:
-        """Whoever reaches the port may cause these lines, so there are few of them."""
+        """Log refused requests. Every client that reaches the port can cause these lines, so their number is limited."""
         self._unsaid += 1
         now_s = time.monotonic()
         if now_s - self._said_s >= SAY_AGAIN_S:
@@ -118,7 +116,7 @@ class TokenGuard:
 
 
 def _operation_of(method: str, path: str) -> tuple[_Operation | None, dict[str, str]]:
-    """The operation, and what stands for the names in its path. None for what no route takes."""
+    """Return the operation, and the values of the names in its path. None if no route has the path."""
     for one in _OPERATIONS.get("GET" if method == "HEAD" else method, ()):
         found = one.path.match(path)
         if found is not None:
@@ -127,7 +125,7 @@ def _operation_of(method: str, path: str) -> tuple[_Operation | None, dict[str, 
 
 
 def methods_of(path: str) -> list[str]:
-    """The methods that a path takes."""
+    """Return the methods of a path."""
     return sorted(method for method, those in _OPERATIONS.items() if any(one.path.match(path) for one in those))
 
 
@@ -135,7 +133,7 @@ def _authorization(scope: Scope, sessions: Sessions) -> bytes | None:
     """Return the header `Authorization`, or that of the console's session if the request has none."""
     found = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
     if len(found) > 1:
-        raise Unauthenticated("the head has Authorization twice; send it once")
+        raise Unauthenticated("the request has Authorization twice; send it once")
     if found:
         return bytes(found[0])
     session = session_of(scope)
@@ -143,7 +141,7 @@ def _authorization(scope: Scope, sessions: Sessions) -> bytes | None:
 
 
 async def _caller_of_open(doorkeeper: Doorkeeper, sessions: Sessions, operation: _Operation, scope: Scope) -> Principal:
-    """Who asks for what is open to all: a token is no condition, but counts where it is told."""
+    """Return the caller of an open operation. A token isn't required, but used by operations that return more to viewers."""
     if operation.name in _TELLS_VIEWERS_MORE:
         with suppress(Unauthenticated, TransientError):
             return await doorkeeper.admit(_authorization(scope, sessions))
@@ -158,13 +156,13 @@ async def _refuse(
 
 
 def _peer(scope: Scope) -> str:
-    """Return the address of the client. Only a proxy in STRANDLINE_CONTROL_TRUSTED_PROXIES can name another address than that of
-    its connection."""
+    """Return the address of the client. Only a proxy in STRANDLINE_CONTROL_TRUSTED_PROXIES can specify another address than
+    that of its connection."""
     return str((scope.get("client") or ("unknown",))[0])
 
 
 def _audit(scope: Scope, principal: Principal, operation: _Operation, about: dict[str, str], status: int) -> None:
     logger.info(
-        "a request was refused" if status == 403 else "a request was answered",
+        "a request was refused" if status == 403 else "a request was processed",
         action="audit", principal=principal.name, operation=operation.name, about=about, peer=_peer(scope), outcome=status,
     )  # fmt: skip

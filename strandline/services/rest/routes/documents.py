@@ -34,7 +34,7 @@ async def yaml_body(request: Request) -> bytes:
     """
     media_type = request.headers.get("content-type", MEDIA_TYPES[0]).partition(";")[0].strip().lower()
     if media_type not in MEDIA_TYPES:
-        raise HTTPException(415, f"documents come as {MEDIA_TYPES[0]}, not as {media_type}")
+        raise HTTPException(415, f"documents must be sent as {MEDIA_TYPES[0]}, not as {media_type}")
     return await request.body()
 
 

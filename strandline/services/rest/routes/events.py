@@ -58,7 +58,7 @@ def list_events(
         control.ledger.job(job)
     if MEDIA_TYPE in request.headers.get("accept", ""):
         if len(_following) >= FOLLOWERS_MAX:
-            raise TransientError(f"{FOLLOWERS_MAX} clients follow events already; try again when one has left")
+            raise TransientError(f"{FOLLOWERS_MAX} clients already follow events; try again later")
         behind = after if last_event_id is None else last_event_id
         frames = event_frames(control.ledger, job, behind, request.app.state.is_ending, FOLLOWED_S)
         return StreamingResponse(frames, media_type=MEDIA_TYPE, headers={"Cache-Control": "no-store"})

@@ -19,14 +19,14 @@ _KAFKA_WAIT_S = 0.5
 
 
 @router.get("/healthz")
-async def health() -> HealthView:  # not in a thread: other requests may hold all of them
+async def health() -> HealthView:  # not in a thread, because other requests can hold all threads
     """Return 200 while the process responds. Nothing else is checked."""
     return HealthView(status="ok")
 
 
 @router.get(
     "/readyz",
-    responses={503: {"model": HealthView, "description": "The ledger does not answer, or the supervisor has ended"}},
+    responses={503: {"model": HealthView, "description": "The ledger does not respond, or the supervisor has ended"}},
 )
 def readiness(control: Control, may_read: MayRead, response: Response) -> HealthView:
     """Return 200 if this service can lead jobs: the ledger responds and the supervisor runs. Kafka and lookups are
@@ -40,7 +40,7 @@ def readiness(control: Control, may_read: MayRead, response: Response) -> Health
     if warnings := _lookups(control):
         checks["lookups"] = "; ".join(warnings)
     is_ready = checks["ledger"] == "ok" and checks["supervisor"] == "ok"
-    if not may_read:  # addresses, names and errors of databases are nothing for strangers
+    if not may_read:  # addresses, names, and errors of databases are not for unknown clients
         checks = {part: "ok" if said == "ok" else "failing" for part, said in checks.items()}
     response.status_code = 200 if is_ready else 503
     return HealthView(status="ok" if is_ready else "unavailable", checks=checks)

@@ -46,7 +46,7 @@ def mute_notice(
         Query(ge=0, le=INTEGER_MAX, description="Time until which messages are held back; without it, muting ends"),
     ] = None,
 ) -> NoticeView:
-    """Hold back the messages of a notice until a time. What happens in between is reported, joined, at its end."""
+    """Hold back the messages of a notice until a time. New problems in the meantime are reported, joined, at its end."""
     notices.mute_notice(control.ledger, name, until_ms, caller)
     control.notices.wake()
     return notice_view(control.ledger, name)

@@ -1,4 +1,4 @@
-"""The session of the console: sign in with a token, see one's rights, sign out."""
+"""Session of the console: sign in with a token, show the rights, sign out."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _duration_ms(text: str | None) -> int | None:
     except ValueError as error:
         raise InvalidDocument([Problem(str(error), "expires")]) from error
     if lasts_ms <= 0:
-        raise InvalidDocument([Problem("a token lasts longer than no time", "expires")])
+        raise InvalidDocument([Problem("must be longer than 0, for example 90d", "expires")])
     return lasts_ms
 
 
