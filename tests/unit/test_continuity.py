@@ -79,8 +79,8 @@ def test_a_log_that_ends_before_what_was_read_stops_the_job(job):
     assert str(raised.value) == (
         "stream s, partition 1 ends at offset 2, but slices of job j go up to offset 3: the log was cut off there, by a power "
         "cut or by the election of a broker that lacked records. Restore the log and start the job again (strandline job "
-        "start j); or submit the pipeline under another name, with other names for what it emits, to compute from what the "
-        "log holds now."
+        "start j). Or submit the pipeline under another name, with other names for its emissions, to compute from the "
+        "records that the log contains now."
     )
     with pytest.raises(Conflict, match=r"partition 1 ends at offset 2, but slices of job j go up to offset 3"):
         start(job)

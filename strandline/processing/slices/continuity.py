@@ -1,21 +1,22 @@
-"""Whether the log is still the one that a job has read.
+"""Checks that the log still contains the records that a job has read.
 
-After a power cut, or the election of a leader that lacked records, a log may end before an offset that the job has read; a topic
-may be deleted and made anew. Other records then come to the same offsets, and no offset tells. So when a run begins, and before
-each slice with records is recorded,
+A log can end before an offset that the job has read: after a power cut, or if the new leader of a partition lacked records. A
+topic can be deleted and recreated. Then other records get the same offsets, and the offsets don't show it. So a run checks when
+it begins, and before it records each slice with records:
 
-* the topic must have the id that it had when the stream was registered;
-* no partition may end before the last slice does;
-* in each partition the record batch that holds the last record of the last slice must have the checksum that is recorded with
-  the slice. Between slices only the partitions that go on are asked: the others are when they do.
+* The topic must have the id that it had when the stream was registered.
+* No partition may end before the last slice does.
+* In each partition, the record batch that contains the last record of the last slice must have the checksum recorded with the
+  slice. Between slices, only partitions with new records are checked.
 
-A source task compares that checksum, too, when it has read a slice's part (`RangeReader`): the log may be cut off after the run
-looked at it. No window is computed before all tasks have read.
+A source task also compares that checksum when it has read its part of a slice (`RangeReader`): the log may be cut off after the
+run's check. No window is computed before all tasks have read.
 
-Else the run ends with LogChanged: the job has results of records that are gone, and only a person can say what they are worth.
+If a check fails, the run ends with LogChanged: the job has results of records that no longer exist, and only a person can decide
+what to do with them.
 
-A broker that is behind may say for a moment that something is missing. So that is LogChanged only when it stays so for DOUBT_MS;
-until then nothing is cut. Another id or another checksum is LogChanged at once: being behind gives neither.
+A broker that lags behind may report for a moment that something is missing. That becomes LogChanged only if it lasts for
+DOUBT_MS; until then no slice is cut. Another id or checksum is LogChanged immediately, because a lag doesn't cause it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class SealPlaces(NamedTuple):
     """Offsets whose checksums seal a slice."""
 
     new: list[RecordPlace]
-    """The last records of the slice. To be asked for first."""
+    """The last records of the slice. Query them before `old`."""
     old: list[RecordPlace]
     """The last records of the slice before it, in the partitions that grew."""
 
@@ -85,8 +86,8 @@ class LogContinuity:
         return True
 
     def reaches(self, ends: Vector, read: Vector) -> bool:
-        """Whether each partition of `read` is there and ends at or after it. If not, look again, and cut nothing. Raises
-        LogChanged, NotFound."""
+        """Return True if each partition of `read` exists and ends at or after its offset there. If False, cut nothing and look
+        again. Raises LogChanged, NotFound."""
         short = next((partition for partition, offset in read.items() if ends.get(partition, -1) < offset), None)
         if short is None:
             return self._ends.is_settled(None)
@@ -107,11 +108,11 @@ class LogContinuity:
         return SealPlaces(self._places(wanted), self._places(self._known_ends(done, grown)) if done is not None else [])
 
     def sealed(self, row: SliceRow, done: SliceRow | None, new: Checksums, old: Checksums) -> SliceRow | None:
-        """The slice `row`, which is not recorded yet, with its checksums, if the log goes on from the slice before it, `done`.
-        None: look again, and cut nothing.
+        """Return the unrecorded slice `row` with its checksums. None if the log doesn't continue the slice before it, `done`:
+        then cut nothing and look again.
 
-        `new` and `old` contain the checksums of `seal_places`. The new ones were asked for first: where the old ones are there
-        afterwards, the log was not cut off below them in between. Raises LogChanged, NotFound.
+        `new` and `old` contain the checksums of `seal_places`. The new ones were queried first: if the old ones exist afterwards,
+        the log was not cut off below them in between. Raises LogChanged, NotFound.
         """
         places = self.seal_places(row, done)
         firsts = row.offsets_first[self._stream]
@@ -143,8 +144,8 @@ class LogContinuity:
         self._topic.is_settled(None)
 
     def _check_records(self, last: SliceRow, partitions: Collection[int]) -> str | None:
-        """What is missing of the slice's last records in these partitions, if anything is. Raises LogChanged if one is
-        another."""
+        """Return a message about a missing last record of the slice in these partitions. None if none is missing. Raises
+        LogChanged if a last record is another one."""
         offsets = self._known_ends(last, partitions)
         return self._compare(last, self._places(offsets), self._index.checksums(self._stream, offsets))
 
@@ -167,7 +168,7 @@ class LogContinuity:
         return self._missing(offsets, found)
 
     def _missing(self, offsets: Vector, found: Vector) -> str | None:
-        """What to say of an offset that was not found, if there is one that retention has not removed."""
+        """Return a message about an offset that was not found. None if retention removed all such offsets."""
         missing = offsets.keys() - found.keys()
         starts = self._index.starts(self._stream) if missing else {}
         for partition in sorted(missing):
@@ -181,20 +182,20 @@ class LogContinuity:
     def _cut_off(self) -> str:
         return (
             "the log was cut off there, by a power cut or by the election of a broker that lacked records. Restore the log and "
-            f"start the job again (strandline job start {self._job}); or submit the pipeline under another name, with other "
-            "names for what it emits, to compute from what the log holds now."
+            f"start the job again (strandline job start {self._job}). Or submit the pipeline under another name, with other "
+            "names for its emissions, to compute from the records that the log contains now."
         )
 
 
 class Doubt:
-    """Something that may be wrong for a moment."""
+    """A problem that may be temporary."""
 
     def __init__(self, monotonic_ms: Callable[[], int]) -> None:
         self._monotonic_ms = monotonic_ms
         self._since_ms: int | None = None
 
     def is_settled(self, problem: str | None) -> bool:
-        """Whether there is no problem. Raises LogChanged when there has been one at every look for DOUBT_MS."""
+        """Return True if `problem` is None. Raises LogChanged if each look for DOUBT_MS found a problem."""
         if problem is None:
             self._since_ms = None
             return True
@@ -210,7 +211,7 @@ def require_same_topic(job: str, stream: str, known_id: str | None, present_id: 
     if known_id is not None and known_id != present_id:
         raise LogChanged(
             f"stream {stream} is another topic than the one that job {job} has read (topic id {present_id}, known is "
-            f"{known_id}): it was deleted and made again, so offsets mean other records now. {what_now}"
+            f"{known_id}). The topic was deleted and recreated, so its offsets belong to other records. {what_now}"
         )
 
 

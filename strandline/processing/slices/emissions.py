@@ -1,8 +1,8 @@
-"""Streams of results as those plan that read them: each is read up to where an emission of the job that writes it ends.
+"""Cuts of streams of results, for the jobs that read them. A slice ends where an emission of the writing job ends.
 
-So an emission is read whole or not at all. Its windows end after those of all earlier emissions, so none of its results is late
-beside what was read before; beside records of other streams none is, because these are held back by what the checkpoint of that
-emission says of the results that are still to come.
+So an emission is read completely or not at all. Its windows end after those of all earlier emissions, so none of its results is
+late after theirs. None is late after records of other streams either. For this, the checkpoint of the emission states a lower
+bound for the event time of later results, and this bound holds the other streams back.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ class Emitter:
     stream: str
     job: str
     event_time_field: str | None = None
-    """By which the results are read. None: log time."""
+    """Event-time field with which the results are read. None if they are read by log time."""
     is_former: bool = False
     """True if the job's current version doesn't emit to the stream. Then its emissions count until all of them are read."""
 
 
 class Emissions:
-    """Where emissions end in the streams of results among those that a job reads. Reads the ledger only."""
+    """Ends of emissions in those streams of a job that contain results. Reads the ledger only."""
 
     def __init__(self, ledger: LedgerReader, log: InputLog, emitters: Sequence[Emitter]) -> None:
         self._ledger = ledger
         self._log = log
         self._emitters = {one.stream: one for one in emitters}
         self.present: Mapping[str, JobProgress] = {}
-        """Progress of emitters, read before the look at the log: the log reaches at least as far. The ledger is asked for
-        others."""
+        """Progress of emitters, read before the look at the log, so the log reaches at least as far. For other jobs, the ledger
+        is queried."""
         self._checkpoints: dict[tuple[str, int], CheckpointRow] = {}
-        """Those that this look has read: it tries many cuts, and each cut needs the same checkpoints."""
+        """Checkpoints that this look has read: it tries many cuts, and each cut needs the same checkpoints."""
         self._shapes: dict[tuple[str, int, str], tuple[str, WindowShape] | None] = {}
-        """(job, version, stream) -> the stage that emits to it, and its windows. None: none does, or one of records."""
+        """(job, version, stream) -> the stage that emits to it, and its windows. None if no stage emits, or one emits records."""
 
     def holds(self, label: int) -> bool:
         """Whether the partition is one of a stream of results."""
@@ -90,8 +90,8 @@ class Emissions:
         return all(firsts.get(label, 0) >= end for label, end in emitted.items())
 
     def readable(self, ends: Vector, firsts: Vector | None = None) -> Vector:
-        """How far the streams may be read now: to their ends, and those of results to the end of the last committed emission.
-        `firsts`: where the next slice begins. None: the ends are where a job begins, or a batch ends."""
+        """Return the offsets up to which the streams may be read now: their ends; for a stream of results, the end of the last
+        committed emission. `firsts`: where the next slice begins. None if `ends` is where a job begins or a batch ends."""
         self._checkpoints.clear()
         effective = self._effective(firsts)
         if not effective:
@@ -109,8 +109,8 @@ class Emissions:
         return found
 
     def cut(self, firsts: Vector, ends: Vector, rows_max: int) -> tuple[Vector, int]:
-        """Of the only stream that is read: the end of the last emission, at or before `ends`, with which a slice holds at most
-        `rows_max` records, and the time of its commit. If the first new emission alone holds more, the slice takes all of it."""
+        """Return the end of the last emission before `ends` up to which a slice holds at most `rows_max` records, and the time
+        of its commit. The job must read a single stream. If the first new emission is larger, the slice holds all of it."""
         (emitter,) = self._emitters.values()
         last = self._last_checkpoint(emitter.job)
         assert last is not None, "records of a stream of results are read only from a checkpoint on"
@@ -128,14 +128,14 @@ class Emissions:
         return self._ledger.above_floor(emitter.job, cut_above)
 
     def whole(self, cut: Vector, firsts: Vector, ends: Vector) -> Vector:
-        """The same cut, but of each stream of results no more than whole emissions."""
+        """Return the cut, moved back in each stream of results to the end of its last complete emission."""
         found = dict(cut)
         for emitter in self._effective(firsts).values():
             found |= self._whole_of(emitter, cut, firsts, ends)
         return found
 
     def _whole_of(self, emitter: Emitter, cut: Vector, firsts: Vector, ends: Vector) -> Vector:
-        """Where the last emission of this job ends that is whole before the cut, in the partitions of its stream."""
+        """Return the end, in each partition, of the last emission of this job that is completely before the cut."""
         of_stream = {label: end for label, end in cut.items() if self._log.stream_of(label) == emitter.stream}
 
         def is_whole(number: int) -> bool:
@@ -147,12 +147,13 @@ class Emissions:
         return {label: emitted.get(label, 0) for label in of_stream}
 
     def ruled(self, rule: EventTimeRule, firsts: Vector) -> EventTimeRule:
-        """The rule with what is known of the results that are to come from `firsts` on, where it goes by emissions."""
+        """Return the rule. Where it uses emissions, add the lower bound for the event time of results from `firsts` on."""
         asked = [one for one in self._emitters.values() if rule.of(one.stream).watermark == "emissions"]
         return rule.with_results_from({one.stream: self._results_from_ms(one, firsts) for one in asked})
 
     def _results_from_ms(self, emitter: Emitter, firsts: Vector) -> int | None:
-        """No result from `firsts` on has an earlier event time: what the last checkpoint says all of whose results are before."""
+        """Return a lower bound for the event time of results from `firsts` on. It is stated by the last checkpoint whose results
+        are all before `firsts`."""
         read = self._log.by_stream(firsts)[emitter.stream]
 
         def is_read(number: int) -> bool:
@@ -207,7 +208,7 @@ class Emissions:
         return self._checkpoints[key]
 
     def _ends_at(self, emitter: Emitter, number: int, firsts: Vector, ends: Vector) -> dict[int, int]:
-        """Where the emission of that slice ends in the stream's partitions, within `firsts` and `ends`."""
+        """Return the end of that slice's emission in the stream's partitions, limited to `firsts` and `ends`."""
         offsets = self._checkpoint(emitter, number).result_offsets.get(emitter.stream, {})
         emitted = self._log.labelled({emitter.stream: offsets})
         return {

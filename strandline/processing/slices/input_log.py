@@ -16,7 +16,7 @@ Vector = Mapping[int, int]
 
 
 class StreamIndex(Protocol):
-    """Where streams begin and end, as `log.index.LogIndex` knows."""
+    """Starts and ends of streams. See `log.index.LogIndex`."""
 
     def starts(self, stream: str) -> dict[int, int]: ...
     def ends(self, stream: str) -> dict[int, int]: ...
@@ -29,8 +29,8 @@ class StreamIndex(Protocol):
 
 
 class InputLog:
-    """Asks the index of each stream. Every method raises what that raises, and PermanentError where a stream of several has too
-    many partitions."""
+    """Queries the index for each stream. Every method raises the errors of the index. It raises PermanentError if the pipeline
+    reads several streams and one has too many partitions."""
 
     def __init__(self, index: StreamIndex, streams: Sequence[str]) -> None:
         self._index = index
@@ -45,7 +45,7 @@ class InputLog:
         return self._of_each(self._index.ends)
 
     def ends_with_open(self) -> dict[int, int]:
-        """The same with what open transactions hold."""
+        """The end of each partition, with the records of open transactions."""
         return self._of_each(self._index.ends_with_open)
 
     def offsets_at(self, log_time_ms: int, ends: Vector) -> dict[int, int]:
@@ -58,15 +58,15 @@ class InputLog:
         return set(self._of_each(lambda stream: dict.fromkeys(self._index.not_writable(stream), 0)))
 
     def newest_log_time(self) -> int:
-        """Of all records."""
+        """The newest log time of all records in all streams."""
         return max(self._index.newest_log_time(stream) for stream in self.streams)
 
     def labelled(self, offsets: Offsets) -> dict[int, int]:
-        """What is known by stream and partition, by label."""
+        """Return values by label from values by stream and partition."""
         return self._of_each(lambda stream: offsets.get(stream, {}))
 
     def by_stream(self, vector: Vector) -> dict[str, dict[int, int]]:
-        """The other way round, with every stream."""
+        """Return values by stream and partition from values by label. Every stream has an entry."""
         if len(self.streams) == 1:
             return {self.streams[0]: dict(vector)}
         found: dict[str, dict[int, int]] = {stream: {} for stream in self.streams}
@@ -80,7 +80,7 @@ class InputLog:
         return self.streams[label // PARTITIONS_MAX if len(self.streams) > 1 else 0]
 
     def lacks_a_partition(self, offsets: Offsets) -> bool:
-        """Whether a topic has a partition of which `offsets` don't know."""
+        """Return True if a topic has a partition that isn't in `offsets`."""
         return any(not offsets[one].keys() >= set(self._index.partitions(one)) for one in self.streams)
 
     def _of_each(self, ask: Callable[[str], Mapping[int, int]]) -> dict[int, int]:
@@ -99,7 +99,7 @@ class InputLog:
 
 
 class InputContinuity:
-    """Whether the log is still the one that a job has read, of all its streams: see `continuity.py`."""
+    """Checks for all streams of a job that the log still contains what the job has read. See `continuity.py`."""
 
     def __init__(self, logs: Mapping[str, LogContinuity], log: InputLog, index: StreamIndex) -> None:
         self._logs = logs
@@ -107,7 +107,7 @@ class InputContinuity:
         self._index = index
 
     def reaches(self, ends: Vector, read: Vector) -> bool:
-        """As `LogContinuity.reaches`, by labels."""
+        """See `LogContinuity.reaches`. Partitions are given by label."""
         ends_of, read_of = self._log.by_stream(ends), self._log.by_stream(read)
         return all([one.reaches(ends_of[stream], read_of[stream]) for stream, one in self._logs.items()])
 
@@ -117,7 +117,7 @@ class InputContinuity:
         return SealPlaces([at for one in of_each for at in one.new], [at for one in of_each for at in one.old])
 
     def sealed(self, row: SliceRow, done: SliceRow | None, new: Checksums, old: Checksums) -> SliceRow | None:
-        """As `LogContinuity.sealed`."""
+        """See `LogContinuity.sealed`."""
         sealed: SliceRow | None = row
         for one in self._logs.values():
             sealed = one.sealed(sealed, done, new, old) if sealed is not None else None

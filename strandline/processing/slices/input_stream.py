@@ -1,4 +1,4 @@
-"""The stream that a job reads must stay what it was: its records are read again at every start, and must come out the same."""
+"""Check of a job's stream: its records are read again at every start, and must decode to the same values."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
 def require_same_stream(ledger: JobStates, index: LogIndex, job: str, stream: StreamSpec) -> None:
     """Make sure that the records of the job's stream can be read again as they were read before.
 
-    1. The topic is whole: compaction would take records out of its middle.
-    2. The document by which the job's first run decodes records is in the ledger. Later ones are known by the slices.
+    1. The topic isn't compacted: compaction removes records from its middle.
+    2. The ledger contains the document with which the job's first run decodes records. Slices record later documents.
 
     Raises Conflict, NotFound, LogUnavailable, LedgerUnavailable.
     """

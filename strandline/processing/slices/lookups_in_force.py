@@ -1,4 +1,4 @@
-"""Which versions of the lookups that a pipeline uses a run records with the next slice that it cuts."""
+"""Versions of lookups that a run records with its next slice."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ UsedLookups = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class LookupsInForce:
-    """The versions in force, for one run. Any version will do that has the fields: types and key are the same in all."""
+    """Current versions of lookups, for one run. A run can use any version that has the fields: all versions have the same types
+    and key."""
 
     def __init__(self, ledger: LookupReader, used: UsedLookups) -> None:
         self._ledger = ledger
         self._used = dict(used)
         self._looked: dict[str, tuple[int, bool]] = {}
-        """Lookup -> the version that was looked at last, and whether it has the fields."""
+        """Lookup -> the version that was checked last, and True if it has the fields."""
 
     @property
     def names(self) -> Collection[str]:
@@ -28,10 +29,11 @@ class LookupsInForce:
         return self._used.keys()
 
     def versions(self, present: LookupVersions | None = None) -> LookupVersions | None:
-        """The present version of each lookup; None when one lacks a field that the pipeline adds: then the run may plan nothing,
-        because a version of the pipeline that does without comes in a moment. What was in the log before the versions were read
-        may be enriched by them. `present`: versions that were read, and perhaps those of other lookups; None: they are read now.
-        Raises LedgerUnavailable, NotFound."""
+        """Return the current version of each lookup. None if one lacks a field that the pipeline adds: then the run must plan
+        nothing, because a version of the pipeline without the field follows in a moment.
+
+        Records that were in the log before the versions were read may be enriched with them. `present`: versions that were read
+        before, also of other lookups; None to read them now. Raises LedgerUnavailable, NotFound."""
         if not self._used:
             return {}
         if present is None or self._used.keys() - present.keys():
@@ -49,7 +51,7 @@ class LookupsInForce:
 
 
 def used_lookups(adds: Iterable[tuple[str, Iterable[str]]]) -> UsedLookups:
-    """What several steps use. `adds`: (lookup, fields) of each."""
+    """Return the lookups of several steps, with all fields that these add. `adds`: (lookup, fields) of each step."""
     found: dict[str, dict[str, None]] = {}
     for name, fields in adds:
         found.setdefault(name, {}).update(dict.fromkeys(fields))

@@ -1,4 +1,4 @@
-"""Which runs of a job nobody will ask for again, so that they may go from the ledger. Reads the ledger only."""
+"""Runs of a job that are no longer needed and may be removed from the ledger. Reads the ledger only."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.roles import LedgerReader
 
 RUNS_KEPT = 300
-"""So many of the newest runs of a job stay in any case. Whoever counts runs in vain counts fewer."""
+"""Number of the newest runs of a job that always stay. A count of failed runs in a row needs fewer."""
 
 
 def runs_of_no_use(ledger: LedgerReader, job: str) -> list[int]:
-    """The epochs of those runs of a job that nothing needs any more, the oldest first. Some of them may have a slice or a
-    checkpoint: the ledger keeps these.
+    """Return the epochs of the runs of a job that are no longer needed, the oldest first. Some of them may have a slice or a
+    checkpoint: the ledger keeps these runs.
 
-    Runs are needed
+    Four uses need runs:
 
-    1. by people: the newest, and the entries that say when the job was reset or deleted;
-    2. by the next run, which fences what a run since the last commit may still write;
-    3. by who compiles a version's pipeline: its newest run says by which documents of its streams;
-    4. by who repairs dead letters: what each version has read again, compiled by each version of its streams' documents.
+    1. People read the newest runs, and the entries that record when the job was reset or deleted.
+    2. The next run fences the late writes of all runs since the last commit.
+    3. To compile the pipeline of a version, its newest run states the versions of its streams' documents.
+    4. The repair of dead letters needs what each version has replayed, for each version of its streams' documents.
     """
     runs = ledger.runs(job)
     if len(runs) <= RUNS_KEPT:
@@ -40,8 +40,8 @@ def runs_of_no_use(ledger: LedgerReader, job: str) -> list[int]:
 
 
 def _furthest(ledger: LedgerReader, job: str, runs: dict[int, RunRow]) -> set[int]:
-    """Of those that read slices again in one version, compiled by the same documents: the last that began furthest back, and the
-    last that went furthest. So the events about them say of all of them what they read."""
+    """Return two runs for each version and its stream documents: the last run whose replay began furthest back, and the last
+    whose replay went furthest. The events of these two cover what all such runs have read."""
     begun = defaultdict(list)
     for event in ledger.events_of_kind(job, RUN_BEGINS):
         run = runs.get(event.epoch or 0)

@@ -1,4 +1,4 @@
-"""Which slices of a job nobody will read again, so that they may go from the ledger. Reads the ledger only."""
+"""Slices of a job that are no longer read and may be removed from the ledger. Reads the ledger only."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ _DAY_MS = 24 * 3_600_000
 
 @dataclass(frozen=True)
 class SlicesKept:
-    """How long slices stay that no rewind and no reader of a stream of results needs."""
+    """Retention of slices that neither a rewind nor a reader of a stream of results needs."""
 
     days_min: int
-    """So long at least."""
+    """Minimum age in days of a slice that is removed."""
     days_max: int
-    """So long at most; after `days_min` they go with the records."""
+    """Maximum age in days. From `days_min` on, a slice is removed once Kafka no longer holds its records."""
 
 
 def floor_of_use(
     ledger: LedgerReader, job: str, log_starts: Callable[[str], Mapping[int, int]], kept: SlicesKept, now_ms: int
 ) -> int:
-    """The last slice of a job that nobody will read again, 0 if there is none: the floor to which the ledger may be cleared.
+    """Return the last slice of a job that is no longer needed, 0 if there is none: slices up to it may be removed.
 
-    Slices above it are needed
+    Four uses need the slices above it:
 
-    1. by a rewind, of the version that has begun the last slice and of the present one, whatever their age;
-    2. by jobs that read a stream of this one's results, which is cut at its checkpoints, while Kafka still holds them;
-    3. by audits and backfills, which read what the log still holds, up to an age of `days_max`;
-    4. by people, up to an age of `days_min`.
+    1. A rewind, for the version that planned the last slice and for the current version. Their age doesn't matter.
+    2. Jobs that read a stream of this job's results: it is cut at this job's checkpoints. Only while Kafka holds the results.
+    3. Audits and backfills, which read the records that the log still holds, up to an age of `days_max`.
+    4. People, up to an age of `days_min`.
 
-    `log_starts` returns the first offset that Kafka still holds of each partition of a topic. Raises NotFound, LogUnavailable.
+    `log_starts` returns the first offset that Kafka still holds in each partition of a topic. Raises NotFound, LogUnavailable.
     """
     last, planned = ledger.last_checkpoint(job), ledger.last_slice(job)
     if last is None or planned is None:
@@ -66,7 +66,7 @@ def _first_emission(
     pipelines: list[CheckedPipeline],
     log_starts: Callable[[str], Mapping[int, int]],
 ) -> int:
-    """The first slice whose emission to a stream is still there. Without such streams, the slice after the last."""
+    """Return the first slice whose emission to a stream is still in Kafka. Without such streams, the slice after the last."""
     streams = {stream for pipeline in pipelines for stage in pipeline.all_stages for stream in stage.streams}
     former = lagging_readers(ledger, last.job).keys() - streams  # to which an older version emitted
     starts = {stream: log_starts(stream) for stream in streams | former}
@@ -87,7 +87,8 @@ def _first_emission(
 
 
 def _first_slice(ledger: LedgerReader, last: CheckpointRow, is_so: Callable[[CheckpointRow], bool]) -> int:
-    """The first slice whose checkpoint is so, as those of all later ones are; the one after the last if none is."""
+    """Return the first slice for which `is_so` is true; the slice after the last if there is none. It must be true for all later
+    slices, too."""
     first = max(1, ledger.floor(last.job))
     numbers = range(first, last.slice + 1)
     return first + bisect_left(numbers, True, key=lambda number: is_so(ledger.checkpoint(last.job, number)))

@@ -69,15 +69,15 @@ class PlannerSettings:
     rows_max: int
     rule: EventTimeRule
     windows: tuple[WindowShape, ...]
-    """Of each stage, in order."""
+    """Windows of each stage, in the order of the stages."""
     emitters: tuple[Emitter, ...] = ()
-    """The jobs that emit to streams among those that it reads: these are cut only at the checkpoints of those jobs."""
+    """The jobs that emit to input streams of this job. These streams are cut only at the checkpoints of their emitters."""
     lookups: UsedLookups = ()
     """Lookups that the pipeline uses: slices record which version of each enriches their records."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether it reads from the oldest record on."""
+        """True if the job reads from the oldest record on."""
         return all(one.start == "earliest" for one in self.inputs)
 
     @property
@@ -87,7 +87,7 @@ class PlannerSettings:
 
 
 FILLING_MS = 1_000
-"""For so long the first slice of a job waits for the first records of the partitions that hold none."""
+"""Time in ms that the first slice of a job waits for the first records of empty partitions."""
 
 
 class SlicePlanner:
@@ -107,7 +107,7 @@ class SlicePlanner:
         filling_ms: int = FILLING_MS,
         continuity: LogContinuity | None = None,
     ) -> None:
-        """`now_ms` is written down, for people; nothing is decided by it. `continuity`: of the first stream."""
+        """`now_ms` is recorded for people and decides nothing. `continuity`: of the first stream."""
         self._settings = settings
         self._ledger = ledger
         self._index = index
@@ -132,21 +132,21 @@ class SlicePlanner:
         self._emissions = Emissions(ledger, self._log, settings.emitters)
         self._drain_ends: Vector | None = None
         self._has_ends = not settings.is_batch
-        """Whether it is recorded where the batch ends. That never changes in the life of a job."""
+        """True if the end of the batch is recorded. Then it never changes until the job is reset or deleted."""
 
     def record_range(self) -> None:
-        """Of a job that has no slice yet and doesn't begin at the oldest record, record where it begins, as a first slice without
-        records; of a batch, where it ends, too.
+        """Record where the job begins, as a first slice without records, and where a batch ends. Does nothing if the job has a
+        slice, or begins at the oldest record.
 
-        Called before anything else of a run that may take time or fail. Otherwise a run that dies before its first slice would
-        leave no trace of where it began, and the next one would begin, or end, later. Records nothing yet while a transaction is
-        open where the job begins. Raises as `next_slice` does.
+        Call it before anything else in a run that can take time or fail. Otherwise a run that fails before its first slice
+        wouldn't record where it began, and the next run would begin, or end, later. Records nothing while a transaction is open
+        where the job begins. Raises the errors of `next_slice`.
         """
         settings = self._settings
         if not settings.is_whole and self._ledger.last_slice(settings.job) is None:
             begin, readable = self._places({one.stream: one.start for one in settings.inputs}), self._log.ends()
             if any(offset > readable[label] for label, offset in begin.items()):
-                return  # it begins in, or behind, a transaction that is still open
+                return  # the job begins in, or after, a transaction that is still open
             origin = self._empty_slice(None, None, begin, {})
             origin = replace(origin, stream_versions=self._compiled)
             self._ledger.plan_slice(replace(origin, lookup_versions=self._lookups.versions() or {}))
@@ -157,7 +157,8 @@ class SlicePlanner:
             self._has_ends = True
 
     def _places(self, wanted: Mapping[str, str | int]) -> Vector:
-        """The offsets of a place in each stream. At a log time no record is left out that is still in an open transaction."""
+        """Return the offsets of a start or end position in each stream. A position at a log time omits no record of an open
+        transaction."""
         log, ends = self._log, self._emissions.readable(self._log.ends())
         found: dict[str, Vector] = {"latest": ends, "earliest": ends | log.starts()}
         written = log.ends_with_open() if any(isinstance(one, int) for one in wanted.values()) else {}
@@ -176,20 +177,20 @@ class SlicePlanner:
         `committed`: number of the last slice that this run knows to be committed. Raises LedgerBehind if the ledger doesn't
         contain that commit (any more). Nothing is planned then: a slice planned again under a lost number would hide the loss.
 
-        1. Return a slice that is planned and not committed as it was cut. Of a batch, see that it is recorded where it ends.
-        2. Plan nothing for a job that shall stop, or that has a newer version than this run.
-        3. With new records, cut at the end of every partition, or at one log time when far behind; the first slice of a job
-           waits a moment for partitions that are still empty. Cut a stream of results at the end of the last committed
-           emission, or of an earlier one. Seal the slice with the checksums of its last records.
+        1. If a slice is planned and not committed, return it as it was cut. For a batch, make sure that its end is recorded.
+        2. Plan nothing for a job that must stop, or that has a newer version than this run.
+        3. With new records, cut at the end of every partition, or at one log time if the job is far behind. The first slice of a
+           job waits a moment for partitions that are still empty. Cut a stream of results at the end of a committed emission, if
+           possible of the last one. Seal the slice with the checksums of its last records.
         4. Without new records, plan an empty slice if silence closes a window.
         5. When draining and all is read, plan an empty slice that closes every open window. A batch drains up to its ends.
-        6. Record with it which version of the stream's document is in force: it is asked for after the log's ends, so a record
-           that comes when a version is applied is decoded by that one or a later one. Plan nothing when this run can't take it.
-           The same of each lookup that the pipeline uses.
+        6. Record with the slice the current version of the stream's document, and of each lookup that the pipeline uses. They are
+           read after the log's ends. So a record that arrives while a version is applied is decoded with that version or a
+           later one. Plan nothing if this run can't use a current version.
 
-        Plans nothing either at a look that missed a partition which was just added, nor while it is in doubt whether the log is
-        still there and the one that the job has read. Raises Conflict when it is not. Raises Fenced when a newer run has planned
-        a slice: this run may have another version and would emit other results.
+        Plans nothing if the look missed a partition that was just added. Plans nothing while it isn't certain that the log still
+        contains what the job has read; raises Conflict if it doesn't. Raises Fenced if a newer run has planned a slice: this run
+        may have another version and would emit other results.
         """
         job = self._settings.job
         clock = self._silence.monotonic_ms
@@ -270,8 +271,8 @@ class SlicePlanner:
             self._continuity.doubt(error)
             return None
         if not is_whole:
-            # Asked after the ends: so what comes to an added partition is written later than all that the slice holds, and the
-            # next slice takes it in. Else event time could run past records that are there already.
+            # Queried after the ends: so the records of an added partition are newer than all records of the slice, and the next
+            # slice reads them. Otherwise event time could advance past existing records.
             self._continuity.trust()
             return None
         return draft
@@ -379,7 +380,7 @@ class SlicePlanner:
             ends = self._drain_ends
         else:
             self._drain_ends = None
-        # A partition that was added since the last slice starts at 0 and joins by standing in `offsets`. The log reaches as far
+        # A partition that was added since the last slice starts at 0 and joins because `offsets` has it. The log reaches as far
         # as it was read, but the last emission need not: the job may have read on before the stream had an emitter.
         ends = {partition: max(ends.get(partition, 0), firsts.get(partition, 0)) for partition in ends | firsts}
         row = self._empty_slice(done, checkpoint, firsts, self._silence_of(silence_ms, ends_seen, firsts))
@@ -433,16 +434,16 @@ class SlicePlanner:
         return ends, {at: ms for at, ms in silence_ms.items() if ms and log.stream_of(at) in timed}
 
     def _silence_of(self, silence_ms: Vector, ends_seen: Vector, offsets: Vector) -> Offsets:
-        """The silences to record with a slice that ends at `offsets`. A partition that it doesn't read to the end of the look has
-        none: nobody knows yet whether the remaining records are accepted."""
+        """Return the silences to record with a slice that ends at `offsets`. A partition that the slice doesn't read to the end
+        of the look has none: it isn't known yet whether the remaining records are accepted."""
         whole = {at: ms for at, ms in silence_ms.items() if offsets.get(at, 0) >= ends_seen[at]}
         return {stream: found for stream, found in self._log.by_stream(whole).items() if found}
 
     def _is_filling(self, firsts: Vector, ends: Vector) -> bool:
-        """Whether a stream that held nothing may just be filling. Its senders fill one partition after the other, and a partition
-        that holds nothing doesn't count: a first slice of some partitions only could make the first records of the others late.
+        """Return True if the senders of a new stream may still be writing the first records of some partitions.
 
-        A stream of results isn't waited for: its emissions come whole.
+        Empty partitions don't hold the watermark back. So after a first slice of some partitions, the first records of the others
+        could be late. Doesn't wait for a stream of results: its emissions are read completely.
         """
         empty = [p for p, end in ends.items() if end <= firsts.get(p, 0) and not self._emissions.holds(p)]
         if not empty:
@@ -455,9 +456,11 @@ class SlicePlanner:
         return any(written.get(partition, 0) > ends[partition] for partition in empty)
 
     def _newcomers(self, row: SliceRow, ends: Vector) -> Vector:
-        """The partitions that have records now and never had an accepted one, with their ends: they hold nobody back yet. None in
-        a job's first slices, before any record is accepted, nor of streams that go by the newest event or by emissions, which
-        no partition holds back."""
+        """Return the partitions that have records now and never had an accepted record, with their ends. They don't hold the
+        watermark back yet.
+
+        Empty in a job's first slices, before any record is accepted. Leaves out streams whose watermark follows the newest event
+        or emissions, because no partition holds these back."""
         log = self._log
         firsts, known = log.labelled(row.offsets_first), log.labelled(row.reached)
         if not known:
@@ -471,17 +474,17 @@ class SlicePlanner:
     def _cut_by_log_time(
         self, firsts: Vector, ends: Vector, checkpoint: CheckpointRow | None, newcomers: Vector
     ) -> tuple[Vector, int]:
-        """The latest cut at one log time that holds at most `rows_max` records, and its time. If the first millisecond alone
-        holds more, the slice takes all of it. No partition runs ahead of another in log time; of a stream of results that are the
-        emissions that were whole by then.
+        """Return the latest cut at one log time that holds at most `rows_max` records, and its time. If the first millisecond
+        alone holds more, the slice holds all of it. No partition runs ahead of another in log time. A stream of results is cut
+        after the last emission that was complete by then.
 
-        Where producers say the times, they may be in any order. The first offset with a time from t on never falls with t, so the
-        cut is found all the same, and always moves on; but one record far ahead of its time may stand before all others. Then the
-        cut is by offsets, the same share of each partition.
+        Log times that producers write may be in any order. The first offset with a time from t on never falls with t, so a cut is
+        always found and always advances. But one record far ahead of its time may be before all others. Then the cut is by
+        offsets, the same share of each partition.
 
-        But `newcomers` come first, up to their ends whatever their log times, and if a slice can't hold that, the others wait.
-        For brokers' clocks may jump: then log time lets the others run ahead of records that were there before theirs, and a
-        partition that holds nobody back would lose them.
+        The slice holds `newcomers` first, up to their ends, whatever their log times. If it can't hold them all, the other
+        partitions wait. This matters if a broker's clock jumps. By log time, the others would then run ahead of older records of
+        the newcomers. Newcomers don't hold the watermark back, so these records would be late.
         """
         rows_max, ends_of_all = self._settings.rows_max, ends
         # Where the slice ends at the earliest.
@@ -498,8 +501,8 @@ class SlicePlanner:
 
         newest_ms = self._log.newest_log_time()
         low_ms = checkpoint.latest_log_ms if checkpoint is not None and checkpoint.latest_log_ms is not None else 0
-        # A broker whose clock was set back has new records below what is read, and so have those who waited for newcomers: then
-        # any time may be the one.
+        # After a broker's clock was set back, new records have earlier log times than records that were read; so have partitions
+        # that waited for newcomers. Then any time may be the cut.
         if low_ms >= newest_ms or cut_at(low_ms)[1] > rows_max:
             low_ms = 0
         high_ms = newest_ms + 1
@@ -522,7 +525,7 @@ class SlicePlanner:
         return fitting or too_large
 
     def _share(self, firsts: Vector, ends: Vector) -> Vector:
-        """The first `rows_max` records up to `ends`, about: of each partition the same share, and one at least."""
+        """Return the ends of about the first `rows_max` records up to `ends`: the same share of each partition, at least one."""
         rows_max, rows = self._settings.rows_max, _count(firsts, ends)
         return {
             partition: begin + -((begin - end) * rows_max // rows)
@@ -533,7 +536,7 @@ class SlicePlanner:
     def _empty_slice(
         self, done: SliceRow | None, checkpoint: CheckpointRow | None, firsts: Vector, silence_ms: Offsets
     ) -> SliceRow:
-        """The next slice as it is when it holds no record: it ends where it begins, and has no watermark yet."""
+        """Return the next slice without records: it ends where it begins, and has no watermark yet."""
         settings, now_ms = self._settings, self._now_ms()
         return SliceRow(
             job=settings.job,

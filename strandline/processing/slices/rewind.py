@@ -28,19 +28,19 @@ _RATE_SLICES = 20
 
 @dataclass(frozen=True)
 class RewindPlan:
-    """Where a run starts. It replays slices `slice_first` to `slice_committed` to rebuild window state and emits nothing of
-    them; then it processes the slice that was planned but not committed, if any, and new ones."""
+    """Start of a run. The run replays slices `slice_first` to `slice_committed` to rebuild window state, and emits nothing for
+    them. Then it processes the slice that is planned but not committed, if any, and new slices."""
 
     slice_first: int
     slice_committed: int
     """0 before the first checkpoint."""
     emitted: dict[str, int] = field(default_factory=dict)
-    """Stage -> the end of the last window emitted. Results up to it are left out."""
+    """Stage -> the end of the last emitted window. Results up to it aren't emitted again."""
     reaches_back_to_ms: int | None = None
     """T0, the earliest event time that a window not yet emitted can hold."""
     held_open_from_ms: int | None = None
-    """Windows that end later stay open through the replay, and the first new slice closes them: an earlier version with other
-    windows has left some that are closed but not emitted. None: there are none."""
+    """Windows that end later stay open through the replay, and the first new slice closes them. They are closed but not emitted,
+    because an earlier version had other windows. None if there are none."""
     restores_from: int | None = None
     """First slice whose results are emitted again, up to `slice_committed`, because a store lost some. None if none did."""
     merges_restored: bool = True
@@ -56,7 +56,7 @@ class RewindPlan:
         return self.slice_replayed < number <= self.slice_committed
 
     def closed_ms(self, row: CheckpointRow) -> int | None:
-        """Up to which event time windows are closed after this committed slice, in a run that follows the plan."""
+        """Return the event time up to which windows are closed after this committed slice, in a run that follows the plan."""
         if row.slice > self.slice_replayed or row.closes_ms is None or self.held_open_from_ms is None:
             return row.closes_ms
         return min(row.closes_ms, self.held_open_from_ms)
@@ -68,19 +68,20 @@ def plan_rewind(
     stages: Mapping[str, WindowShape],
     floor: int = 0,
 ) -> RewindPlan:
-    """Plan a run from the last checkpoint. `stages`: their windows, in their order, and what else keeps a state
-    (`CheckedPipeline.kept`). `floor`: the last slice that can't be replayed, 0 if all can; while nothing is closed it is the
-    origin of the job's life, before which is nothing of it.
+    """Plan a run from the last checkpoint.
 
-    1. If nothing is committed, start at slice 1 and leave nothing out. Where nothing is kept, nothing is replayed: records are
-       emitted by the slice that holds them. Nor is anything where no record was ever accepted.
-    2. For each stage, take the end up to which the last checkpoint says that it has emitted, rounded down to the end of
-       a window of its present shape. It emits all later windows whole. A stage with a new name begins with the first window
-       that was not closed.
-    3. T0 is the earliest event time that a window of any stage can hold that is not emitted; where no event so far can count any
-       more, it is later than all of them.
-    4. Start the replay at the first slice whose running maximum of event time reaches T0: every record before it has an
-       event time below T0, so no such window holds it.
+    `stages`: windows of the stages, in their order, and other operators with a state (`CheckedPipeline.kept`). `floor`: the last
+    slice that can't be replayed, 0 if all can. While no window is closed, it is the slice before the job's incarnation.
+
+    1. If nothing is committed, start at slice 1 and emit everything. If no operator has a state, replay nothing: the slice that
+       contains a record emits it. If no record was ever accepted, replay nothing either.
+    2. For each stage, read from the last checkpoint the window end up to which it has emitted. Round it down to the end of a
+       window of the current shape. The stage emits all later windows completely. A stage with a new name begins with the first
+       window that was not closed.
+    3. T0 is the earliest event time that a window not yet emitted can hold, in any stage. If none of them can hold an existing
+       record, T0 is later than all of these.
+    4. Start the replay at the first slice whose running maximum of event time reaches T0. Every record before it has an event
+       time below T0, so no such window holds it.
     """
     if checkpoint is None:
         return RewindPlan(slice_first=1, slice_committed=0)
@@ -147,7 +148,7 @@ def restore_plan_of_job(
 
 @dataclass(frozen=True)
 class RewindCost:
-    """What a start of the job would cost now."""
+    """Cost of a start of the job now."""
 
     records: int
     """Records to read again before the first new one."""

@@ -1,7 +1,7 @@
-"""Which version of the document of each of its streams a run records with the next slice that it cuts.
+"""Versions of stream documents that a run records with its next slice.
 
-A version that leaves the pipeline as it is compiled (an optional field more, other bounds, another path) counts from the next
-slice on. One that compiles it otherwise (a wider type) needs another run, which computes the open windows anew in the new types.
+If the compiled pipeline is the same with a new version (an added optional field, other bounds, another path), the version is
+effective from the next slice. Otherwise (a wider type), another run must recompute the open windows with the new types.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if TYPE_CHECKING:  # this module travels to every Python worker, which needs nei
 
 
 class Fit(Enum):
-    """What a version of the stream's document is to a run."""
+    """Effect of a version of the stream's document on a run."""
 
     ALIKE = auto()
-    """The pipeline is compiled to the same."""
+    """The compiled pipeline stays the same."""
     OTHERWISE = auto()
-    """The pipeline is compiled to something else."""
+    """The compiled pipeline changes."""
     NOT_AT_ALL = auto()
-    """The pipeline can't read it. Another version of the pipeline comes in a moment, or had better come."""
+    """The pipeline can't use the document. Another version of the pipeline must follow."""
 
 
 class SchemaInForce:
-    """The version in force, for one run."""
+    """Current versions of stream documents, for one run."""
 
     def __init__(self, ledger: LedgerReader, job: str, pipeline_version: int, compiled: StreamVersions) -> None:
-        """`compiled`: by which version of the document of each stream the run's pipeline is compiled."""
+        """`compiled`: version of each stream's document with which the run's pipeline is compiled."""
         self._ledger = ledger
         self._job = job
         self._pipeline_version = pipeline_version
@@ -39,16 +39,17 @@ class SchemaInForce:
         self._judged = {tuple(compiled.values()): Fit.ALIKE}
 
     def versions(self, present: StreamVersions) -> StreamVersions | None:
-        """Return the current versions of the streams, among `present`; None when this run can't take one, and may plan nothing.
-        What was in the log before these were read may be decoded by them. Raises LedgerUnavailable; NotFound if a stream isn't
-        among them."""
+        """Return the current versions of the streams, from `present`. None if this run can't use one: then it must plan nothing.
+
+        Records that were in the log before the versions were read may be decoded with them. Raises LedgerUnavailable; NotFound if
+        a stream isn't in `present`."""
         own = {stream: present[stream] for stream in self._compiled if stream in present}
         if missing := self._compiled.keys() - own.keys():
             raise NotFound(f"There is no stream {', '.join(sorted(missing))}.")
         return own if self._fit(own) is Fit.ALIKE else None
 
     def needs_another_run(self) -> bool:
-        """Whether the run has to make room for one that takes the present version. Raises LedgerUnavailable."""
+        """Return True if the run must end, so that another run uses the current version. Raises LedgerUnavailable."""
         return self._fit({stream: self._ledger.stream_version(stream) for stream in self._compiled}) is Fit.OTHERWISE
 
     def _fit(self, present: StreamVersions) -> Fit:

@@ -1,10 +1,10 @@
-"""How long each partition has been without an accepted record, counted on a run's monotonic clock while Kafka can take records.
+"""Silence of each partition: the time without an accepted record, on a run's monotonic clock while Kafka accepts records.
 
-A partition counts as idle by this, and event time runs on without it: later records of it may be late. So only time is counted in
-which nothing but the sender can be the reason. These times are not counted:
+A partition becomes idle by its silence. Then event time advances without it, and its later records may be late. So time is
+counted only if the sender alone can be the reason. These times are not counted:
 
 * the time of a look itself;
-* more than `GAP_MAX_MS` between two looks: the run was busy or paused, and nobody knows whether Kafka responded;
+* more than `GAP_MAX_MS` between two looks: the run was busy or paused, and it isn't known whether Kafka responded;
 * while a transaction is open in the partition, until its records can be read.
 
 The count of a partition begins again
@@ -15,7 +15,7 @@ The count of a partition begins again
 * when the partition lost records.
 
 All counts begin again after an outage: a look that failed or took longer than `LOOK_MAX_MS`. Senders and gateways couldn't reach
-Kafka either, and send again only now. They begin again in a new run, too: nobody knows what was before it.
+Kafka either, and send again only now. They begin again in a new run, too: earlier silences aren't known.
 
 New records don't end the count by themselves, because they may all be rejected. So the count holds on a condition: no record
 between the last accepted one and the ends of this look is accepted. The planner uses it only for a partition that its slice reads
@@ -100,7 +100,7 @@ class SilenceMeter:
         for partition, end in ends.items():
             now = _Partition(end, written.get(partition, end), accepted_in.get(partition), 0)
             before = self._partitions.get(partition)
-            # Nobody knows how long a transaction has been open that is there when a count begins.
+            # If a transaction is open when a count begins, it isn't known since when.
             now.is_cut_off = partition in without or now.end < now.written
             if before is not None and partition not in without:
                 _count(before, now, gap_ms)

@@ -15,7 +15,7 @@ def offset_of_slice(number: int) -> dict[str, int]:
 
 
 def slice_of_offset(offset: Mapping[str, int]) -> int:
-    """The slice number of an offset. Raises ValueError when it isn't one that `offset_of_slice` gave."""
+    """Return the slice number of an offset. Raises ValueError if `offset_of_slice` didn't return the offset."""
     number = offset.get("slice")
     if not isinstance(number, int) or offset != offset_of_slice(number):
         raise ValueError(f"{dict(offset)} is not an offset of the log source: it names no slice, or its sum differs")

@@ -8,10 +8,10 @@ W(n) <= C(n) <= W(n+1). No later slice can add to a window that slice n closed, 
 Both values follow from recorded facts, and no clock is read:
 
 * the effective rule (`SliceRow.rule`);
-* the event time reached in each partition (`reached`): a record advances it at most to its log time, so one clock that is ahead
+* the event time reached in each partition (`reached`). A record advances it at most to its log time, so one clock that is ahead
   doesn't make the records of other senders late;
 * the time that each partition has been without an accepted record (`silence_ms`). A partition is idle from `idle_timeout` on.
-  A partition with new records isn't idle for W(n), because nobody knows yet whether they are accepted. For C(n) this is known.
+  A partition with new records isn't idle for W(n), because it isn't known yet whether they are accepted. For C(n) it is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def greatest(*values: int | None) -> int | None:
 
 @dataclass(frozen=True)
 class _StreamTime:
-    """How far event time has come in one stream, by the rule of the stream and less its delay."""
+    """Event time reached in one stream, by the rule of the stream and less its delay."""
 
     awake_ms: int | None
     """Event time of the partitions that aren't idle. None if all are idle."""
@@ -53,7 +53,7 @@ def watermark_by(
 
     For one stream, it is the minimum event time reached over the partitions that aren't idle, less the delay. With the policy
     `newest`, it is the maximum over all partitions. A partition without any accepted record isn't in `reached` and doesn't count.
-    `first_records` names the streams in which such a partition has new records. Nobody knows its event time yet, so the watermark
+    `first_records` names the streams in which such a partition has new records. Its event time isn't known yet, so the watermark
     is None, except with `newest`.
 
     If all partitions are idle, time advances the minimum: the shortest silence beyond the timeout is added. By this, a partition
@@ -109,7 +109,7 @@ def _stream_time(
 
 
 def _said(rule: EventTimeRule) -> list[int]:
-    """What is said of the results that are still to come, beside those that came."""
+    """Return the lower bound for the event time of later results, if the rule has one."""
     return [] if rule.watermark != "emissions" or rule.results_from_ms is None else [rule.results_from_ms]
 
 
@@ -127,8 +127,8 @@ def watermark_after(
 
 
 def rule_after(rule: EventTimeRule, done: SliceRow | None, checkpoint: CheckpointRow | None) -> EventTimeRule:
-    """The rule for the slice after this one. Where results are revised, it leaves those alone that a pipeline which computes
-    something else has emitted: who recomputes a window then knows by which pipeline."""
+    """Return the rule for the slice after this one. If results are revised, it excludes results that another pipeline digest
+    has emitted. So the pipeline that computed a window is always known."""
     if not rule.revise_ms:
         return rule
     if done is not None and done.rule.revises == rule.revises:
@@ -155,7 +155,7 @@ def new_records(firsts: Offsets, ends: Offsets) -> dict[str, set[int]]:
 
 
 def silence_without(silence_ms: Offsets, partitions: Mapping[str, Collection[int]]) -> dict[str, dict[int, int]]:
-    """The same, without these partitions: they aren't idle."""
+    """Return the silences without these partitions, which aren't idle."""
     return {
         stream: {one: ms for one, ms in silent.items() if one not in partitions.get(stream, ())}
         for stream, silent in silence_ms.items()
@@ -176,7 +176,7 @@ def reached_after(reached: Offsets, reached_in_slice: Mapping[str, Mapping[int, 
 
 
 def bounded_ms(rule: EventTimeRule, row: SliceRow, latest_event_ms: int, logged_ms: int) -> int:
-    """How far the accepted records of one partition in a slice advance its event time, by the rule of the stream.
+    """Return the event time to which the accepted records of a slice advance one partition, by the rule of its stream.
 
     `latest_event_ms` is their latest event time, `logged_ms` the maximum of min(event time, log time) over the records. If
     producers write the log times, these can be as wrong as event times. Then the time of the plan is the bound: every record of
