@@ -224,7 +224,7 @@ def test_a_recreated_topic_and_another_record_end_only_the_jobs_that_read_them(l
     found = lab.plan()
     wrong = {JOBS[1]: "LogChanged", JOBS[2]: "LogChanged"}
     assert numbers(found) == dict.fromkeys(JOBS, 2) | wrong
-    assert "it was deleted and made again" in str(found[JOBS[1]])
+    assert "The topic was deleted and recreated" in str(found[JOBS[1]])
     assert "holds another record" in str(found[JOBS[2]])
 
 
