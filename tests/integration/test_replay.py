@@ -96,11 +96,11 @@ def test_what_is_read_again_and_differs_ends_run_and_backfill_before_they_emit(a
     before = outside(lab)
     run_sql(lab.settings.ledger_url, one_more, more=1, job=job, slice=last.slice)
     try:
-        assert "are not what they were: " in fails(lab, job)
+        assert "have changed since their commit: " in fails(lab, job)
         assert lab.ledger.last_checkpoint(job) == last
         done = lab.backfill(lab.request_backfill(job, BASE_MS))
         assert (done.state, done.results) == (BackfillState.FAILED, {})
-        assert "are not what they were: " in done.message
+        assert "have changed since their commit: " in done.message
         assert outside(lab) == before
         assert lab.index.get(f"/_cat/indices/{NAME}-*.g2-*?format=json&expand_wildcards=all").json() == []
     finally:

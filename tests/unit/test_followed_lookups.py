@@ -444,7 +444,7 @@ def test_the_rows_of_a_query_have_the_types_of_the_schema_and_the_order_of_their
     ("query", "kind", "expected"),
     [
         ("select device from devices", Conflict, "the query's columns must be the lookup's fields, and it lacks owner"),
-        ("select device, owner, load from devices", Conflict, "it has load besides; select them by these names"),
+        ("select device, owner, load from devices", Conflict, "it has also load; select them by these names"),
         ("select nowhere as device from devices", Conflict, "database crm refuses the query: no such column: nowhere"),
         ("select null as device, owner from devices", Conflict, "device: expected a string, got null"),
         ("select 'a' as device, owner from devices", Conflict, "has the same key device 'a' as another row"),

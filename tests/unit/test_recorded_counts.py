@@ -118,7 +118,7 @@ def test_a_first_batch_without_slices_ends_no_run(ledger: Ledger, plan: RewindPl
 def test_a_replay_that_reads_something_else_ends_the_run(ledger: Ledger, facts: SourceFacts, found: str) -> None:
     before = ledger.last_checkpoint(JOB)
     batches = Batches(ledger, RewindPlan(1, SLICES), 1)
-    with pytest.raises(ReplayMismatch, match=f"slices 1 to 3 of job power are not what they were: .*{found}"):
+    with pytest.raises(ReplayMismatch, match=f"slices 1 to 3 of job power have changed since their commit: .*{found}"):
         batches.run(3, facts)
     assert ledger.last_checkpoint(JOB) == before
 
@@ -233,7 +233,7 @@ def test_a_backfill_that_reads_something_else_emits_nothing(buckets: int, monkey
 
     for records, rejected in ((7, {"decode": 1, "late": 1}), (8, {"decode": 2}), (8, {"decode": 1})):
         of_buckets = results(records, rejected)
-        with pytest.raises(ReplayMismatch, match="slices 5 to 7 of job power are not what they were"):
+        with pytest.raises(ReplayMismatch, match="slices 5 to 7 of job power have changed since their commit"):
             next(of_buckets)
     assert engine.digest() == {"tens": [], "minute": []}
     assert engine.letters.written == []

@@ -1,9 +1,9 @@
-"""What reads the log for Spark, behind `spark_source`. Its offsets are slice numbers; a batch is one slice, or several merged on
-replay.
+"""The reader of the log for Spark, used through `spark_source`. Its offsets are slice numbers. A batch is one slice, or several
+slices merged for a replay.
 
 Spark calls `SliceStreamReader.latestOffset` and `partitions` in one planner process next to the driver, and `read` in the Python
-workers of the executors. There a task decodes its part of the log, judges each record, runs the steps before the first window,
-and yields blobs for the buckets; see `slice_rows`.
+workers of the executors. There a task decodes its part of the log, validates each record, runs the steps before the first
+window, and yields blobs for the buckets. See `slice_rows`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # the workers load this module too, and need neither SQL nor 
     from strandline.processing.pipelines.job_run import JobRun
 
 _TASK_RECORDS_MIN = 5_000
-"""A second task costs more than it saves below so many records."""
+"""Number of records below which a second task costs more than it saves."""
 _POLL_S = 0.02
 """How often the planner looks for new records while there are none."""
 _INTERRUPT_S = 0.1
@@ -83,7 +83,7 @@ def source_of_run(
 
 
 def planner_settings(run: JobRun, emitters: Mapping[str, str]) -> PlannerSettings:
-    """How this run cuts the log. `emitters`: of each stream of results the job that emits to it.
+    """Return the settings with which this run cuts the log. `emitters`: stream of results -> the job that emits to it.
 
     A stream to which no job emits any more is cut at the emissions of the job that did, as long as the run hasn't read them all.
     """
@@ -260,7 +260,7 @@ class SliceStreamReader(DataSourceStreamReader):
         return self._replay
 
     def _work(self, first: int, last: SliceRow, *, is_new: bool) -> SliceWork:
-        """What is to be done in the batch from slice `first` to `last`."""
+        """Return the work of the keyed tasks in the batch from slice `first` to `last`."""
         ledger, plan = self._open_ledger(), self._config.plan
         before = ledger.checkpoint(last.job, first - 1) if first > 1 else None
         # A rewind begins with windows that are open only in part; a snapshot continues those of the slice before.

@@ -1,4 +1,4 @@
-"""How the records of a job's stream are read from the log and decoded: the same for a run, an audit and a backfill."""
+"""Reading and decoding of a job's records. A run, an audit and a backfill use the same code."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def task_config(
     events_ms: tuple[int, int] | None = None,
     ledger_url: str = "",
 ) -> TaskConfig:
-    """What the source tasks of a pipeline need."""
+    """Return the config of the source tasks of a pipeline."""
     return TaskConfig(
         decoding=decoding_of(pipeline, kafka_bootstrap, ledger_url),
         stages=pipeline.stages,
@@ -92,33 +92,33 @@ Marks = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class DecodedChunk:
-    """Rows of whole records of one partition, in the order of their offsets, and what came of them. At least one row."""
+    """Decoded rows of complete records of one partition, in the order of their offsets. At least one row."""
 
     stream: str
     partition: int
     offsets: Sequence[int]
-    """Of each row's record. All but an exploded record is one row."""
+    """Offset of each row's record. A record is one row, unless it is exploded."""
     log_times_ms: Sequence[int]
-    """Of each row's record."""
+    """Log time of each row's record."""
     decoded: Decoded
     value_at: Callable[[int], bytes | None]
-    """What the dead letter of a row holds."""
+    """Returns the bytes that the dead letter of a row contains."""
     elements: Sequence[int | None] | None = None
-    """The place of each row's element in the array that was exploded; None where each record is a row."""
+    """Index of each row's element in the exploded array. None if each record is a row."""
     tables: Mapping[str, LookupTable] = field(default_factory=dict)
     """Lookup -> the version of its rows by which these rows are enriched."""
 
     place: int = 0
-    """Of the stream among those that are read."""
+    """Index of the stream among the input streams."""
     is_late: Marks | None = None
-    """Of each accepted row, whether it came behind the watermark; None: none did."""
+    """True for each accepted row that is below the watermark. None if there is none."""
     key: str | None = None
     """The stream's key field. None if it has none."""
     key_and_source: Callable[[int], tuple[bytes | None, bytes | None]] | None = None
     """Returns the Kafka key and the recorded source of the record at an offset. None if records come from elsewhere."""
 
     def with_late(self, watermarks_ms: npt.NDArray[np.int64]) -> DecodedChunk:
-        """The chunk, knowing which of its accepted rows came behind the watermark. `watermarks_ms`: in force for each row."""
+        """Return the chunk with `is_late` set. `watermarks_ms`: the watermark of each row's slice."""
         event_ms = self.decoded.event_time.cast(pa.int64()).to_numpy() // 1000
         return replace(self, is_late=event_ms < watermarks_ms[self.accepted_places()])
 
@@ -129,17 +129,19 @@ class DecodedChunk:
 
     @property
     def label(self) -> int:
-        """Of the partition among those of all streams."""
+        """Label of the partition among the partitions of all streams."""
         return label_of(self.place, self.partition)
 
     def accepted_places(self) -> list[int]:
-        """The place in the chunk of each accepted row, in their order."""
+        """Return the index in the chunk of each accepted row, in their order."""
         rejected = {reject.index for reject in self.decoded.rejects}
         return [at for at in range(len(self.offsets)) if at not in rejected]
 
     def sender_at(self, at: int) -> str | None:
-        """Return the sender of a row: the value of the stream's key field if the record is a JSON object that has it, its Kafka
-        key, or the source that the gateway recorded. None if all are unknown."""
+        """Return the sender of a row. None if it is unknown.
+
+        It is the value of the stream's key field, if the record is a JSON object with this field. Otherwise it is the record's
+        Kafka key, or the source that the gateway recorded."""
         value = self.value_at(at) if self.key is not None else None
         own = None if value is None or self.key is None else key_finder(self.key)(value)
         if own or self.key_and_source is None:
@@ -147,11 +149,11 @@ class DecodedChunk:
         return sender_of(*self.key_and_source(self.offsets[at]))
 
     def identity_at(self, at: int) -> str:
-        """What tells a row from all others."""
+        """Return the unique identity of a row."""
         return row_identity(self.stream, self.partition, self.offsets[at], self.element_at(at))
 
     def element_at(self, at: int) -> int | None:
-        """The place of a row's element in its record; None if the record is the row."""
+        """Return the index of a row's element in its record. None if the record is the row."""
         return None if self.elements is None else self.elements[at]
 
 
@@ -177,8 +179,8 @@ def decode_pieces(
     reader: RecordReader | None = None,
     decoders: dict[str, Decoder] | None = None,
 ) -> Iterator[DecodedChunk]:
-    """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is decoded and judged by its own. All
-    rows of a chunk are of one stream, and enriched by the same versions of lookups.
+    """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is decoded and validated by the rules
+    of its own slice. All rows of a chunk are of one stream, and enriched with the same versions of lookups.
 
     Pieces of another format come as columns of the types of their stream's config, too. `is_new`: whether
     they are of a new slice. Where records name schemas of a registry, only a new slice asks whether they are still the same.
@@ -255,8 +257,9 @@ Decode = Callable[[Sequence[JsonText], Sequence[int], Any, Any], Decoded]
 
 
 def conforming_decoder(config: StreamDecoding, other: RecordFormat) -> Decode:
-    """`Decoder.decode` by another version of the stream's document, with the columns that the config's gives: those that the
-    other doesn't declare are null, and those of a narrower type are cast, which keeps each value."""
+    """Return a `Decoder.decode` for another version of the stream's document that returns the columns of `config`.
+
+    Columns that the other version doesn't declare are null. Columns of a narrower type are cast, which keeps each value."""
     types = {field.name: arrow_type(field.type) for field in config.format.fields}
     declared = {field.name for field in other.fields}
     decoder = Decoder(

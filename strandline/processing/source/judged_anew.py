@@ -1,8 +1,8 @@
-"""Which records that a job once rejected by its own judgement a later version has read again, and taken.
+"""Records that one version of a job rejected and a later version accepted when it read them again.
 
-A version that takes over replays the slices of the windows that are still open, with its own expressions. A record in them that
-an earlier version could not use may count by now: put back, it would count twice. What decoding and event time say of a record
-is the same in every replay, because the slice records what is in force for it.
+A new version replays the slices of the open windows with its own expressions. It may accept a record in them that an earlier
+version rejected: if this record were requeued, it would count twice. The checks by decoding and event time have the same result
+in every replay, because the slice records the rules for them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BLOCKS_KEPT = 64
 
 @dataclass(frozen=True)
 class RejectedPlace:
-    """A record that was rejected by the job's own judgement."""
+    """A record that the job's own expressions rejected."""
 
     partition: int
     offset: int
@@ -68,12 +68,12 @@ def taken_anew(
     stream_versions: StreamVersions,
     rejected: Sequence[RejectedPlace],
 ) -> set[int]:
-    """The places in `rejected` of the records that a version took when it read their slice again, or will take when it
-    begins; also if only some of its branches do. Where the ledger doesn't hold the slice any more, and such a version may
-    have read it, that counts as taken.
+    """Return the indices in `rejected` of records that a version accepted when it read their slice again, or will accept when it
+    begins. One accepting branch is enough. If the ledger no longer holds a slice that such a version may have read, its records
+    count as accepted.
 
-    `pipeline`: the job's present version, compiled by these versions of its streams' documents. `stream`: whose records these
-    are. Raises NotFound, LedgerUnavailable.
+    `pipeline`: the job's current version, compiled with these versions of its streams' documents. `stream`: the stream of the
+    records. Raises NotFound, LedgerUnavailable.
     """
     spans = _spans(ledger, job, pipeline, stream_versions)
     if not rejected or not spans:
@@ -115,8 +115,8 @@ def _moment(record: RejectedPlace, row: SliceRow | int | None, stream: str) -> M
 
 
 def _spans(ledger: LedgerReader, job: str, pipeline: CheckedPipeline, stream_versions: StreamVersions) -> list[_Span]:
-    """What each version, compiled by each version of its streams' documents, replayed when it began. The present one, where it
-    has not begun yet, will replay what it needs."""
+    """Return the slices that each version replayed when it began, for each version of its streams' documents. If the current
+    version has not begun yet, include the slices that it will replay."""
     runs = {run.epoch: run for run in ledger.runs(job)}
     spans: dict[tuple[int, tuple[int | None, ...]], _Span] = {}
     for event in ledger.events_of_kind(job, RUN_BEGINS):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a worker whose pipeline has no lookup starts sooner without
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 
 HELD_BYTES_MAX = 64 << 20
-"""Of the tables that a process holds beside those that it needs at once."""
+"""Maximum size in bytes of the tables that a process holds in addition to those in use."""
 
 
 class LookupRef(NamedTuple):
@@ -31,7 +31,7 @@ class LookupRef(NamedTuple):
 
 
 class SliceLookups:
-    """By which versions recorded slices are enriched. Asks the ledger only for versions that it has not seen."""
+    """Versions of lookups that enrich recorded slices. Queries the ledger only for versions that it has not seen."""
 
     def __init__(self, ledger: LookupReader, bases: Iterable[tuple[str, int]]) -> None:
         """`bases`: the lookups that the pipeline uses, each with the version by which slices go that say none."""
@@ -86,7 +86,7 @@ def _table(ledger: LookupReader, ref: LookupRef) -> LookupTable:
         packed = ledger.lookup_table(ref.digest)
     except NotFound as error:
         raise PermanentError(
-            f"Version {ref.version} of lookup {ref.name} is not kept any more, and slices that are read again went by it. "
+            f"Version {ref.version} of lookup {ref.name} is not kept any more, and slices that are read again used it. "
             "Nothing that follows from them was emitted. Submit the pipeline under another name."
         ) from error
     return kept_table(ledger.lookup_version(ref.name, ref.version), packed)
@@ -103,8 +103,7 @@ def tables_of_process(ledger_url: str, refs: Sequence[LookupRef]) -> Tables:
 
 
 def present_tables(ledger: LookupReader, names: Iterable[str]) -> Tables:
-    """Lookup -> the table of its present version: by which the next slice would be enriched. Raises NotFound,
-    LedgerUnavailable."""
+    """Lookup -> the table of its current version, which would enrich the next slice. Raises NotFound, LedgerUnavailable."""
     present: list[Any] = [ledger.lookup(name) for name in names]
     return {row.name: _table(ledger, LookupRef(row.name, row.version, row.digest)) for row in present}
 

@@ -169,8 +169,8 @@ def _unknown(key: SchemaKey) -> Rejection:
 def _not_queried(key: SchemaKey) -> Rejection:
     return Rejection(
         REASON_DECODE,
-        f"{key[0]} schema {key[1]} was not looked up: more than {UNKNOWN_MAX:,} schemas that these records name are not in the "
-        "schema registry; stop the sender that names them, then requeue this record",
+        f"{key[0]} schema {key[1]} was not looked up: more than {UNKNOWN_MAX:,} schemas of these records are not in the "
+        "schema registry; stop the sender that uses them, then requeue this record",
     )
 
 
@@ -186,7 +186,7 @@ class SchemasOfSlice:
             self._read_unknown()
 
     def schema(self, kind: SchemaKind, number: int) -> RegisteredSchema | Rejection:
-        """As `RegisteredSchemas.schema`.
+        """See `RegisteredSchemas.schema`.
 
         1. A schema that this slice or an earlier one has used counts.
         2. In a committed slice, and where the slice has recorded that the number is unknown, it is unknown.
@@ -221,7 +221,7 @@ class SchemasNow:
         self._unknown: set[SchemaKey] = set()
 
     def schema(self, kind: SchemaKind, number: int) -> RegisteredSchema | Rejection:
-        """As `RegisteredSchemas.schema`."""
+        """See `RegisteredSchemas.schema`."""
         key: SchemaKey = (kind, number)
         if key in self._unknown:
             return _unknown(key)

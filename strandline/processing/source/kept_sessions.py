@@ -1,4 +1,4 @@
-"""What records have declared, for formats that keep sessions: kept in the ledger by its hash, for every replay.
+"""Declarations of records, for formats that keep sessions: kept in the ledger by hash, for every replay.
 
 A source task keeps what the records of a new slice declare before it tells the driver, so all that a slice's row or a checkpoint
 names is there.
@@ -17,11 +17,11 @@ from strandline.processing.formats.format import Format, SessionState
 from strandline.processing.source.opened_ledger import open_ledger
 
 CHARACTERS_MAX = 32 << 20
-"""Of texts that a process holds beside those that it needs at once."""
+"""Maximum size of the contents that a process holds in addition to those in use."""
 
 
 class KeptSessions:
-    """The kept texts of one ledger, for one process. Keeps in memory what it has read: a hash always has the same text."""
+    """The kept contents of one ledger, for one process. Caches contents in memory: a hash always has the same content."""
 
     def __init__(self, open_ledger: Callable[[], TaskLedger]) -> None:
         self._open_ledger = open_ledger
@@ -54,8 +54,8 @@ class KeptSessions:
                 found = ledger.contents(missing)
             if lacking := sorted(missing - found.keys()):
                 raise NotFound(
-                    f"the ledger does not hold what births had declared ({lacking[0]}, table decoder_contents): it was taken "
-                    "out, so the slices that begin with it can't be read; take it back from a backup of the ledger"
+                    f"the ledger lacks declarations of birth records ({lacking[0]}, table decoder_contents). The row was "
+                    "removed, so the slices that begin with it can't be read; restore it from a backup of the ledger"
                 )
             if sum(map(len, self._texts.values())) > CHARACTERS_MAX:
                 self._texts.clear()
@@ -66,7 +66,7 @@ class KeptSessions:
 
 
 def sessions_of_partitions(ledger: SchemaReader, form: Format, packed: Iterable[str]) -> SessionState:
-    """What these partitions of a stream have declared, together. Raises LedgerUnavailable."""
+    """Return all declarations of these partitions of a stream. Raises LedgerUnavailable."""
     return form.unpack_sessions([*packed], ledger.contents, {})
 
 

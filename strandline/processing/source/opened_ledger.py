@@ -39,8 +39,8 @@ def open_ledger(url: str) -> TaskLedger:
         if is_named:
             raise
         raise LedgerUnavailable(
-            f"{error} STRANDLINE_LEDGER_URL in the environment of this process on {socket.gethostname()} does not name it: if it "
-            "needs a password, set it there, on a cluster for the Spark worker on each machine."
+            f"{error} STRANDLINE_LEDGER_URL in the environment of this process on {socket.gethostname()} does not name it. If "
+            "it needs a password, set the variable there, on a cluster for the Spark worker on each machine."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""What the present version of a pipeline would make of records that are put back: by its real decoder and record steps."""
+"""Dry run of records that may be requeued, with the decoder and record steps of the pipeline's current version."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ ACCEPTED = "accepted"
 
 @dataclass(frozen=True)
 class Prospect:
-    """What would become of a record now."""
+    """Outcome that a record would have now."""
 
     outcome: str
     """`accepted`, or the reason for which it would be rejected."""
     message: str = ""
     taken_by: str = ""
-    """The stages that it comes to although it is rejected, by another branch of the pipeline."""
+    """The stages that another branch of the pipeline passes the rejected record to."""
 
 
 class Moment(NamedTuple):
-    """What is in force where a record stands, or would stand."""
+    """Conditions at the log position of a record, or at the position that it would have."""
 
     log_time_ms: int
     watermark_ms: int | None
@@ -40,7 +40,7 @@ class Moment(NamedTuple):
 
 
 class Prospects:
-    """Judges records as a source task of the pipeline would: of its next slice, or of recorded ones."""
+    """Evaluates records like a source task of the pipeline, for its next slice or for recorded slices."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class Prospects:
     def of_records(
         self, values: Sequence[bytes | None], headers: Sequence[Mapping[str, bytes]], log_time_ms: int
     ) -> list[Prospect]:
-        """The prospect of each record, if it gets into the log at `log_time_ms`. Of a record that is many rows, the first that is
-        rejected says it."""
+        """Return the outcome of each record if it gets into the log at `log_time_ms`. If a record has several rows, its first
+        rejected row determines the outcome."""
         return self.at(values, headers, [Moment(log_time_ms, self._watermark_ms, self._max_ahead_ms)] * len(values))
 
     def _source(self, headers: Mapping[str, bytes]) -> bytes | None:
@@ -86,7 +86,7 @@ class Prospects:
     def at(
         self, values: Sequence[bytes | None], headers: Sequence[Mapping[str, bytes]], moments: Sequence[Moment]
     ) -> list[Prospect]:
-        """As `of_records`, with what is in force for each. `headers`: with the key of each record as `RECORD_KEY`."""
+        """See `of_records`. Each record has its own conditions. `headers`: with the key of each record as `RECORD_KEY`."""
         sources = [
             self._source(with_record_metadata(one, None, moment.log_time_ms))
             for one, moment in zip(headers, moments, strict=True)

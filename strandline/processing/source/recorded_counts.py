@@ -1,4 +1,4 @@
-"""What the checkpoints counted of slices. Whoever reads these slices again compares before it emits anything."""
+"""Counts of slices in their checkpoints. A replay compares its own counts with them before it emits anything."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class RecordedCounts:
     slice_last: int
     records: int
     rejected: Mapping[str, int]
-    """Reason -> records. Only the reasons that are counted alike now: duplicates are not, because what came before the first
-    slice is not known."""
+    """Reason -> records. Only reasons whose count must be equal now. Duplicates are left out, because the records before the
+    first slice are not known."""
     has_expression: bool
     """Whether records that a step rejected are among them: without a value for an expression, or without a row of a lookup."""
 
@@ -42,7 +42,7 @@ class RecordedCounts:
         differences = [f"{then:,} {what} then, {now:,} now" for what, then, now in found if then != now]
         if differences:
             raise ReplayMismatch(
-                f"slices {self.slice_first} to {self.slice_last} of job {self.job} are not what they were: "
+                f"slices {self.slice_first} to {self.slice_last} of job {self.job} have changed since their commit: "
                 f"{'; '.join(differences)}. Nothing that follows from them was emitted. Records were deleted from the topic, or "
                 "the topic or its stream's document was changed. Put it back as it was and start the job again, or submit the "
                 "pipeline under another name."
@@ -57,11 +57,11 @@ def recorded_counts(
     version: int,
     streams: StreamVersions,
 ) -> RecordedCounts:
-    """What the checkpoints counted of these slices, all committed, as far as `version` of the job counts alike.
+    """Return the counts of these committed slices, as far as `version` of the job must count the same.
 
-    `versions`: those that committed the slices. What a record is rejected for follows from the slice and the version of the
-    stream's document that is recorded with it; only whether an expression has a value, and whether there is a row of a lookup,
-    follows from the version of the job, and from the types of the fields, which are those of `streams`. Raises LedgerUnavailable.
+    `versions`: the versions that committed the slices. Most reasons for a rejection depend only on the slice and its recorded
+    version of the stream's document. Two reasons also depend on the version of the job and on the types of the fields, which
+    `streams` declares. These are an expression without a value, and a missing row of a lookup. Raises LedgerUnavailable.
     """
     first, last = slices[0], slices[-1]
     before, after = ledger.totals(job, first - 1), ledger.totals(job, last)

@@ -24,11 +24,11 @@ SLICES_A_LOOK = 1_000
 
 @dataclass(frozen=True)
 class LogTask:
-    """What one task reads of the log."""
+    """Part of the log that one task reads."""
 
     pieces: list[Piece]
     own: bool
-    """Whether its records count in the totals, or are only read for their windows."""
+    """True if its records count in the totals. False if they are only read for their windows."""
 
 
 class Replay:

@@ -64,21 +64,21 @@ Item = TypeVar("Item")
 
 
 class SliceWork(msgspec.Struct, frozen=True):
-    """What the keyed tasks of one batch have to do."""
+    """Work of the keyed tasks in one batch."""
 
     number: int
-    """Of the batch's last slice; it is the emission's number."""
+    """Number of the batch's last slice. It is also the number of the emission."""
     emits: bool
-    """Whether the slice is new. A replayed one only rebuilds state."""
+    """True if the slice is new. A replayed slice only rebuilds state."""
     from_ms: int | None
     """Windows that end after it become final, up to `to_ms`, or up to what the new slice closes."""
     to_ms: int | None
     dead_letter_offsets: dict[int, int]
     """Where the dead-letter stream ended at the checkpoint before: partition -> offset."""
     result_offsets: Offsets
-    """The same of each stream that the job emits to."""
+    """Where each stream that the job emits to ended at the checkpoint before."""
     new_slice: SliceRow | None = None
-    """The slice, if what it closes depends on what it holds; None: `to_ms` is known."""
+    """The slice, if the windows that it closes depend on its records. None if `to_ms` is known."""
     emitted_ms: int | None = None
     """Windows that end at or before it were emitted by slices before, and may be revised; None: none are."""
     digest: str = ""
@@ -87,7 +87,7 @@ class SliceWork(msgspec.Struct, frozen=True):
     """True if the slice is committed, and only results that its stores lost are emitted again."""
 
     def closes_ms(self, facts: Iterable[SourceFacts]) -> int | None:
-        """Up to which event time windows become final. `facts`: of every source task."""
+        """Return the event time up to which windows become final. `facts`: of every source task."""
         if self.new_slice is None:
             return self.to_ms
         row, total = self.new_slice, add_facts(facts)
@@ -95,7 +95,7 @@ class SliceWork(msgspec.Struct, frozen=True):
 
 
 class SourceFacts(msgspec.Struct):
-    """What one task read."""
+    """Facts about the records that one task read."""
 
     records: int = 0
     rejected: dict[str, int] = {}
@@ -114,7 +114,7 @@ class SourceFacts(msgspec.Struct):
 
     @property
     def latest_event_ms(self) -> list[int]:
-        """Of each partition that has accepted records."""
+        """Return the latest event time of each partition that has accepted records."""
         return [one for latest in self.latest_ms.values() for one in latest.values()]
 
 
@@ -131,7 +131,7 @@ def entry_of(kind: int) -> int | None:
 
 
 def row_identity(stream: str, partition: int, offset: int, element: int | None) -> str:
-    """What tells the row of a record from all others."""
+    """Return the unique identity of a row."""
     place = f"{stream}/{partition}/{offset}"
     return place if element is None else f"{place}/{element}"
 
@@ -149,7 +149,7 @@ def reached_in(row: SliceRow, facts: SourceFacts) -> Offsets:
 
 
 def sessions_after(row: SliceRow, facts: SourceFacts) -> dict[str, dict[int, str]]:
-    """What the records of each partition have declared after the slice: of those without a record in it, what it was before."""
+    """Return the declarations of each partition after the slice. A partition without a record in it keeps those from before."""
     if not facts.sessions:
         return row.sessions
     return {
@@ -160,7 +160,7 @@ def sessions_after(row: SliceRow, facts: SourceFacts) -> dict[str, dict[int, str
 
 
 def add_facts(parts: Iterable[SourceFacts]) -> SourceFacts:
-    """What all of them read together."""
+    """Return the sum of the facts of several tasks."""
     total, rejected = SourceFacts(), Counter[str]()
     for part in parts:
         total.records += part.records

@@ -1,4 +1,4 @@
-"""What a source task is told. Light to import: the planner hands it on, and starts sooner without what computes."""
+"""Config of a source task. Light to import: the planner only passes it on, and starts sooner without the computing modules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StreamDecoding:
-    """How the records of one stream are decoded."""
+    """Decoding of the records of one stream."""
 
     stream: str
     format: RecordFormat
@@ -105,12 +105,12 @@ class Piece:
     sessions: str = ""
     """What the records of the partition before the slice have declared, packed; of a piece that begins with its slice."""
     lookups: tuple[LookupRef, ...] = ()
-    """By which versions of lookups they are enriched."""
+    """Versions of the lookups that enrich its records."""
     revised_below_ms: int | None = None
     """Where results are revised, the watermark in force: a record below it that is not left out counts as late there."""
     job: str = ""
     slice: int = 0
-    """The slice of the job. Of a piece outside a slice: no job, and 0."""
+    """Number of the job's slice. 0 for a piece outside a slice, which has no job either."""
 
     @staticmethod
     def of_slice(row: SliceRow, offsets: OffsetRange, formats: StreamFormats | None = None) -> Piece:

@@ -1,4 +1,4 @@
-"""What one task does with its part of the log: decode, judge, run the record steps, and cut the rows into blobs by bucket."""
+"""The source task: decode a part of the log, validate it, run the record steps, and cut the rows into blobs by bucket."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from strandline.processing.source.source_config import Piece, TaskConfig
 from strandline.results.writer import ELEMENT, LATE, OFFSET
 
 _REJECTED_BYTES = 4 << 20
-"""A blob of rejected records holds about so many bytes, or one record."""
+"""Approximate maximum size in bytes of a blob of rejected records. A blob with one record may be larger."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class Reject:
     """A rejected record of a chunk."""
 
     index: int
-    """Its place in the chunk."""
+    """Index of the row in the chunk."""
     reason: str
     message: str
     step: str
     taken_by: str | None = None
-    """The stages that it came to all the same."""
+    """The stages that received the record anyway, through other branches."""
 
 
 class SourceTask:
@@ -77,8 +77,8 @@ class SourceTask:
 
         `restores`: True if results of committed slices are emitted again.
 
-        Raises BadRecord where the job ends at a bad record: no bucket has seen anything of the slice by then, because Spark
-        begins with the buckets when all tasks have read.
+        Raises BadRecord if the job must end at a bad record. No bucket has received rows of the slice by then, because Spark
+        starts the buckets after all tasks have read.
         """
         return batches_of(self.blobs(pieces, is_new=is_new, work=work, restores=restores))
 
@@ -107,7 +107,7 @@ class SourceTask:
         sessions: Mapping[tuple[str, int], SessionState] = MappingProxyType({}),
         restores: bool = False,
     ) -> Iterator[SliceRowBlob]:
-        """As `read`, of chunks that are decoded. `sessions`: what their records have declared, once all chunks are read."""
+        """See `read`. The chunks are decoded already. `sessions`: the declarations of their records, once all chunks are read."""
         config, facts = self._config, list[SourceFacts]()
         keys = config.bucket_keys
         if work is not None:
@@ -141,7 +141,7 @@ class SourceTask:
         yield from to_every_bucket(keys, FACTS, encode(add_facts(facts)))
 
     def _candidates(self, partition: int, event_us: pa.Array, stepped: SteppedRecords) -> Candidates | None:
-        """What came to the `dedupe`, by its place among the accepted rows of the chunk, whose event times are `event_us`."""
+        """Return the input rows of the `dedupe`, by index among the accepted rows of the chunk. `event_us`: their event times."""
         came, repeats = stepped.at_dedupe, self._cascade.repeats
         if came is None or repeats is None:
             return None
@@ -163,8 +163,8 @@ class SourceTask:
     def _cut(
         self, chunk: DecodedChunk, at: RecordsAtWindow, event_us: pa.Array, candidates: Candidates | None
     ) -> Iterator[tuple[int, Chunk]]:
-        """(bucket, chunk) of what comes to a first window. `event_us`: of all accepted rows of the chunk. `candidates`: what came
-        to the pipeline's `dedupe`, be it on the way to this window or not."""
+        """Yield (bucket, chunk) of the input rows of a first window. `event_us`: of all accepted rows of the chunk. `candidates`:
+        all input rows of the pipeline's `dedupe`, whether or not this window follows it."""
         columns, rows = at.came.columns, at.came.rows
         stage = self._config.stages[at.window]
         needs_places = self._cascade.operators[at.window].needs_places
@@ -186,7 +186,7 @@ class SourceTask:
         return self._cascade.cut(chunk.label, chunk.offsets[0], event_us, columns, at.window, here, at.side)
 
     def _facts_of_sessions(self, sessions: Mapping[tuple[str, int], SessionState], *, is_new: bool) -> SourceFacts:
-        """What the task's partitions have declared by its end: in the ledger before anybody is told."""
+        """Return the declarations of the task's partitions at its end. They are stored in the ledger first."""
         if is_new:
             from strandline.processing.source.kept_sessions import sessions_of_process  # only where a stream needs it
 
@@ -243,7 +243,7 @@ class SourceTask:
 
 
 def _placed(chunk: DecodedChunk, candidates: Candidates) -> Candidates:
-    """What came to a `dedupe` in this chunk, with where it stands in the log."""
+    """Return the input rows of a `dedupe` in this chunk, with their log positions."""
     accepted = np.array(chunk.accepted_places(), np.int64)[candidates.rows]
     offsets = np.asarray(chunk.offsets, np.int64)[accepted]
     elements = None if chunk.elements is None else [chunk.elements[at] for at in accepted.tolist()]
@@ -251,7 +251,7 @@ def _placed(chunk: DecodedChunk, candidates: Candidates) -> Candidates:
 
 
 def _places_of(chunk: DecodedChunk, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
-    """Where these rows stand in the log. `rows`: of each its place among the accepted ones of the chunk."""
+    """Return the log positions of these rows. `rows`: their indices among the accepted rows of the chunk."""
     offsets, elements = np.asarray(chunk.offsets, np.int64), chunk.elements
     places = np.array(chunk.accepted_places(), np.int64)[rows] if chunk.decoded.rejects else rows
     element = pa.nulls(len(rows), pa.int32())

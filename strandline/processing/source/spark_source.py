@@ -1,8 +1,8 @@
 """The sources of a query's rows, as Spark sees them before the first batch.
 
-Spark asks three processes for a source, one behind the other, and each of them unpickles it anew: one makes it, one makes its
-reader for the tasks, and in one the planner runs. So this module imports nothing else of ours, and what reads stays packed until
-somebody plans or reads: with all imports, each of these processes took half a second of a recovery.
+Spark uses three processes for a source, one after the other. One creates the source, one creates its reader for the tasks, and
+the planner runs in one. Each of them unpickles the source, and would spend half a second of a recovery on all imports. So this
+module imports no other module of Strandline, and the reader stays packed until a process plans or reads.
 """
 
 from __future__ import annotations

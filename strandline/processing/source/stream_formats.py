@@ -1,4 +1,4 @@
-"""Which version of its stream's document decodes a recorded slice, and which versions of lookups enrich it."""
+"""Versions of stream documents that decode recorded slices, and of lookups that enrich them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StreamFormats:
         return any(one.keeps_sessions for one in self._own.values())
 
     def of(self, row: SliceRow, stream: str) -> RecordFormat | None:
-        """How the records of this stream in the slice are decoded; None: by the readers' own format."""
+        """Return the format of this stream's records in the slice. None if it is the readers' own format."""
         version = row.stream_versions[stream]
         if (stream, version) not in self._known:
             from strandline.core.streams.stream import StreamSpec
@@ -45,5 +45,5 @@ class StreamFormats:
         return self._known[stream, version]
 
     def lookups_of(self, row: SliceRow) -> tuple[LookupRef, ...]:
-        """By which versions of lookups the records of the slice are enriched."""
+        """Return the versions of the lookups that enrich the records of the slice."""
         return self._lookups.of(row)

@@ -28,18 +28,21 @@ QUERY_S_MAX = 30
 ANSWER_S_MAX = QUERY_S_MAX + 5
 """Seconds from the connection to the last row. The database ends the query first, unless it is paused or gone."""
 _STEPS_A_LOOK = 100_000
-"""So many steps of its machine SQLite goes before it looks how late it is."""
+"""Number of steps of its virtual machine after which SQLite checks the deadline."""
 _REFUSALS = (sa.exc.ProgrammingError, sa.exc.DataError, sa.exc.NotSupportedError, sa.exc.InternalError)
 """The last is also what PostgreSQL says to a query that would write."""
 _BACKENDS = {"postgresql": "psycopg", "sqlite": "pysqlite"}
 
 
 def query_rows(spec: LookupSpec, url: str) -> KeyedRows:
-    """What the query of the lookup's source gives now. `url`: of SQLAlchemy; may hold a password, which no error shows.
+    """Return the rows that the query of the lookup's source returns now. `url`: of SQLAlchemy; may contain a password, which no
+    error shows.
 
-    The query stands as a part of a statement with a parameter, in a transaction that only reads: so a database takes no second
-    statement, and changes nothing. Raises SourceUnavailable when the database does not answer in time, or refuses us; Conflict
-    when what it gives can't be the lookup's rows; InvalidSettings for a URL that can't be used.
+    The query is part of a statement with a parameter, in a read-only transaction. So the database accepts no second statement,
+    and changes nothing.
+
+    Raises SourceUnavailable if the database does not answer in time, or refuses the connection. Raises Conflict if the result
+    can't be the lookup's rows, and InvalidSettings for a URL that can't be used.
     """
     assert spec.source is not None
     assert spec.source.sql is not None
@@ -141,7 +144,7 @@ def _refuse_other_columns(spec: LookupSpec, columns: Sequence[str]) -> None:
     missing = [name for name in spec.fields if name not in columns]
     extra = [name for name in columns if name not in spec.fields]
     if missing or extra:
-        told = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has {', '.join(extra)} besides"] * bool(extra)
+        told = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has also {', '.join(extra)}"] * bool(extra)
         raise Conflict(
             f"the query's columns must be the lookup's fields, and it {' and '.join(told)}; select them by these names, "
             "as 'select device_id as device'"

@@ -48,9 +48,9 @@ class SourceReader:
         self._ledger_url = ledger_url
 
     def read_all(self, spec: LookupSpec) -> tuple[bytes, int, SourceBegin]:
-        """All rows of a source, as JSON, how many they are, and from where on it is to be followed.
+        """Return all rows of a source as JSON, their number, and the position from which the source is followed.
 
-        Raises SourceUnavailable, LogUnavailable; Conflict where what it holds can't be the lookup's rows; NotFound.
+        Raises SourceUnavailable, LogUnavailable, NotFound; Conflict if the content can't be the lookup's rows.
         """
         begun_s = time.monotonic()
         assert spec.source is not None
@@ -71,9 +71,9 @@ class SourceReader:
         return text, len(rows), SourceBegin(position, pause_ms, _since_ms(begun_s), skipped, skipped_last)
 
     def read_on(self, present: LookupRow, position: Offsets | None) -> SourceRows:
-        """What the source says now. `present`: the version in force. `position`: behind the records that it holds.
+        """Return the rows of the source now. `present`: the current version. `position`: the offsets after its records.
 
-        Raises as `read_all`, and LogTruncated when the stream has lost records that were not read.
+        Raises the errors of `read_all`, and LogTruncated if the stream has lost records that were not read.
         """
         begun_s = time.monotonic()
         spec = LookupSpec.described(present.document)
@@ -85,7 +85,7 @@ class SourceReader:
             if position is None:
                 raise LogTruncated(
                     f"{spec.source.told} has lost records that were not read; apply the lookup's document again, and its "
-                    "rows are built anew from what the stream holds"
+                    "rows are rebuilt from the records that the stream holds"
                 )
             (reached,) = position.values()
             if self._ends(self._stream(spec), reached) == reached:
@@ -122,7 +122,7 @@ class SourceReader:
         return StreamSpec.from_document(row.document)
 
     def _ends(self, stream: StreamSpec, position: Mapping[int, int]) -> dict[int, int]:
-        """Where the stream's partitions end. Raises LogTruncated when it doesn't hold what stands behind `position`."""
+        """Return the end of each partition. Raises LogTruncated if the stream lacks records from `position` on."""
         name = stream.stream
         partitions = range(self._kafka.describe(name).partitions)
         starts, ends = self._kafka.starts(name, partitions), self._kafka.ends(name, partitions)
@@ -131,7 +131,7 @@ class SourceReader:
                 raise LogTruncated(
                     f"stream {name}, partition {partition} holds offsets {starts[partition]} to {ends[partition]}, and is to be "
                     f"read from {offset} on: records are lost that were not read. Raise its retention; then apply the lookup's "
-                    "document again, and its rows are built anew from what the stream holds"
+                    "document again, and its rows are rebuilt from the records that the stream holds"
                 )
         return ends
 

@@ -40,7 +40,7 @@ class LoggedRecords:
 
 
 class StreamRows:
-    """Follows one stream for one lookup. Of what it was given it keeps only which records could be no rows."""
+    """Follows one stream for one lookup. Keeps no records; it only counts those that can't be rows."""
 
     def __init__(self, lookup: LookupSpec, stream: StreamSpec, schemas: RegisteredSchemas | None = None) -> None:
         """`schemas`: for a stream whose records name schemas of a registry. The lookup fits the stream."""
@@ -98,7 +98,7 @@ class StreamRows:
             yield from self._judged(records, kept)
 
     def _judged(self, records: LoggedRecords, rows: Sequence[tuple[int, Row]]) -> Iterator[Change]:
-        """Those of the rows that the lookup's schema takes."""
+        """Yield the rows that the lookup's schema accepts."""
         decoded = self._row_decoder.decode(encode_rows([row for _, row in rows]), [0] * len(rows), None)
         rejected = {one.index: one.message for one in decoded.rejects}
         for at, (place, row) in enumerate(rows):
@@ -108,7 +108,7 @@ class StreamRows:
                 yield place, self._key_of(row), row
 
     def _deletions(self, records: LoggedRecords) -> Iterator[Change]:
-        """What tombstones delete. Those of changes of a table follow a deletion, and say nothing new."""
+        """Yield the deletions of tombstones. In a change stream of a table, a tombstone follows a deletion and adds nothing."""
         places = [at for at, value in enumerate(records.values) if value is None]
         if not places or self._are_tombstones_told:
             return
