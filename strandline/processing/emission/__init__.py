@@ -1,1 +1,1 @@
-"""How results and dead letters leave: documents, result streams, dead letters, and the commit of a slice."""
+"""Output of results and dead letters: documents, result streams, dead letters, and the commit of a slice."""

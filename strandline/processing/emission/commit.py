@@ -50,7 +50,7 @@ class SliceCommitter:
         sweep: ClosedWindowsSweep | None = None,
     ) -> None:
         """`stream_execution` returns Spark's execution of the query. `first_committed` is called once, after this run's first
-        commit. `committed_writers`: by place. `sweep` is told which windows have closed."""
+        commit. `committed_writers`: by sink key. `sweep` is notified of closed windows."""
         self._run = run
         self._pipeline = run.pipeline
         self._plan = plan
@@ -171,7 +171,7 @@ class SliceCommitter:
             refused.update(outcome.refused)
         dead_letter_offsets = before.dead_letter_offsets if before else {}
         if any(outcome.letters for outcome in outcomes):
-            # The end of its own letters at least: an audit takes those that are gone from behind it for somebody else's.
+            # At least the end of its own dead letters: an audit attributes missing ones after that to another writer.
             dead_letter_offsets = self._run.index.settled_ends(dead_letter_topic(job))
         result_offsets = self._result_offsets(before, results)
         reached, accepted = reached_in(sliced, facts), accepted_partitions(sliced, facts.latest_ms)
@@ -220,8 +220,8 @@ class SliceCommitter:
             self._sweep.closed(closes_ms)
 
     def _result_offsets(self, before: CheckpointRow | None, results: dict[str, int]) -> Offsets:
-        """Where each stream of results ends now. Streams to which the slice emitted nothing are only looked up in the run's first
-        slice, because fencing older runs may have appended transaction markers."""
+        """Return where each stream of results ends now. Streams to which the slice emitted nothing are only looked up in the
+        run's first slice, because fencing older runs may have appended transaction markers."""
         offsets = dict(before.result_offsets) if before else {}
         for stage in self._pipeline.all_stages:
             for stream in stage.streams:

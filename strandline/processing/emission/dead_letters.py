@@ -4,8 +4,7 @@ A dead letter's key is its identity: the source coordinates of a record, or inde
 write it once, however often a slice is replayed.
 
 Every record that a gateway takes fits into its dead letter: the headers have a bound, and the topic and the producer have room
-for both. A larger one, which somebody wrote to Kafka directly, leaves its bytes out and says how many they were, and their
-SHA-256.
+for both. The dead letter of a larger record, written to Kafka directly, omits the bytes. It has their number and their SHA-256.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from strandline.processing.source.slice_rows import parts_by_size, row_identity
 
 Headers = tuple[tuple[str, bytes], ...]
 HEADER_ELEMENT = "element"
-"""Of the dead letter of a row that is one of several of its record: the place of its element in the record's array."""
+"""Index of a row's element in the record's array. Only if the record has several rows."""
 
 DEAD_LETTERS_A_TRANSACTION = 5_000
 HEADER_BYTES_MAX = 4_096
@@ -40,7 +39,7 @@ _BESIDE_VALUE_BYTES_MAX = 16 * HEADER_BYTES_MAX
 
 
 class DeadLetter(NamedTuple):
-    """What could not be used. A tuple, because there may be as many as records."""
+    """A rejected record or refused document. A tuple, because there may be as many as records."""
 
     identity: str
     value: bytes | None
@@ -60,8 +59,8 @@ class DeadLetter(NamedTuple):
         element: int | None = None,
         taken_by: str | None = None,
     ) -> DeadLetter:
-        """`element`: the place of the row's element in the record's array; None where the record is one row. `taken_by`: the
-        stages that it came to all the same, in other branches of the pipeline."""
+        """`element`: index of the row's element in the record's array; None if the record is one row. `taken_by`: the stages that
+        received the row anyway, in other branches of the pipeline."""
         headers = _headers(reason, message, step, "stream", stream)
         place: Headers = (("partition", b"%d" % partition), ("offset", b"%d" % offset))
         if element is not None:
@@ -79,12 +78,12 @@ class DeadLetter(NamedTuple):
 
     @property
     def message(self) -> str:
-        """Why it could not be used."""
+        """Reason why it could not be used."""
         return dict(self.headers)["message"].decode()
 
     @property
     def entry(self) -> Entry:
-        """As a record of the dead-letter stream. Beside the value it has no more than a bounded number of bytes."""
+        """Return the record for the dead-letter stream. Its size without the value is bounded."""
         return Entry(self.identity, self.value, self.identity.encode(), self.headers, DEAD_LETTER_PARTITION)
 
     def within(self, bytes_max: int) -> DeadLetter:
@@ -103,7 +102,7 @@ class DeadLetter(NamedTuple):
 
 @lru_cache(maxsize=1_024)
 def _headers(reason: str, message: str, step: str, origin: str, name: str) -> Headers:
-    """Kept, because the dead letters of a slice have most texts in common. `origin`: `stream` or `index`, of this name."""
+    """Return the headers. Cached, because the dead letters of a slice share most strings. `origin`: `stream` or `index`."""
     texts = ("reason", reason), ("message", message), ("step", step), (origin, name)
     return tuple((header, _cut(text.encode())) for header, text in texts)
 

@@ -62,10 +62,10 @@ OUTCOME_DDL = "bucket int, outcome binary, part binary, rows binary"
 """The fields of `TaskRow`."""
 STATE_DDL = "blob binary"
 _LETTERS_BYTES = 16 << 20
-"""So many bytes of rejected records are held at most before they are written."""
+"""Maximum number of bytes of rejected records that are buffered before they are written."""
 
 _OPEN_PARTS_BYTES = 16 << 20
-"""Of more, open windows of a stage that is split are not shown: the parts cross the exchange with every slice."""
+"""Maximum size of the open windows of a split stage. More aren't shown: the parts cross the exchange with every slice."""
 
 _MADE_BYTES_MAX = 1 << 20
 """Maximum size of packed records in bytes whose documents are made before they are sent."""
@@ -99,7 +99,7 @@ class StagePart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BucketOutcome(msgspec.Struct):
-    """What one bucket tells the driver."""
+    """Outcome that one bucket returns to the driver."""
 
     results: dict[str, int] = {}
     """Stage -> results, where there are some."""
@@ -110,23 +110,23 @@ class BucketOutcome(msgspec.Struct):
     letters: int = 0
     """Dead letters that it wrote or found written."""
     parts: dict[str, list[str]] = {}
-    """Place of a CommittedWriter -> what its `commit` must be told."""
+    """Sink key of a CommittedWriter -> arguments of its `commit`."""
     stored: dict[str, int] = {}
     """Store -> number of results that it contains now, as in WriteReport."""
     facts: list[SourceFacts] = []
-    """Of every source task. Every bucket has them, and the first one hands them on."""
+    """Facts of every source task. Every bucket has them, and the first bucket passes them on."""
     duplicates: int = 0
     """Records that a `dedupe` has left out."""
     updates: int = 0
-    """Documents of open windows that its process has written since it told last."""
+    """Documents of open windows that its process has written since its last report."""
     updates_dropped: int = 0
-    """Likewise those that it could not write."""
+    """Documents of open windows that its process could not write since its last report."""
     why_dropped: str = ""
 
 
 @dataclass(frozen=True)
 class RecordLetters:
-    """Where the dead letters of rejected records go."""
+    """Target of the dead letters of rejected records."""
 
     bootstrap: str
     ledger_url: str
@@ -167,16 +167,16 @@ class BegunBucket:
 
 @dataclass(frozen=True)
 class BucketDone:
-    """What came of one slice in one bucket."""
+    """Outcome of one slice in one bucket."""
 
     state: bytes
     outcome: BucketOutcome
     parts: list[tuple[int, int, bytes]]
-    """Of windows that several buckets share: (bucket that merges the parts, place of the stage, this bucket's part)."""
+    """Parts of windows that several buckets share: (bucket that merges the parts, index of the stage, this bucket's part)."""
     work: SliceWork
     """What was to be done."""
     open_parts: list[tuple[int, int, bytes]] = field(default_factory=list)
-    """As `parts`, of windows that are open."""
+    """Parts of open windows, in the form of `parts`."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class KeyedTask:
 
     @property
     def committed_writers(self) -> dict[str, CommittedWriter]:
-        """Place -> the writer that is told there of each slice."""
+        """Sink key -> the writer that is notified of each committed slice."""
         writers = [one for emission in (*self.emissions, *self.record_emissions) for one in emission.writers]
         return {one.place: one for one in writers if isinstance(one, CommittedWriter)}
 
@@ -212,7 +212,7 @@ class KeyedTask:
 
     @property
     def open_emissions(self) -> list[tuple[int, OpenEmission]]:
-        """Where open windows are shown, each with the place of its stage."""
+        """Emissions that show open windows, each with the index of its stage."""
         pairs = enumerate(zip(self.emissions, self.stages, strict=True))
         return [(at, found) for at, (one, stage) in pairs for found in open_emissions(one.writers, stage.shape)]
 
@@ -280,8 +280,8 @@ class KeyedTask:
         closes_ms: int | None,
         outcome: BucketOutcome,
     ) -> list[tuple[int, int, bytes]]:
-        """Leave what is in open windows now to be shown, and tell what came of it before. Return the parts of stages that are
-        split: in each bucket that merges some, one of every bucket that has any."""
+        """Pass the open windows to the thread that shows them, and report the outcome of earlier updates. Return the parts of
+        split stages: in each bucket that merges some, one part of every bucket that has any."""
         parts: list[tuple[int, int, bytes]] = []
         cascade, emissions = self.cascade, self.open_emissions
         if not emissions or work.restores:  # windows that were open then are closed

@@ -1,4 +1,4 @@
-"""The indices that a job made, in the ledger, and the writers that go by them."""
+"""The indices that a job created, in the ledger, and the writers that use them."""
 
 from __future__ import annotations
 

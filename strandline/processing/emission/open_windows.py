@@ -44,10 +44,10 @@ Key = tuple[str, int, str, str]
 
 @dataclass(frozen=True)
 class OpenEmission:
-    """Where a stage's open windows are shown."""
+    """Emission that shows a stage's open windows."""
 
     writer: ElasticsearchWriter
-    """Of the results."""
+    """Writer of the results."""
     shape: OpenShape
     every_s: float
 
@@ -57,7 +57,7 @@ class OpenEmission:
 
 
 def open_emissions(writers: Iterable[StoreWriter], windows: WindowShape) -> list[OpenEmission]:
-    """Those of a stage with these writers and windows; a backfill has none."""
+    """Return the emissions of a stage with these writers and windows. A backfill has none."""
     return [
         OpenEmission(one, OpenShape.of(one.shape, ends_move=windows.ends_move), one.index.updates_ms / 1000)
         for one in writers
@@ -66,7 +66,7 @@ def open_emissions(writers: Iterable[StoreWriter], windows: WindowShape) -> list
 
 
 def dropped_indices(made: Iterable[str], url: str, emissions: Iterable[OpenEmission]) -> list[OpenIndex]:
-    """Of the indices that a job has made, those that show open windows of emissions that it has no more, or shows no more."""
+    """Return the job's indices for open windows whose emission was removed, or no longer shows open windows."""
     shown = {one.shape.emit_name for one in emissions}
     names = [emit_of_open_index(index) for index in sorted(made)]
     return [OpenIndex(url, name) for name in names if name is not None and name not in shown]
@@ -74,13 +74,13 @@ def dropped_indices(made: Iterable[str], url: str, emissions: Iterable[OpenEmiss
 
 @dataclass
 class OpenCounts:
-    """What came of updates."""
+    """Outcome of updates."""
 
     written: int = 0
     dropped: int = 0
     """Documents that were not written: the store did not take them, or there were too many."""
     why: str = ""
-    """Of the last that were dropped."""
+    """Reason why the last dropped documents were not written."""
     has_failed: bool = False
     """Whether the store failed, so that the same is to be tried again if nothing newer comes."""
 
@@ -131,7 +131,7 @@ class OpenWindows:
                 self._thread.start()
 
     def taken_counts(self) -> OpenCounts:
-        """What came of updates since it was asked last."""
+        """Return the outcome of updates since the last call."""
         with self._changed:
             counts, self._counts = self._counts, OpenCounts()
             return counts
@@ -164,8 +164,8 @@ class OpenWindows:
 
         1. Make the documents, as of results; those without a value where there should be one are not shown.
         2. Leave out those that the store has already.
-        3. Write the rest in bulks. After the first that fails, leave it to the next update, which writes all anew: the store may
-           have lost what it had.
+        3. Write the remaining documents in bulks. After the first failure, stop: the next update writes all documents again,
+           because the store may have lost some.
         """
         counts = OpenCounts()
         try:
@@ -234,11 +234,11 @@ def open_windows() -> OpenWindows:
 
 
 class ClosedWindowsSweep:
-    """Deletes, beside a run, documents of windows that have closed, and all of emissions that show none any more: one look a
-    while, between `start` and `close`."""
+    """Deletes documents of closed windows, and all documents of emissions that no longer show open windows. Runs in a thread next
+    to a run, from `start` to `close`."""
 
     def __init__(self, job: str, emissions: Sequence[OpenEmission], dropped: Sequence[OpenIndex] = ()) -> None:
-        """`dropped`: indices in which nothing of the job shall be left."""
+        """`dropped`: indices from which all documents of the job must be deleted."""
         self._job = job
         self._emissions = list(emissions)
         self._dropped = list(dropped)
@@ -274,7 +274,7 @@ class ClosedWindowsSweep:
             self._ends.wait(min((one.every_s for one in self._emissions), default=_LOOK_AGAIN_S))
 
     def look(self) -> None:
-        """Delete what is there of windows that have closed. What fails is left to the next look."""
+        """Delete the documents of closed windows. The next look repeats deletions that fail."""
         closes_ms = self._closes_ms
         if closes_ms is None:
             return

@@ -1,8 +1,8 @@
 """Puts records back into their stream, each at most once, by transactions.
 
-A record that is put back has the payload of its dead letter, or a repaired one, the headers that the sender's record had (but
-not those by which gateways know their own records), and headers that name the dead letter. So the stream itself says what was
-put back. The ledger knows what is in doubt, and what the stream no longer holds (`ledger/replays.py`).
+Such a record has the payload of its dead letter, or a repaired payload. It has the headers of the sender's record, without those
+by which gateways recognise their own records, and headers that name the dead letter. So the stream itself shows which records
+were put back. The ledger knows which are in doubt, and which the stream no longer holds (`ledger/replays.py`).
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class PutBackRecord:
     partition: int | None
     """Where it goes; None: its key says it."""
     headers: Mapping[str, bytes]
-    """Of the record that the dead letter is of, as far as the log still holds it."""
+    """Headers of the rejected record, if the log still holds it."""
 
     @property
     def entry(self) -> Entry:
-        """As a record of its stream."""
+        """Return the record for its stream."""
         replay = self.replay
         kept = [(name, value) for name, value in self.headers.items() if name not in _NOT_COPIED]
         origin = [
@@ -71,15 +71,15 @@ class PutBackRecord:
 
 @dataclass
 class PutBack:
-    """What became of some records."""
+    """Outcome of putting records back."""
 
     now: set[str] = field(default_factory=set)
     """The identities that this call has put back."""
     before: set[str] = field(default_factory=set)
-    """Those that were put back before."""
+    """The identities that were put back before."""
     unknown: set[str] = field(default_factory=set)
-    """Those that may have been put back by a call that was killed: the stream no longer holds the place where they would be. They
-    are left out, and taken for put back."""
+    """The identities that a killed call may have put back: the stream no longer holds the offsets where they would be. They are
+    counted as put back, and not written again."""
 
 
 def put_back(
@@ -87,9 +87,9 @@ def put_back(
 ) -> PutBack:
     """Put the records back into the stream, each of them unless that was done before, by whomever.
 
-    1. Begin an attempt, which fences older ones; then fence what they may still write to Kafka, and read what they have written.
-    2. Decide by what the log holds about all that is in doubt, also what nobody asks for again: else each later call would read
-       the stream from there, and find its beginning gone one day.
+    1. Begin an attempt, which fences older attempts. Fence their late writes to Kafka, and read their records.
+    2. Decide by the records in the log about all records in doubt, including those that aren't requested again. Otherwise each
+       later call would read the stream from there, and one day its beginning would be deleted.
     3. Record what is to be put back; put it back in one transaction; record that it is there.
 
     `bytes_max`: the largest record that gateways take. Raises Fenced when another attempt has begun, RecordTooLarge,
@@ -107,8 +107,8 @@ def put_back(
     unknown = ledger.decide_doubts(attempt, there, is_whole=is_whole)
     if unasked := sorted(unknown - by_identity.keys()):
         message = (
-            f"{len(unasked)} dead letters that an earlier call was to put back into stream {stream} count as put back, though "
-            f"they may not be: the stream no longer holds the place where they would stand ({', '.join(unasked[:3])})"
+            f"{len(unasked)} dead letters that an earlier call wanted to put back into stream {stream} count as put back, though "
+            f"they may not be. The stream no longer holds the offsets where they would be ({', '.join(unasked[:3])})"
         )
         ledger.record_event("dead_letters_unknown", message, facts={"stream": stream, "identities": unasked[:1_000]})
     known = ledger.known_replays(stream, by_identity).keys()

@@ -1,4 +1,4 @@
-"""What the documents of a stage's results look like, and which results can't become one. Light to import: no SQL, no Kafka."""
+"""Shapes of the documents of a stage's results, and results that can't become a document. Light to import: no SQL, no Kafka."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def letter_shape(
     *,
     is_backfill: bool = False,
 ) -> DocumentShape:
-    """What the documents in dead letters of a stage's results have in common: as of the first place that the stage emits to. It
-    may emit to nothing; a backfill emits to indices only."""
+    """Return the shape of documents in dead letters of a stage's results: that of the stage's first sink. A stage may have no
+    sink; a backfill emits to indices only."""
     sinks = [(emit, sink_of(emit)) for emit in stage.emits]
     places = [emit for emit, sink in sinks if sink.has_generations or (sink.is_stream and not is_backfill)]
     if places:
@@ -41,7 +41,7 @@ def document_shape(
     *,
     is_backfill: bool = False,
 ) -> DocumentShape:
-    """What the documents of one emission have in common. A backfill's documents always have ids from the data, whatever the job's
+    """Return the shape of the documents of one emission. A backfill's documents always have ids from the data, whatever the job's
     guarantee: every attempt computes the same."""
     sink = sink_of(emit)
     place = {"emit_name": emit.name, "is_stream": sink.is_stream, "is_elsewhere": sink.is_elsewhere}
@@ -80,8 +80,8 @@ def _shape(
 def unusable_results(
     shape: DocumentShape, rows: pa.RecordBatch, epoch: int, emission: int
 ) -> Iterator[tuple[Document | Refused, str, str]]:
-    """Of the results without a value where there should be one, such as a sum that is too large for its type: what the document
-    would be, the message, and the step that has no value."""
+    """Yield the results that lack a required value, such as a sum that is too large for its type. Each has its document, the
+    message, and the step without a value."""
     problems = rows.column(PROBLEM)
     if problems.null_count == len(problems):
         return
@@ -92,5 +92,5 @@ def unusable_results(
 
 
 def refusal_message(refused: Refused) -> str:
-    """Why a store, or the document's form, refuses a result."""
+    """Return the reason why a store, or the form of the document, refuses a result."""
     return f"{refused.type}: {refused.reason}"

@@ -49,7 +49,7 @@ class ResultStream:
 
 @dataclass(frozen=True)
 class Place:
-    """Which task writes, and what the stream may hold of it already."""
+    """The writing task, and the part of the stream that may already contain its records."""
 
     task: int
     """The task's number in its stage: a later attempt of the task uses the same transactional id, and so fences this one."""

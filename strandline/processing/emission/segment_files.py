@@ -1,8 +1,8 @@
-"""Segments of a bucket's state as files beside Spark's own, in the checkpoint directory: so they live as long as it, a snapshot
-has them, and every executor sees them.
+"""Segments of a bucket's state as files in Spark's checkpoint directory. So they exist as long as the directory, snapshots
+contain them, and every executor sees them.
 
-A file never changes, and its name is the sum of its bytes, which is compared when a process reads it first: one that is cut, or
-in which a bit has changed, ends the run, and the job rewinds. Written again, it replaces the one that is there.
+A file never changes. Its name is the checksum of its bytes, which is compared when a process first reads the file. If a file is
+cut off or a bit has changed, the run ends and the job rewinds. A file that is written again replaces the existing file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SegmentFiles(SegmentStore):
 
     @staticmethod
     def of(checkpoint: Path, bucket: int, number: int) -> SegmentFiles:
-        """Of the `dedupe` or the stage of this number in this bucket, as in `Cascade.step`."""
+        """Return the segments of the `dedupe` or stage with this number in this bucket. See `Cascade.step`."""
         return SegmentFiles(checkpoint / _SEGMENTS / str(bucket) / str(number))
 
     def add(self, segment: bytes) -> str:

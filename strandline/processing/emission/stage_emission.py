@@ -28,7 +28,7 @@ from strandline.results.shared_bulk import PreparedWrite
 from strandline.results.writer import PROBLEM, WINDOW_END, CommittedWriter, Refused, ResultWriter, StoreWriter
 
 _ROWS_A_WRITE = 10_000
-"""So many results are written together at most."""
+"""Maximum number of results that are written together."""
 
 MadeDocuments = Mapping[int, Sequence[PreparedWrite]]
 """Index of a writer of the stage -> its documents, if they can be sent together with those of other emissions."""
@@ -36,18 +36,18 @@ MadeDocuments = Mapping[int, Sequence[PreparedWrite]]
 
 @dataclass
 class Emitted:
-    """What became of the results of one stage in one bucket."""
+    """Outcome of the results of one stage in one bucket."""
 
     results: int = 0
     """Refused ones included."""
     refused: int = 0
     """By a store."""
     letters: int = 0
-    """Their dead letters, and those of results without a value where there should be one."""
+    """Dead letters of refused results, and of results that lack a required value."""
     sample: str = ""
     """Why one of those has a dead letter."""
     parts: dict[str, list[str]] = field(default_factory=dict)
-    """Place of a CommittedWriter -> what its `commit` must be told."""
+    """Sink key of a CommittedWriter -> arguments of its `commit`."""
     stored: dict[str, int] = field(default_factory=dict)
     """Store -> number of results that it contains now, as in WriteReport."""
 
