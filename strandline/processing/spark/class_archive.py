@@ -23,7 +23,8 @@ log = structlog.get_logger()
 QUIET = "-Xlog:cds*=off"
 """Else the JVM logs each class that it can't archive, and at each start that an archive doesn't fit."""
 UNUSED_S = 30 * 86_400
-"""Where a file system notes no times of reading, the age of the archive counts: then it is made anew once in so long."""
+"""Time in seconds without a read after which an archive is removed. If the file system records no read times, the age of the
+archive counts: it is then recreated after this time."""
 
 
 def use_archive(cache_dir: Path) -> str:
@@ -50,13 +51,13 @@ def find_archive(cache_dir: Path) -> Path | None:
 
 
 def archive_directory(cache_dir: Path) -> Path:
-    """Where archives lie."""
+    """Directory of the archives."""
     return cache_dir / "java-classes"
 
 
 def sweep(directory: Path) -> None:
-    """Remove what a maker that was killed left, and archives that no JVM has read for UNUSED_S: each new Java or Spark leaves the
-    one before behind, 160 MB. Whoever sweeps holds the makers' lock."""
+    """Remove the files of killed makers, and archives that no JVM has read for UNUSED_S: each new Java or Spark makes the archive
+    before it useless, 160 MB. The caller must hold the makers' lock."""
     for left in directory.glob("*.new"):
         left.unlink(missing_ok=True)
     for archive in directory.glob("*.jsa"):

@@ -1,4 +1,4 @@
-"""What a Spark cluster needs that Spark on this machine doesn't: an address for the driver, a share of the cores, directories
+"""Settings and checks that only a Spark cluster needs. They concern the address of the driver, a share of the cores, directories
 that all machines see, and the same releases everywhere.
 
 A *cluster* is any Spark master but `local`. Executors share with the driver the network and `spark_checkpoint_dir`. Secrets they
@@ -46,8 +46,8 @@ def cluster_settings(settings: Settings) -> dict[str, str]:
     host = settings.spark_driver_host or own_address
     if host is None:
         raise InvalidSettings(
-            f"STRANDLINE_SPARK_DRIVER_HOST is missing: the executors of {settings.spark_master} must be told under which name or "
-            "address they reach this machine."
+            f"STRANDLINE_SPARK_DRIVER_HOST is missing: the executors of {settings.spark_master} need the name or address at "
+            "which they reach this machine."
         )
     marks = {str(directory): _mark(directory) for directory in shared_directories(settings)}
     cores = str(settings.spark_cores)
@@ -76,7 +76,7 @@ def shared_directories(settings: Settings) -> list[Path]:
 
 
 def snapshot_directory(settings: Settings) -> Path:
-    """Where snapshots lie. On a cluster the executors see it, too. Raises InvalidSettings."""
+    """Directory of the snapshots. On a cluster, the executors also see it. Raises InvalidSettings."""
     root = shared_directories(settings)[0] if is_cluster(settings) else settings.data_dir
     return settings.snapshot_dir or root / "snapshots"
 
@@ -91,7 +91,7 @@ class ExecutorWatch:
         self._missing_since_s: float | None = None
 
     def require_some(self, within_s: float = EXECUTORS_GONE_S) -> None:
-        """Raise SparkUnavailable when there has been none for so long. Does nothing where the driver does the work itself."""
+        """Raise SparkUnavailable if there has been no executor for EXECUTORS_GONE_S. Does nothing without a cluster."""
         now_s = time.monotonic()
         if self._master is None or now_s < self._next_look_s:
             return

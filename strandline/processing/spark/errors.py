@@ -1,4 +1,4 @@
-"""Typed errors from failed Spark queries. Of an error that one of its workers raised, Spark passes on only the text."""
+"""Typed errors from failed Spark queries. Spark passes on only the text of an error that a worker raised."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from strandline.core.errors import (
 _RAISED = re.compile(r"(?!(?:org|java|scala|py4j|pyspark)\.)(?:(?:\w+\.)+\w+|\w*(?:Error|Exception)): \S")
 """`module.Class: text` or `ValueError: text`, the last line of a Python traceback."""
 _BAD_RECORD = re.compile(rf".*\b{BadRecord.__name__}: (?P<reason>\w+) at (?P<step>\S+): (?P<message>.*)")
-"""As `BadRecord` says it."""
+"""The message of `BadRecord`."""
 _OF_SPARK = re.compile(r"(?:Caused by: )?org\.apache\.spark\.SparkException: (\S.*)")
 _OF_AN_EXECUTORS_MACHINE = re.compile(r"No module named '?strandline\b|Cannot run program \"[^\"]*python[^\"]*\"")
 _WORKER_TOO_LATE = re.compile(r"Python worker failed to connect back|Timed out while waiting for the Python worker")

@@ -1,4 +1,4 @@
-"""What an executor's machine must have, looked at before its first task: the driver's releases, logins and directories.
+"""Check of an executor's machine before its first task: it must have the driver's releases, logins and directories.
 
 It runs where another release may be installed, before anything that the driver sent is read. Imports nothing of Strandline but
 its version and errors.
@@ -26,7 +26,7 @@ MARK = ".strandline-shared"
 
 @dataclass(frozen=True)
 class Expected:
-    """What the driver expects of an executor's machine."""
+    """Requirements of the driver for an executor's machine."""
 
     versions: dict[str, str]
     """Program -> release."""
@@ -36,18 +36,18 @@ class Expected:
     """Server -> how the driver logs in there, without the secret; a server without a login is left out."""
 
     def text(self) -> str:
-        """As it stands in VARIABLE."""
+        """Return the value for VARIABLE."""
         return json.dumps(asdict(self))
 
 
 def versions_here() -> dict[str, str]:
-    """What must be the same on all machines. Of Python the first two numbers count."""
+    """Return the releases that must be equal on all machines. For Python, the first two numbers count."""
     python = ".".join(platform.python_version_tuple()[:2])
     return {"Strandline": __version__, "Python": python, "PySpark": version("pyspark"), "PyArrow": version("pyarrow")}
 
 
 def logins_here() -> dict[str, str]:
-    """How this machine's settings log in at servers, without secrets. Where a driver has a login, its executors need the same."""
+    """Return this machine's logins at servers, without secrets. Executors need each login that the driver has."""
     from strandline.core.settings import Settings  # only once the releases are known to be the same
 
     settings = Settings.read()
@@ -94,7 +94,7 @@ def require_expected() -> None:
         if not _is_shared(Path(directory), mark):
             raise InvalidSettings(
                 f"The executor on {host} can't use the driver's directory {directory}: it must be one directory that all "
-                "machines of the cluster share, and that the user of the executors may write to."
+                "machines of the cluster share. The user of the executors must be able to write to it."
             )
 
 

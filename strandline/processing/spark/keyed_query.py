@@ -9,7 +9,7 @@ from strandline.processing.emission.keyed_task import OUTCOME_DDL, STATE_DDL, Ke
 
 
 def keyed_query(rows: DataFrame, task: KeyedTask) -> DataFrame:
-    """What every bucket did, from the rows of `source.slice_rows`: a streaming frame of a few small rows.
+    """Return the outcomes of all buckets, from the rows of `source.slice_rows`: a streaming frame of a few small rows.
 
     The merge of a last stage that is split crosses one more exchange, and keeps no state.
     """

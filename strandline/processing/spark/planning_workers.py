@@ -8,7 +8,7 @@ import psutil
 from pyspark.sql import SparkSession
 
 _MODULES = "pyspark.sql.worker."
-"""Of these Spark takes a plan: `lookup_data_sources`, `create_data_source` and `plan_data_source_read`."""
+"""The workers that plan for Spark: `lookup_data_sources`, `create_data_source` and `plan_data_source_read`."""
 
 
 def end_planning_workers(spark: SparkSession) -> int:

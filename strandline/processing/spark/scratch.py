@@ -1,9 +1,9 @@
-"""Scratch directories: what a runner, a standby, a backfill or an audit keeps on disk while it lives, and nobody needs later.
+"""Scratch directories: temporary files of a runner, a standby, a backfill or an audit.
 
-A process deletes its own at its end. One that was killed can't, so `sweep` deletes those of dead processes. The name of each
-says whose it is: `ROOT/STACK/NAME.PID.TICKS`, with the process's pid and its start time. STACK stands for a data directory on a
-machine: several stacks may share a root, and only on its own machine can it be told whether a process lives. Two containers may
-have the same host name and the same path for their data, so a data directory holds an id of its own, too.
+A process deletes its directory when it ends. A killed process can't, so `sweep` deletes the directories of processes that no
+longer run. Each name identifies its process: `ROOT/STACK/NAME.PID.TICKS`, with the pid and the start time. STACK identifies a
+data directory on a machine: several stacks may share a root, and only the machine of a process knows whether it still runs. Two
+containers may have the same host name and the same data path, so each data directory also has an id.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ def scratch_directory(settings: Settings, name: str) -> Iterator[Path]:
 
 @contextmanager
 def scratch_checkpoint(settings: Settings, scratch: Path, name: str) -> Iterator[Path]:
-    """Where a query keeps a checkpoint that is deleted at its end: below `scratch`, on a cluster where all machines see it.
-
-    Nothing is there at first. Raises InvalidSettings.
+    """Yield the directory for a query's checkpoint, empty, and delete it afterwards. It is below `scratch`; on a cluster, it is
+    where all machines see it. Raises InvalidSettings.
     """
     where = scratch / "checkpoint"
     if is_cluster(settings):
@@ -79,7 +78,7 @@ def _stack(settings: Settings) -> str:
 
 
 def _id_of(data_dir: Path) -> str:
-    """What the first process that asks has written there, in one step: others may ask at the same moment."""
+    """Return the id of the data directory. The first process writes it in one step, because others may read it at that moment."""
     place = data_dir / "scratch.id"
     if not place.exists():
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -96,6 +95,6 @@ def _own(root: Path, settings: Settings, name: str) -> Path:
 
 
 def _is_dead(scratch: Path) -> bool:
-    """Whether its process is gone. A name that says no process is nobody's business."""
+    """Return True if the process of the directory no longer runs. False if the name contains no process."""
     _, pid, ticks = scratch.name.rsplit(".", 2)
     return pid.isdecimal() and ticks.isdecimal() and start_ticks(int(pid)) != ticks

@@ -41,7 +41,7 @@ def start_spark(settings: Settings, job: str, scratch: Path, java_options: str |
     On a cluster it has executors when this returns. `java_options` replace those for the class archive. All connections are
     authenticated; without a secret for them, no session starts. Raises StrandlineError.
     """
-    # The executors of a cluster use the same path: the planner process, beside the driver, is started by the name that they get.
+    # The executors of a cluster use the same path: the planner process, next to the driver, is started by the name that they get.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     of_master = cluster_settings(settings) if is_cluster(settings) else _ON_THIS_MACHINE
@@ -71,7 +71,7 @@ def start_spark(settings: Settings, job: str, scratch: Path, java_options: str |
         "spark.python.daemon.module": worker_daemon.MODULE,
         "spark.sql.adaptive.enabled": "false",
         # Spark's default starts a process to set the mode of each file, and more to rename it: dozens in a batch. It also writes
-        # Hadoop's checksums beside them, which nothing compares: the file system that adds them ignores them when it reads.
+        # Hadoop's checksums next to them, which nothing compares: the file system that adds them ignores them when it reads.
         "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing."
         "FileSystemBasedCheckpointFileManager",
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",

@@ -1,8 +1,8 @@
 """Spark's home, without the archive of PySpark's sources.
 
-The JVM puts `python/lib/pyspark.zip` of its home in front of the path of each Python process that it starts. In it PySpark is not
-compiled, so that each of the five processes of a cold start compiled it again, 0.6 CPU-seconds a process, while the same modules
-stand compiled beside it: there they are found when the archive is not.
+The JVM puts `python/lib/pyspark.zip` of its home in front of the path of each Python process that it starts. PySpark isn't
+compiled in this archive, so each of the five processes of a cold start would compile it again: 0.6 CPU-seconds a process. Without
+the archive, they find the compiled modules of the installation.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a standby does before it has a job: it runs one small query through all that a job's query uses.
+"""Warm-up of a standby before it has a job: one small query that uses the same parts as a job's query.
 
-The same kind of source, the keyed task with its state and with all that an emission imports, foreachBatch: so the JVM has
-loaded and compiled what a job's first batch needs, and the Python workers run, connected to Kafka. The query reads and
-writes neither Kafka nor Elasticsearch nor the ledger.
+These are the same kind of source, the keyed task with its state and all imports of an emission, and foreachBatch. So the JVM has
+loaded and compiled the code of a job's first batch, and the Python workers run, connected to Kafka. The query reads and writes
+neither Kafka nor Elasticsearch nor the ledger.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def warm_up(spark: SparkSession, kafka_bootstrap: str, checkpoint: Path, is_awai
     failure = query.exception()
     query.stop()
     if failure is not None:
-        log.warning("warming up failed; the job starts all the same", error=str(failure))
+        log.warning("warming up failed; the job starts anyway", error=str(failure))
     log.info("warmed up", batches=len(batches), seconds=round(time.monotonic() - began, 1))
 
 
