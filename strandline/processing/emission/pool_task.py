@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from strandline.core.failpoints import failpoint
 from strandline.processing.emission.keyed_task import BegunBucket
 from strandline.processing.emission.member_configs import CompiledMember, MemberConfigs
 from strandline.processing.emission.member_outcomes import Failure, MemberOutcome
+from strandline.processing.emission.stage_emission import reach_write
 from strandline.processing.emission.state_files import HeldState
 from strandline.processing.source.decoding import RecordReader, reader_of_process
 from strandline.processing.source.member_slices import MemberSlice
@@ -123,7 +123,7 @@ class PoolTask:
             except Exception as error:  # noqa: BLE001 - the outcome of this member, and of no other one
                 found.append(_failed(one.slice, error, one.cpu_us + _cpu_us_since(at_ns)))
         if writes:
-            failpoint("emit.before_write")
+            reach_write()
         send_together(
             writes,
             documents_max=_DOCUMENTS_MAX,

@@ -135,7 +135,7 @@ class StageEmission:
         good = _without_problems(rows)
         refused: list[Refused] = []
         if good.num_rows and writers:
-            failpoint("emit.before_write")
+            reach_write()
             prepared = {id(self.writers[number]): writes for number, writes in made.items()}
             for writer in writers:
                 if isinstance(writer, ElasticsearchWriter) and id(writer) in prepared:
@@ -221,6 +221,11 @@ class BackfillEmission(StageEmission):
     def _new(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         new = super()._new(rows)
         return new.filter(pc.less_equal(new.column(WINDOW_END), self.up_to_ms))
+
+
+def reach_write() -> None:
+    """Reach the failpoint before the first result of a slice is written."""
+    failpoint("emit.before_write")
 
 
 def _without_problems(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -78,13 +78,12 @@ class RunQuery:
             for records in task.record_emissions:
                 records.prepare_for_records()
             query: RunningQuery
+            failpoint("run.before_query")
             if self._has_one_task:
-                failpoint("run.before_query")
                 query = self._slice_loop(plan, config, task, committer).start()
             else:
                 spark.dataSource.register(LogSource.of(SliceStreamReader(config)))
                 outcomes = keyed_query(spark.readStream.format(LogSource.name()).load(), task)
-                failpoint("run.before_query")
                 query = (
                     outcomes.writeStream.foreachBatch(committer)
                     .option("checkpointLocation", str(checkpoint))
