@@ -104,7 +104,7 @@ class Streams(Part):
         others = sa.select(streams.c.name, streams.c.document).where(streams.c.name.not_in({name, *together}))
         for owner, other in connection.execute(others.order_by(streams.c.name)):
             if shared := sorted(entrances & _entrances(other)):
-                raise Conflict(f"{shared[0]} leads into stream {owner} already; choose another")
+                raise Conflict(f"{shared[0]} belongs to stream {owner} already; choose another")
 
     def set_topic_id(self, name: str, topic_id: str) -> None:
         """Record Kafka's id of the stream's topic. Raises NotFound."""

@@ -103,7 +103,7 @@ class TestStreams:
 
     def test_an_entrance_leads_into_one_stream(self, ledger: Ledger) -> None:
         ledger.put_stream("one", udp_stream("one", 1))
-        with pytest.raises(Conflict, match="UDP port 1 leads into stream one already"):
+        with pytest.raises(Conflict, match="UDP port 1 belongs to stream one already"):
             ledger.put_stream("two", udp_stream("two", 1))
         assert [row.name for row in ledger.streams()] == ["one"]
         ledger.put_stream("two", udp_stream("two", 2))

@@ -537,7 +537,7 @@ def test_tls(kafka, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"mqtt_listener_host": "0.0.0.0"}, "open to unauthenticated clients"),
+        ({"mqtt_listener_host": "0.0.0.0"}, "would accept every client"),
         ({"mqtt_listener_passwords": "/nowhere/passwords"}, "can't be read"),
         ({"mqtt_listener_tls_certificate": "/nowhere/certificate.pem"}, "can't be used"),
     ],

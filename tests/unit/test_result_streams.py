@@ -213,7 +213,7 @@ def test_an_entrance_that_another_stream_got_meanwhile_is_refused(api: Api, monk
 
     monkeypatch.setattr(api.topics, "ensure_stream_topic", overtaken)
     problem = problem_of(api.apply(document.format("one", 8082)), 409, "conflict")
-    assert "UDP port 8082 leads into stream two already" in problem["detail"]
+    assert "UDP port 8082 belongs to stream two already" in problem["detail"]
     assert [stream.name for stream in api.ledger.streams()] == ["two"]
 
 

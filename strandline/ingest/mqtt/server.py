@@ -148,7 +148,7 @@ def _check_exposure(settings: MqttServerSettings) -> None:
     is_open = settings.mqtt_listener_open or settings.allow_open
     if missing and not is_open and not is_loopback(settings.mqtt_listener_host):
         raise InvalidSettings(
-            f"the MQTT server on {settings.mqtt_listener_host} would be open to unauthenticated clients: set "
+            f"the MQTT server would accept every client that reaches {settings.mqtt_listener_host}: set "
             f"{' and '.join(missing)}, or STRANDLINE_MQTT_LISTENER_OPEN=true if the network keeps other clients out"
         )
 
