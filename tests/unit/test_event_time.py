@@ -128,7 +128,7 @@ def test_joins_reach_back_as_far_as_they_depend_on():
     assert latest.last_end_holding(40_000) == 100_001
     same = SameWindowShape(20, 10, of=WindowShape(20, 10))
     assert (same.first_end(25), same.first_start(25), same.last_end_holding(29)) == (30, 29, 30)
-    assert same.last_end_holding(30) == 40, "a result stands in its window's last moment"
+    assert same.last_end_holding(30) == 40, "a result is in its window's last moment"
     assert reach_of([WindowShape(20, 10), replace(same, reads=(0,))]) == 21
 
 

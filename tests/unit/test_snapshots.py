@@ -117,7 +117,7 @@ def test_a_slice_that_the_ledger_does_not_know_is_not_run_again(tmp_path: Path) 
         ),
         (replace(MANIFEST, spark="4.1.1"), "it was made with spark 4.1.1, and now it is 4.2.0"),
         (replace(MANIFEST, shuffle_partitions=4), "it was made with shuffle_partitions 4, and now it is 2"),
-        (replace(MANIFEST, format=0), "it was made with format 0, and now it is 4"),
+        (replace(MANIFEST, format=0), "it was made with format 0, and now it is 5"),
     ],
 )
 def test_a_snapshot_of_another_maker_is_refused(tmp_path: Path, other: SnapshotManifest, why: str) -> None:

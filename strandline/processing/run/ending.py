@@ -1,4 +1,4 @@
-"""When a run ends, and how: asked between slices, while Spark's query goes on by itself."""
+"""Endings of a run: the checks between slices, while the query of Spark runs by itself."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ log = structlog.get_logger()
 _LOOK_S = 0.1
 
 Ending = Literal[JobState.STOPPED, JobState.DRAINED, "interrupted", "replaced"]
-"""The state to move the job to, or why its state stays: the process was told to end, or the job or the document of its stream
-has a new version, which needs another run."""
+"""New state of the job, or the reason why its state stays.
+
+It stays if the process was asked to end, or if the job or the document of its stream has a new version, which needs another run.
+"""
 
 
 class RunningQuery(Protocol):
@@ -42,10 +44,10 @@ class RunningQuery(Protocol):
 def watch_query(
     query: RunningQuery, run: JobRun, watchdog: Watchdog, executors: ExecutorWatch, stop_now: threading.Event
 ) -> Ending:
-    """Wait until the run shall end, stop the query, and say how the run ended.
+    """Wait until the run must end, stop the query, and return how the run ended.
 
-    While the ledger is away this waits too: the watchdog says when that is too long. Raises what the query failed of, Fenced, and
-    SparkUnavailable when a cluster leaves the job without executors.
+    If the ledger doesn't answer, the wait continues: the watchdog limits it. Raises the error of the query, Fenced, and
+    SparkUnavailable if a cluster leaves the job without executors.
     """
     run.ledger.move_job(run.job, JobState.RUNNING, epoch=run.epoch)
     schema = schema_in_force(run)
@@ -81,7 +83,7 @@ def schema_in_force(run: JobRun) -> SchemaInForce:
 
 
 def wanted_end(run: JobRun, schema: SchemaInForce | None = None) -> Ending | None:
-    """How to end the run now, between two slices; None while it shall go on."""
+    """Return how the run must end now, between two slices. None: it continues."""
     job = run.ledger.job(run.job)
     last = run.ledger.last_slice(run.job)
     if last is not None and last.status is not SliceStatus.COMMITTED:

@@ -7,14 +7,14 @@ from strandline.core.errors import SinkUnavailable, SparkUnavailable, Strandline
 EXIT_DONE = 0
 """Stopped or drained as asked, or another run owns the job."""
 EXIT_FAILED = 1
-"""Failed for good; the job says why."""
+"""The run failed permanently. The message of the job has the reason."""
 EXIT_TRY_AGAIN = 3
-"""Failed in a way that a new start may mend."""
+"""The run failed, and a new start may succeed."""
 EXIT_AWAY = 4
-"""Something outside that the job needs (Kafka, Elasticsearch, the ledger, a schema registry) does not answer; no fault of the
-job. The control service looks for itself whether that is so."""
+"""A server that the job needs (Kafka, Elasticsearch, the ledger, a schema registry) does not answer. The control service checks
+this itself."""
 EXIT_AWAY_UNSEEN = 5
-"""The same of what the control service does not look at: another store of results, or the Spark cluster."""
+"""A server that the control service does not check is away: another store of results, or the Spark cluster."""
 
 
 def exit_code_of(error: StrandlineError, otherwise: int = EXIT_TRY_AGAIN) -> int:

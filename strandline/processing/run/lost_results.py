@@ -1,10 +1,10 @@
-"""A run looks whether the streams that it emits to still hold what the job has emitted, before it writes any more.
+"""Check that the streams that a run emits to still contain the results of the job, before it writes more.
 
-A stream may have lost its end in a power cut, and its topic may be deleted or made anew. Results of committed slices are gone
-then, and the checkpoint's offsets lead behind the end: a run would not see what an interrupted slice has written, and write it
-again.
+A stream can lose its end in a power cut, and its topic can be deleted or recreated. Then results of committed slices are lost,
+and the offsets of the checkpoint are after the end. The run would not see the results of an interrupted slice, and would write
+them again.
 
-As of streams that are read (`slices/continuity.py`), what a broker lacks only for a moment is no loss.
+A broker that lacks records only for a moment is no loss, as with streams that are read (`slices/continuity.py`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ def require_kept_results(run: JobRun) -> None:
 
 
 def _loss(run: JobRun, stream: str, emitted: Vector) -> str | None:
-    """What is lost of the stream, and what to do, if something seems to be. `emitted`: partition -> where it ended at the last
-    checkpoint. Raises LogChanged where the topic is another one."""
+    """Return what the stream seems to have lost, and the remedy. None: nothing is lost.
+
+    `emitted`: partition -> its end at the last checkpoint. Raises LogChanged if the topic was recreated.
+    """
     to = f"stream {stream}, to which job {run.job} emits"
     try:
         known, present = run.ledger.stream(stream).topic_id, run.index.topic_id(stream)

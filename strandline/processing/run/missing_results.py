@@ -77,10 +77,10 @@ def expected_results(run: JobRun, checkpoints: Iterable[CheckpointRow]) -> Expec
 
 
 def plan_restore(run: JobRun, index_url: str | None) -> RewindPlan | None:
-    """Plan a run that restores all missing results, if an operator ordered that. None if nobody did, or nothing is missing.
+    """Plan a run that restores all missing results, if an operator requested it. None: no request, or no missing result.
 
     The run replays the recorded slices from the first one with a missing result, and emits their results again, under the same
-    ids. The stores keep what they have. Raises Conflict if another version emitted some of the results; IndexUnavailable,
+    ids. The stores keep existing results. Raises Conflict if another version emitted some of the results; IndexUnavailable,
     SinkUnavailable.
     """
     if not run.ledger.job(run.job).restores:

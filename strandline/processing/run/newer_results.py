@@ -74,8 +74,9 @@ class KnownSlices:
 
 
 def require_newest_ledger(run: JobRun, index_url: str | None) -> None:
-    """Raise LedgerBehind if a store contains results or dead letters of the job that the ledger can't know: of a later run, of a
-    later slice, of a slice that was planned differently, or of a record that no slice contains.
+    """Raise LedgerBehind if a store contains results or dead letters of the job that the ledger can't know.
+
+    They come from a later run, a later slice, a slice that was planned differently, or a record that no slice contains.
 
     Looks at the streams of results, the dead letters, other sinks that can be queried, and the index at `index_url` (None:
     results go elsewhere). Raises LogUnavailable, SinkUnavailable, IndexUnavailable.

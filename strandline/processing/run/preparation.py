@@ -1,4 +1,4 @@
-"""What a run does before it starts Spark's query: check the log, tell how it begins, fence older runs."""
+"""Preparation of a run before it starts the query of Spark: check the log, record the start, fence older runs."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def prepare_run(
 ) -> None:
     """Prepare a run by this plan, from `snapshot` where there is one. `index_url`: where documents go, if they go to an index.
 
-    1. Make sure that the functions that it calls are there, that log and stream are those that the job has read, and that the
-       streams that it emits to still hold what it has emitted.
+    1. Make sure that the functions of packages exist, and that log and stream are those that the job has read.
+       The streams that it emits to must still contain its results.
     2. Record where a job begins that doesn't begin at the oldest record, and where a batch ends.
-    3. Make sure that ledger and topic still hold what the plan needs.
-    4. Say in the ledger how the run begins.
+    3. Make sure that ledger and topic still contain everything that the plan needs.
+    4. Record in the ledger how the run begins.
     5. Fence the producers of older runs.
-    6. Make sure that nothing is there that the ledger can't know. Before the fencing something might still come.
+    6. Make sure that the stores contain no result that the ledger can't know. Before the fencing, one could still arrive.
     7. If the run takes over a slice from another version, make sure that no store contains other results of it.
        `is_before_emission`: that version failed before it could emit anything.
     8. Set the aliases again, as the ledger has them.

@@ -51,7 +51,7 @@ class RunQuery:
     watchdog: Watchdog
     stop_now: threading.Event
     is_alone: bool
-    """Whether nobody else plans queries in the session."""
+    """True if no other thread plans queries in the session."""
 
     def run_to_end(self, plan: RewindPlan, checkpoint: Path | None) -> Ending:
         """Start the query and watch it to its end. Spark's checkpoint is `checkpoint`, or the temporary one.

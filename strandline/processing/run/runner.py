@@ -50,7 +50,7 @@ log = structlog.get_logger()
 
 _ON_THE_WAY = {JobState.STOPPED: JobState.STOPPING, JobState.DRAINED: JobState.DRAINING}
 FINISH_TRIES = 3
-"""So many runs of a replaced version may fail over its last slice before the present version takes it."""
+"""Number of runs of a replaced version that may fail on its last slice before the current version takes it over."""
 
 
 class Runner:
@@ -69,10 +69,10 @@ class Runner:
     ) -> None:
         """With `spark`, the runs use that session and leave it running; else they start and stop one of their own.
 
-        `lease` is the epoch of the leader's lease: no run begins under an older lease than the present one, and a newer lease
+        `lease` is the epoch of the leader's lease: no run begins under an older lease than the current one, and a newer lease
         ends this run. None: a run by hand, without a leader. `alive_fd`: where to show that this process lives. `writer_of`
-        makes the writers of results; the default writes to Elasticsearch. `is_alone`: whether nobody else plans queries in the
-        session, so that the workers that have planned may end when the query runs.
+        makes the writers of results; the default writes to Elasticsearch. `is_alone`: True if no other thread plans queries
+        in the session, so the planner workers may end when the query runs.
         """
         self._settings = settings
         self._job = job
@@ -97,8 +97,8 @@ class Runner:
     def run(self) -> int:
         """Run the job until it is stopped, drained or fails; return the exit code.
 
-        A version that was replaced finishes the slice that it has begun, because results of it may be out. If it can't, the
-        present version takes the slice over, unless a store contains results that the present version wouldn't compute.
+        A replaced version finishes the slice that it began, because stores may have results of this slice. If it can't, the
+        current version takes the slice over, unless a store contains results that the current version wouldn't compute.
         """
         present_version = False
         try:
@@ -124,7 +124,7 @@ class Runner:
                         return self._failed(row.epoch, error)
                     present_version = True
                 except Exception as error:
-                    # A defect: the job's status shall name it. What Python says of it goes to the log.
+                    # A defect: the job's status must name it. What Python says of it goes to the log.
                     self._failed(row.epoch, StrandlineError(f"{type(error).__name__}: {error}"))
                     raise
         finally:
@@ -217,8 +217,10 @@ class Runner:
         return True
 
     def _hand_on(self, row: RunRow, error: StrandlineError) -> bool:
-        """Whether the present version takes over the slice that a replaced version failed on: yes when trying again can't help,
-        or after FINISH_TRIES runs."""
+        """Return True if the current version takes over the slice that a replaced version failed on.
+
+        It does if another attempt can't help, or after FINISH_TRIES runs.
+        """
         if isinstance(error, Fenced | TransientError) or row.version == self._ledger.job(self._job).version:
             return False
         last = self._ledger.last_slice(self._job)
@@ -232,7 +234,7 @@ class Runner:
         self._ledger.end_run(self._job, row.epoch, "failed", str(error))
         self._met_bad_record = isinstance(error, BadRecord)
         message = (
-            f"version {row.version} could not finish its slice ({error}); the present version tries to take it over"
+            f"version {row.version} could not finish its slice ({error}); the current version tries to take it over"
         )
         log.warning(message, job=self._job, epoch=row.epoch)
         self._ledger.record_event("slice_handed_on", message, job=self._job, epoch=row.epoch)

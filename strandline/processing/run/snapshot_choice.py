@@ -1,4 +1,4 @@
-"""Whether a run begins from a snapshot or by a rewind, and what the ledger is told about it."""
+"""Choice whether a run begins from a snapshot or with a rewind, and its record in the ledger."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ELSEWHERE = (
     SchemaChanged,
 )  # fmt: skip
 TRIES = 2
-"""After so many runs in a row that committed nothing, the next one does not begin from a snapshot."""
+"""Number of runs in a row without a commit, after which the next run does not begin from a snapshot."""
 
 
 class SnapshotFailed(StrandlineError):
@@ -133,7 +133,9 @@ class SnapshotChoice:
 
 
 def lies_elsewhere(error: Exception) -> bool:
-    """Whether a failure can't be the fault of the snapshot that the run began from: a server is away, a newer run has begun, a
-    record is bad or too large, a setting is wrong, or the log, a schema or the store is not as it was. A rewind would meet the
-    same, and the snapshot may be needed after the remedy."""
+    """Return True if the snapshot that the run began from can't be the cause of a failure.
+
+    Other causes are a server that is away, a newer run, a bad or large record, a wrong setting, or a changed log, schema, or
+    store. A rewind would fail in the same way, and the snapshot may be needed after the remedy.
+    """
     return isinstance(error, _ELSEWHERE)

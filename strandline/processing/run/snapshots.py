@@ -1,9 +1,9 @@
 """Snapshots: Spark's checkpoint directories of the runs of one job, kept on durable storage (`recovery: snapshot`).
 
     ROOT/JOB/EPOCH/made-by.json   the manifest; written last, so a directory without it is incomplete
-    ROOT/JOB/EPOCH/checkpoint/    Spark's own: metadata, offsets/, commits/, state/; and ours beside them: segments/
+    ROOT/JOB/EPOCH/checkpoint/    Spark's own: metadata, offsets/, commits/, state/; and our segments/
 
-Each run has a directory of its own, which begins as a tree of hard links to an older run's files. Nobody ever changes a
+Each run has a directory of its own, which begins as a tree of hard links to an older run's files. No process changes a
 file: a new one is written under a temporary name and renamed. So a superseded run that still writes changes only its own
 directory, and files that two directories share never change.
 
@@ -27,9 +27,11 @@ from strandline.core.errors import StrandlineError
 from strandline.ledger.states import RunRow
 from strandline.processing.slices.spark_offset import slice_of_offset
 
-FORMAT = 4
-"""Raise it whenever the state of a bucket is laid out otherwise, or keys are spread over buckets otherwise (`windows.py`,
-`cascade.py`, `keys.py` and `dedupe` among the operators): older state would mean something else."""
+FORMAT = 5
+"""Version of the layout of states. Raise it when the state of a bucket or the spread of keys over buckets changes.
+
+Both are defined by the operators (`windows.py`, `open_groups.py`, `cascade.py`, `keys.py`, `dedupe`).
+"""
 _MADE_BY = "made-by.json"
 _CHECKPOINT = "checkpoint"
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
@@ -45,7 +47,7 @@ class SnapshotUnusable(StrandlineError):
 
 @dataclass(frozen=True)
 class SnapshotManifest:
-    """What must be equal in the run that made a snapshot and in the run that begins from it."""
+    """Properties that must be equal in the run that made a snapshot and in the run that begins from it."""
 
     job: str
     digest: str
@@ -69,7 +71,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class SnapshotBounds:
-    """Which snapshots the ledger allows. All are slice numbers."""
+    """Bounds of the snapshots that the ledger allows, as slice numbers."""
 
     slice_first: int
     """Where a rewind would begin: an older snapshot would have more to replay."""
@@ -148,7 +150,7 @@ def remove_of_deleted(root: Path, is_deleted: Callable[[str], bool]) -> list[str
     is made of. Raises OSError, and what `is_deleted` raises."""
     removed = []
     for of_job in list(root.iterdir()) if root.is_dir() else []:
-        # Listed before the ledger is asked: if the name is used anew meanwhile, the new life's runs aren't among them.
+        # Listed before the ledger is asked: if the name is reused meanwhile, the new job's runs aren't among them.
         runs = [one for one in of_job.iterdir() if one.name.isdecimal()] if of_job.is_dir() else []
         if not any((one / _CHECKPOINT).is_dir() for one in runs) or not is_deleted(of_job.name):
             continue
@@ -179,7 +181,7 @@ def read_snapshot(directory: Path, run: RunRow, manifest: SnapshotManifest, boun
 
 
 def _made_by(manifest: SnapshotManifest, run: RunRow) -> dict[str, object]:
-    # A ledger that was restored from a copy, or made anew, gives out the same epochs again.
+    # A ledger that was restored from a copy, or recreated, gives out the same epochs again.
     return asdict(manifest) | {"run_started_ms": run.started_ms}
 
 

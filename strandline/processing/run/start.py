@@ -1,4 +1,4 @@
-"""Where a run begins: from a snapshot where one fits, else by a rewind."""
+"""Start of a run: from a snapshot if one fits, otherwise with a rewind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RunStart:
     """Runs Spark's query to its end, over this checkpoint directory (None: over one that ends with the run)."""
     is_java_alive: Callable[[], bool]
     restore: Callable[[], RewindPlan | None] = lambda: None
-    """Plans a run that restores results that a store lost. None if nobody ordered that, or nothing is missing."""
+    """Plans a run that restores results that a store lost. None: no request, or no missing result."""
 
     def run(self) -> Ending:
         """Run the query to its end.
@@ -53,7 +53,7 @@ class RunStart:
 
     def _resume(self, snapshot: Snapshot) -> Ending:
         """Run from a snapshot. Raises SnapshotFailed when the failure may be the snapshot's fault and nothing was committed."""
-        # What is left out as emitted is the same; only what is read again begins later.
+        # The results that are left out as emitted are the same; only the records that are read again begin later.
         plan = replace(
             whole_plan_of_job(self.ledger, self.pipeline), slice_first=snapshot.slice + 1, reaches_back_to_ms=None
         )
@@ -64,7 +64,7 @@ class RunStart:
         except (StrandlineError, OSError) as error:
             if lies_elsewhere(error) or self._last_committer() != epoch or not self.is_java_alive():
                 raise
-            if not self.snapshots.can_rewind():  # nothing else is left to begin from, once the cause is mended
+            if not self.snapshots.can_rewind():  # nothing else is left to begin from, once the cause is fixed
                 raise
             raise SnapshotFailed(str(error)) from error
 

@@ -1,4 +1,4 @@
-"""Watches a run from threads of its own: is it still the job's present run, and do Spark and the ledger answer?
+"""Watchdog of a run, in threads of its own. It checks that the run is current, and that Spark and the ledger answer.
 
 The run's own thread may hang in a call to Spark or to the ledger; these threads don't. When asking does not help, they kill the
 process group at once: Python and the JVM, whose Python workers then end by themselves. That is always safe: the next run
@@ -26,7 +26,7 @@ LOOK_S = 0.5
 OBEY_S = 5.0
 """How long a superseded run may take to end by itself."""
 STALL_LEASES = 3
-"""A run is ended when Spark has not answered for so many lease lengths."""
+"""Number of lease lengths without an answer of Spark, after which a run is ended."""
 START_MAX_S = 900.0
 """A run is ended when Spark has answered nothing at all so long after its begin. Kafka and the ledger have shorter limits, so
 what hangs is Spark: its Java process, or its cluster."""
@@ -58,7 +58,7 @@ class Watchdog:
         self._alive_fd = alive_fd
         self._end = end
         self.fenced: Fenced | None = None
-        """Set once this run is no longer the present one; the run's own thread raises it."""
+        """Set once this run is no longer the current one; the run's own thread raises it."""
         self._ledger_answered, self._spark_answered = threading.Event(), threading.Event()
         self._is_armed = self._has_begun = False
         self._closing = threading.Event()
@@ -83,7 +83,7 @@ class Watchdog:
         self._spark_answered.set()
 
     def disarm(self) -> None:
-        """Say that Spark was told to stop and may take its time. The ledger is watched as before."""
+        """Stop watching Spark, which was asked to stop and may need time. The ledger is watched as before."""
         self._is_armed, self._has_begun = False, True
 
     def _look_on(self) -> None:
@@ -131,7 +131,7 @@ class Watchdog:
 
     def _show_life(self) -> None:
         if self._alive_fd is not None:
-            # A full pipe means that nobody reads it now, a broken one that the control service is gone. The ledger
+            # A full pipe means that the control service is slow, a broken one that it is gone. The ledger
             # decides whether this run goes on.
             with contextlib.suppress(BlockingIOError, BrokenPipeError):
                 os.write(self._alive_fd, b".")
@@ -145,7 +145,7 @@ class Watchdog:
         self._end()
 
     def _tell(self, why: str) -> None:
-        """Note in the ledger why the run ends: the job's status shall name it, and who is killed can't."""
+        """Note in the ledger why the run ends: the job's status must name it, and a killed process can't."""
         with contextlib.suppress(StrandlineError):
             self._ledger.end_run(self._job, self._epoch, "failed", why)
 
