@@ -32,7 +32,7 @@ class Route:
     """Returns the Kafka key of a payload."""
     content_type: bytes
     """Content type of a record whose sender doesn't specify one."""
-    skips_retained: bool
+    skips_retained: bool = False
     """True if messages that a broker had retained are left out."""
 
 
