@@ -318,7 +318,7 @@ def test_what_can_not_be_done_is_said(lab: Lab) -> None:
     assert lab.api.ask("GET", f"{PATH}/2").status_code == 404
     assert lab.api.ask("GET", "/v1/jobs/nobody/backfills").status_code == 404
     nothing = lab.api.ask("POST", PATH, params={"from_ms": 10**13})
-    assert (nothing.status_code, "nothing to compute" in nothing.json()["detail"]) == (409, True)
+    assert (nothing.status_code, "nothing to recompute" in nothing.json()["detail"]) == (409, True)
     lab.api.log.ranges["turbines"].offset_first.update({0: 11})
     lost = lab.api.ask("POST", PATH, params={"from_ms": 0})
     assert (lost.status_code, lost.json()["code"]) == (409, "log_truncated")

@@ -114,9 +114,7 @@ def test_trouble_with_one_job_stops_no_other_and_records_nothing(
     Index.failing = {"one": error}
     assert copies.copy() == 3
     assert Index.copied_of == {"two": {"topic-a": END}}
-    assert [one for one in caplog.messages if "could not copy dead letters" in one and "job='one'" in one], (
-        caplog.messages
-    )
+    assert [one for one in caplog.messages if "can't copy dead letters" in one and "job='one'" in one], caplog.messages
     Index.failing = {}
     assert copies.copy() == 3, "from where it was"
 

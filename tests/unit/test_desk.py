@@ -506,7 +506,7 @@ def test_a_lookup_changes_between_the_records_of_a_case(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("rows.csv", "tank,site\na,north\na,south\n", "rows.csv:3: file: has the key tank 'a', as has line 2"),
+        ("rows.csv", "tank,site\na,north\na,south\n", "rows.csv:3: file: has the same key tank 'a' as line 2"),
         ("rows.csv", "tank\na\n", "rows.csv:2: file: site: required but missing"),
         ("rows.csv", "tank,site\na\n", "rows.csv: the row at line 2 has 1 values"),
         ("rows.json", '{"tank":"a","site":"n"}\n\n{"tank":"b","site":1}', "rows.json:3: file: site: "),
@@ -516,7 +516,7 @@ def test_a_lookup_changes_between_the_records_of_a_case(tmp_path: Path) -> None:
         (
             "rows.json",
             '[{"tank":"a","site":"n"},{"tank":"a","site":"s"}]',
-            "rows.json: file: row 2: has the key tank 'a', as has row 1",
+            "rows.json: file: row 2: has the same key tank 'a' as row 1",
         ),
         ("rows.csv", None, "rows.csv can't be read"),
         ("rows.xlsx", "", "rows.xlsx: a file of rows must have one of the suffixes .csv, .tsv"),

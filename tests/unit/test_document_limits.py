@@ -156,7 +156,7 @@ def test_a_step_leads_to_at_most_a_thousand_columns(monkeypatch: pytest.MonkeyPa
         check(PipelineSpec.parse(document), stream, document)
 
     (found,) = problems(text, read)
-    assert "steps[0]: leads to 1,002 columns; expected at most 1,000 at once" in found
+    assert "steps[0]: leads to 1,002 columns; expected at most 1,000 in one step" in found
 
 
 @pytest.mark.guarantee("G176")
