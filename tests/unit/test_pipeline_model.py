@@ -274,7 +274,7 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
             "- where: load < 10",
             "- {}",
             ":6: steps[1]: a step is exactly one of derive, where, map, select, drop, enrich, dedupe, distinct, window, join, "
-            "emit, and",
+            "emit, but this one has none",
         ),
         (
             "- where: load < 10",
