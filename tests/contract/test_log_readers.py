@@ -277,9 +277,13 @@ def test_a_log_that_lost_the_range_says_so(kafka, topic, read):
     admin = AdminClient({"bootstrap.servers": kafka})
     for future in admin.delete_records([TopicPartition(name, 0, 4)]).values():
         future.result()
-    with pytest.raises(LogTruncated, match=f"stream {name}, partition 0 no longer holds"):
+    with pytest.raises(
+        LogTruncated, match=f"stream {name}, partition 0: offset 3, which the job needs, no longer exists"
+    ):
         read(OffsetRange(name, 0, 3, 10))
-    with pytest.raises(LogTruncated, match=f"stream {name}, partition 0 no longer holds"):
+    with pytest.raises(
+        LogTruncated, match=f"stream {name}, partition 0: offset 11, which the job needs, no longer exists"
+    ):
         read(OffsetRange(name, 0, 11, 12))
     assert len(read(OffsetRange(name, 0, 4, 10))) == 6
 

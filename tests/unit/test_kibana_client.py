@@ -69,7 +69,9 @@ def test_the_objects_go_in_one_file_and_replace_older_ones(space: str, path: str
 def test_an_answer_of_200_may_be_a_refusal() -> None:
     error = {"type": "dashboard", "id": "two", "error": {"type": "missing_references", "references": []}}
     with kibana(200, {"success": False, "successCount": 1, "errors": [error]}) as (url, _):
-        with pytest.raises(KibanaRefused, match=r"accepted 1 of 2 objects; refused: dashboard two \(missing_references\)"):
+        with pytest.raises(
+            KibanaRefused, match=r"accepted 1 of 2 objects; refused: dashboard two \(missing_references\)"
+        ):
             import_objects(url, OBJECTS)
 
 

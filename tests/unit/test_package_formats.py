@@ -81,7 +81,10 @@ def install(directory: Path, package: str, entry_point: str, module: str = "") -
         ({"format_options": {"order": "big"}}, "format_options.order: unknown field 'order'"),
         ({"schema": {"name": "string"}}, "schema.name: a frame has device, time, and value; remove the field"),
         ({"explode": "$.all"}, "explode: is for 'format: json | avro | protobuf'"),
-        ({"format": "acme_frame"}, "expected 'json', 'value', .*, 'sparkplug', 'senml' or 'acme_frames', got 'acme_frame'"),
+        (
+            {"format": "acme_frame"},
+            "expected 'json', 'value', .*, 'sparkplug', 'senml' or 'acme_frames', got 'acme_frame'",
+        ),
         ({"format": "json"}, "format_options: the format json has none of these options; remove it"),
     ],
 )
