@@ -221,7 +221,7 @@ def test_after_two_runs_in_vain_the_third_rewinds(stage: Stage) -> None:
 def test_where_the_log_holds_no_rewind_no_failure_costs_the_snapshot(stage: Stage) -> None:
     """Whatever the cause is, after the remedy the job can begin from nothing else."""
     stage.index = LogFrom({0: 1_000_000, 1: 1_000_000})
-    with pytest.raises(Conflict, match="somebody else's"):
+    with pytest.raises(Conflict, match="the alias belongs to another job"):
         stage.start(failing(Conflict("the alias belongs to another job")))
     assert stage.began == [(2, True)]
     assert sorted(one.name for one in (stage.snapshots / JOB).iterdir()) == ["1", "2"]
