@@ -153,6 +153,22 @@ def test_a_slice_writes_what_it_changes_however_much_is_open(machines: Machines,
     assert not added, "200 changed groups are still recent ones"
 
 
+@pytest.mark.parametrize("fanout", [2, 4])
+def test_segments_of_closed_windows_are_removed(
+    machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fanout: int
+) -> None:
+    """Each window is open for two minutes, and a segment has groups of several windows."""
+    monkeypatch.setattr(open_groups, "FANOUT", fanout)
+    sizes, closed_ms = [], 0
+    for minute in range(40):
+        for first in range(0, 2_000, 200):
+            at_ms = 60_000 * minute + 20 * first
+            machines.take(range(first, first + 200), at_ms, Closing(closed_ms, max(0, at_ms - 60_000)))
+            closed_ms = max(0, at_ms - 60_000)
+        sizes.append(sum(one.stat().st_size for one in tmp_path.rglob("*") if one.is_file()))
+    assert max(sizes[20:]) <= max(sizes[:20])
+
+
 def test_a_window_in_segments_closes_with_the_newest_of_each_group(machines: Machines) -> None:
     for at_ms in (1_000, 2_000, 3_000):
         for first in range(0, 2_000, 400):

@@ -31,10 +31,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from strandline.processing.columns.codes import Codes
-from strandline.processing.columns.values import hashes
+from strandline.processing.columns.values import hashes, numpy_of
 from strandline.processing.operators.blobs import pack, unpack
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.keys import merge_keys
+from strandline.processing.operators.row_hashes import SEEDS, mixed, positive
 from strandline.processing.operators.segments import SegmentStore, Unused, unused_after
 from strandline.processing.operators.windows import ClosedWindows, Rows, WindowOperator, WindowState
 
@@ -50,10 +51,6 @@ _LARGE_STEP = 4
 _KNOWN_MAX = 64
 """Number of segments of a stage that a process keeps open. The space of a removed file is free when the file is closed."""
 
-_SEEDS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
-"""Seeds of two hashes of 63 bits. Among a thousand million places, two would have the same with a probability of 1 : 10**20."""
-_FACTOR = np.uint64(0x9FB21C651E98DF25)
-_POSITIVE = np.uint64((1 << 63) - 1)
 _PANE, _HIGH, _LOW, _PARTITION, _FIRST_KEY = range(5)
 """Columns of a segment."""
 _METADATA = b"segments"
@@ -103,15 +100,15 @@ class Segment:
 
     @cached_property
     def panes(self) -> Codes:
-        return _numbers(self.batch, _PANE)
+        return numpy_of(self.batch.column(_PANE))
 
     @cached_property
     def high(self) -> Codes:
-        return _numbers(self.batch, _HIGH)
+        return numpy_of(self.batch.column(_HIGH))
 
     @cached_property
     def low(self) -> Codes:
-        return _numbers(self.batch, _LOW)
+        return numpy_of(self.batch.column(_LOW))
 
     def in_panes(self, first: int | None, end: int) -> slice:
         """Return where the groups of these panes are."""
@@ -163,7 +160,9 @@ class OpenGroups:
             return OpenGroups(WindowState(keys, groups))
         places, heading = next(batches), _HEADINGS.decode(metadata)
         recent = WindowState(keys, groups.replace_schema_metadata(None))
-        return OpenGroups(recent, heading.segments, Places(_numbers(places, 0), _numbers(places, 1)), heading.unused)
+        return OpenGroups(
+            recent, heading.segments, Places(numpy_of(places.column(0)), numpy_of(places.column(1))), heading.unused
+        )
 
 
 _HEADINGS = msgspec.msgpack.Decoder(_Heading)
@@ -250,18 +249,13 @@ class OpenGroupsOperator:
         if not segments:
             return operator.open_windows(groups.recent, closed_ms, rows_max)
         first = None if closed_ms is None else operator.oldest_pane_needed(closed_ms)
-        recent_panes = _numbers(groups.recent.groups, 0)
+        recent_panes = numpy_of(groups.recent.groups.column(0))
         last = _last_pane([recent_panes, *(one.panes for one in segments)], first, rows_max)
         if last is None:
             return []
         until_ms = operator.open_until_ms(last)
         held = self._in_panes(groups, segments, first, operator.pane_at(until_ms))
-        found: list[ClosedWindows] = []
-        for one in operator.closed_windows(held, Closing(closed_ms, until_ms)):
-            found.append(one)
-            if sum(each.groups.num_rows for each in found) >= rows_max:
-                break
-        return found
+        return operator.first_windows(held, Closing(closed_ms, until_ms), rows_max)
 
     def _step(
         self, groups: OpenGroups, segments: Sequence[Segment], rows: Sequence[Rows], closing: Closing
@@ -299,13 +293,12 @@ class OpenGroupsOperator:
     def _hashed(self, keys: pa.RecordBatch, numbers: Codes, panes: Codes, partitions: Codes) -> tuple[Codes, Codes]:
         """Return both hashes of each place. `numbers`: of its key in `keys`."""
         found = []
-        for seed in _SEEDS:
-            mixed = np.full(keys.num_rows, seed, np.uint64)
+        for seed in SEEDS:
+            state = np.full(keys.num_rows, seed, np.uint64)
             for column in keys.columns:
                 one = hashes(column, seed)
-                mixed = _mixed(mixed, (one.fill_null(-1) if one.null_count else one).to_numpy())
-            mixed = _mixed(_mixed(mixed[numbers], panes), partitions)
-            found.append((mixed & _POSITIVE).view(np.int64))
+                state = mixed(state, numpy_of(one.fill_null(-1) if one.null_count else one))
+            found.append(positive(mixed(mixed(state[numbers], panes), partitions)))
         return found[0], found[1]
 
     def _with_groups(self, state: WindowState, added: pa.RecordBatch | None) -> WindowState:
@@ -320,33 +313,39 @@ class OpenGroupsOperator:
 
     def _in_panes(self, groups: OpenGroups, segments: Sequence[Segment], first: int | None, end: int) -> WindowState:
         """Return the groups of these panes as one state, in the order of the panes."""
-        panes = _numbers(groups.recent.groups, 0)
+        panes = numpy_of(groups.recent.groups.column(0))
         begins = 0 if first is None else int(np.searchsorted(panes, first))
         rows = groups.recent.groups.slice(begins, max(0, int(np.searchsorted(panes, end)) - begins))
         of_segments = [one.batch[one.in_panes(first, end)] for one in segments if first is None or first < end]
         merged = _merged([one for one in of_segments if one.num_rows])
         if merged is None:
             return WindowState(groups.recent.keys, rows)
-        is_current = ~groups.places.holds(_numbers(merged, _HIGH), _numbers(merged, _LOW))
+        is_current = ~groups.places.holds(numpy_of(merged.column(_HIGH)), numpy_of(merged.column(_LOW)))
         state = self._with_groups(WindowState(groups.recent.keys, rows), merged.filter(pa.array(is_current)))
         (numbers,), keys = merge_keys([state.keys], self.operator.key_schema)
-        key_of_group = pa.array(numbers[_numbers(state.groups, 1)])
+        key_of_group = pa.array(numbers[numpy_of(state.groups.column(1))])
         renumbered = state.groups.set_column(1, state.groups.schema.field(1), key_of_group)
-        order = np.argsort(_numbers(renumbered, 0), kind="stable")
+        order = np.argsort(numpy_of(renumbered.column(0)), kind="stable")
         return WindowState(keys, renumbered.take(pa.array(order)))
 
     def _compacted(self, groups: OpenGroups, segments: list[Segment], store: SegmentStore) -> OpenGroups:
-        """Return the groups with the recent ones as a new segment, and with segments of about the same size merged."""
-        segments = [*segments, self._stored(self._as_segment(groups.recent), store)]
+        """Return the groups with the recent ones as a new segment, and with segments of about the same size merged.
+
+        Panes of closed windows that are merged, too, are gone at the latest when the newest pane of their segment closes.
+        """
+        segments = [*segments, _unnamed(self._as_segment(groups.recent))]
         while (count := _merged_at_once(segments)) > 1:
             merged = _merged([one.batch for one in segments[-count:]])
             assert merged is not None, "no segment is empty"
-            segments[-count:] = [self._stored(merged, store)]
-        return OpenGroups(self.operator.empty_state(), tuple(one.heading for one in segments))
+            segments[-count:] = [_unnamed(merged)]
+        # Only the last one is new. Segments that became part of it in this call were never stored.
+        *kept, new = segments
+        heading = msgspec.structs.replace(new.heading, name=store.add(pack([new.batch])))
+        return OpenGroups(self.operator.empty_state(), (*(one.heading for one in kept), heading))
 
     def _as_segment(self, state: WindowState) -> pa.RecordBatch:
         groups = state.groups
-        panes, numbers, partitions = (_numbers(groups, at) for at in range(3))
+        panes, numbers, partitions = (numpy_of(groups.column(at)) for at in range(3))
         high, low = self._hashed(state.keys, numbers, panes, partitions.astype(np.int64))
         keys = state.keys.take(groups.column(1))
         columns = [
@@ -360,10 +359,11 @@ class OpenGroupsOperator:
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         return batch.take(pa.array(np.lexsort((high, panes))))
 
-    def _stored(self, batch: pa.RecordBatch, store: SegmentStore) -> Segment:
-        panes = _numbers(batch, _PANE)
-        name = store.add(pack([batch]))
-        return Segment(SegmentHeading(name, batch.num_rows, int(panes[0]), int(panes[-1])), batch)
+
+def _unnamed(batch: pa.RecordBatch) -> Segment:
+    """Return a segment that isn't stored yet."""
+    panes = numpy_of(batch.column(_PANE))
+    return Segment(SegmentHeading("", batch.num_rows, int(panes[0]), int(panes[-1])), batch)
 
 
 def _merged_at_once(segments: Sequence[Segment]) -> int:
@@ -389,7 +389,7 @@ def _merged(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
     if len(batches) == 1:
         return batches[0]
     both = pa.concat_batches(batches)
-    panes, high, low = (_numbers(both, at) for at in (_PANE, _HIGH, _LOW))
+    panes, high, low = (numpy_of(both.column(at)) for at in (_PANE, _HIGH, _LOW))
     order, is_newest = _in_order(high, low, None if (panes == panes[0]).all() else panes)
     return both.take(pa.array(order[is_newest]))
 
@@ -458,13 +458,3 @@ def _last_pane(panes_of_sources: Sequence[Codes], first: int | None, rows_max: i
         rows += sum(max(0, end - place) for end, place in zip(ends, at, strict=True))
         at = [max(end, place) for end, place in zip(ends, at, strict=True)]
     return last
-
-
-def _mixed(state: npt.NDArray[np.uint64], values: Codes) -> npt.NDArray[np.uint64]:
-    mixed = (state ^ values.astype(np.int64).view(np.uint64)) * _FACTOR
-    return mixed ^ (mixed >> np.uint64(29))
-
-
-def _numbers(batch: pa.RecordBatch, at: int) -> Codes:
-    numbers: Codes = batch.column(at).to_numpy(zero_copy_only=False)
-    return numbers

@@ -215,15 +215,20 @@ class WindowOperator:
     def open_windows(self, state: WindowState, closed_ms: int | None, rows_max: int) -> list[ClosedWindows]:
         """Return the windows that end after `closed_ms`, with their current content: those that end first, with at most about
         `rows_max` rows. Overlapping windows are included if they have content."""
+        if not state.groups.num_rows:
+            return []
+        until_ms = self.open_until_ms(int(_column(state.groups, 0)[-1]))
+        return self.first_windows(state, Closing(closed_ms, until_ms), rows_max)
+
+    def first_windows(self, state: WindowState, closing: Closing, rows_max: int) -> list[ClosedWindows]:
+        """Return the windows in `closing` that end first, with at most about `rows_max` rows."""
         found: list[ClosedWindows] = []
         rows = 0
-        if state.groups.num_rows:
-            closing = Closing(closed_ms, self.open_until_ms(int(_column(state.groups, 0)[-1])))
-            for one in self.closed_windows(state, closing):
-                found.append(one)
-                rows += one.groups.num_rows
-                if rows >= rows_max:
-                    break
+        for one in self.closed_windows(state, closing):
+            found.append(one)
+            rows += one.groups.num_rows
+            if rows >= rows_max:
+                break
         return found
 
     def open_until_ms(self, pane: int) -> int:
@@ -491,6 +496,29 @@ class Places:
         pane, rest = np.divmod(distinct, width)
         key, partition = np.divmod(rest, spread)
         return Places(codes, pane + base, key, partition)
+
+
+def rows_in_state(
+    schema: pa.Schema, numbers: Sequence[Codes], rows: Sequence[Rows], between: Callable[[int], list[pa.Array]]
+) -> list[pa.RecordBatch]:
+    """Return new rows in the form of a state in which rows wait: time, key, partition, other columns, arguments.
+
+    Args:
+        numbers: Number of each key, for each item of `rows`.
+        between: Returns the columns between partition and arguments, for a number of rows.
+    """
+    found = []
+    for number, one in zip(numbers, rows, strict=True):
+        count = len(one.panes)
+        columns = [
+            pa.array(one.panes, pa.int64()),
+            pa.array(number[one.keys], pa.int64()),
+            pa.array(np.broadcast_to(np.asarray(one.partition, np.int32), count)),
+            *between(count),
+            *one.arguments,
+        ]
+        found.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+    return found
 
 
 def _argument_bytes(rows: Rows) -> int:

@@ -26,7 +26,7 @@ from strandline.processing.columns.codes import Codes
 from strandline.processing.kinds.count.shape import CountShape
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.keys import key_ranks, merge_keys
-from strandline.processing.operators.windows import ClosedWindows, Rows, WindowOperator, WindowState
+from strandline.processing.operators.windows import ClosedWindows, Rows, WindowOperator, WindowState, rows_in_state
 from strandline.processing.pipelines.stages import Stage
 from strandline.results.names import WINDOW_NUMBER
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
@@ -108,21 +108,12 @@ class CountOperator(WindowOperator):
 
     def _waiting(self, numbers: Sequence[Codes], rows: Sequence[Rows]) -> list[pa.RecordBatch]:
         """Return new rows in the form of the state."""
-        found = []
-        for number, one in zip(numbers, rows, strict=True):
-            count = len(one.panes)
-            columns = [
-                pa.array(one.panes, pa.int64()),
-                pa.array(number[one.keys], pa.int64()),
-                pa.array(np.broadcast_to(np.asarray(one.partition, np.int32), count)),
-                pa.array(np.full(count, _WAITING)),
-                pa.array(np.zeros(count, np.int64)),
-                pa.array(np.zeros(count, np.int64)),
-                *[pa.nulls(count, kind) for kind in self.aggregates.partial_types],
-                *one.arguments,
-            ]
-            found.append(pa.RecordBatch.from_arrays(columns, schema=self.state_schema))
-        return found
+
+        def nothing(count: int) -> list[pa.Array]:
+            places = [pa.array(np.full(count, _WAITING)), *[pa.array(np.zeros(count, np.int64))] * 2]
+            return [*places, *[pa.nulls(count, kind) for kind in self.aggregates.partial_types]]
+
+        return rows_in_state(self.state_schema, numbers, rows, nothing)
 
     def _folded(self, filling: pa.RecordBatch, settled: pa.RecordBatch) -> pa.RecordBatch:
         """Return the windows that contain these rows, by key, period, and number: those being filled, and those that follow."""

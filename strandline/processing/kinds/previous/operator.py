@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from strandline.processing.columns.codes import Codes
+from strandline.processing.columns.values import numpy_of
 from strandline.processing.kinds.previous.shape import PreviousShape
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.keys import key_ranks, merge_keys
-from strandline.processing.operators.windows import ClosedWindows, Rows, WindowOperator, WindowState
+from strandline.processing.operators.windows import ClosedWindows, Rows, WindowOperator, WindowState, rows_in_state
 from strandline.processing.pipelines.stages import Stage
 from strandline.results.names import WINDOW_NUMBER
 
@@ -60,11 +61,13 @@ class PreviousOperator(WindowOperator):
         3. Keep the last settled row of each key, and the rows that aren't settled.
         """
         numbers, keys = merge_keys([state.keys, *[one.key_table for one in rows]], self.key_schema)
-        known = state.groups.set_column(1, self.state_schema.field(1), pa.array(numbers[0][_of(state.groups, 1)]))
+        known = state.groups.set_column(
+            1, self.state_schema.field(1), pa.array(numbers[0][numpy_of(state.groups.column(1))])
+        )
         table = pa.concat_batches([known, *self._waiting(numbers[1:], rows)])
         if closing.up_to_ms is None or not table.num_rows:
             return self._without_unused_keys(keys, table), []
-        is_ready = _of(table, 0) // 1000 < closing.up_to_ms
+        is_ready = numpy_of(table.column(0)) // 1000 < closing.up_to_ms
         settled = self._in_order(table.filter(pa.array(is_ready)))
         closed = self._closed(settled, key_ranks(keys), closing) if closing.gives_results else settled.slice(0, 0)
         left = pa.concat_batches([self._last_rows(settled, closing.up_to_ms), table.filter(pa.array(~is_ready))])
@@ -83,34 +86,25 @@ class PreviousOperator(WindowOperator):
 
     def _waiting(self, numbers: Sequence[Codes], rows: Sequence[Rows]) -> list[pa.RecordBatch]:
         """Return new rows as rows of the state."""
-        found = []
-        for number, one in zip(numbers, rows, strict=True):
-            count = len(one.panes)
-            columns = [
-                pa.array(one.panes, pa.int64()),
-                pa.array(number[one.keys], pa.int64()),
-                pa.array(np.broadcast_to(np.asarray(one.partition, np.int32), count)),
-                pa.array(np.zeros(count, np.bool_)),
-                *one.arguments,
-            ]
-            found.append(pa.RecordBatch.from_arrays(columns, schema=self.state_schema))
-        return found
+        return rows_in_state(self.state_schema, numbers, rows, lambda count: [pa.array(np.zeros(count, np.bool_))])
 
     def _in_order(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows by key, and in the order of each key. The sort is stable: rows of one partition and time stay in log order,
         because the state's rows are first."""
-        is_new = ~_of(rows, 3)
-        return rows.take(pa.array(np.lexsort((_of(rows, 2), _of(rows, 0), is_new, _of(rows, 1)))))
+        is_new = ~numpy_of(rows.column(3))
+        return rows.take(
+            pa.array(np.lexsort((numpy_of(rows.column(2)), numpy_of(rows.column(0)), is_new, numpy_of(rows.column(1)))))
+        )
 
     def _closed(self, settled: pa.RecordBatch, ranks: Codes, closing: Closing) -> pa.RecordBatch:
         """Return the windows of the rows that are settled now, by end, key, and number. Columns: end, key, number, start, partial
         results."""
-        event_us, key = _of(settled, 0), _of(settled, 1)
+        event_us, key = numpy_of(settled.column(0)), numpy_of(settled.column(1))
         count = len(key)
         has_previous = np.zeros(count, np.bool_)
         has_previous[1:] = (key[1:] == key[:-1]) & (event_us[1:] - event_us[:-1] <= self._within_us)
         event_ms = event_us // 1000
-        is_shown = ~_of(settled, 3)
+        is_shown = ~numpy_of(settled.column(3))
         if closing.after_ms is not None:
             is_shown &= event_ms >= closing.after_ms
         # The number of a row among those of its key and millisecond.
@@ -138,16 +132,11 @@ class PreviousOperator(WindowOperator):
 
     def _last_rows(self, settled: pa.RecordBatch, up_to_ms: int) -> pa.RecordBatch:
         """Return the last row of each key that a row still to come can have as its previous one."""
-        key = _of(settled, 1)
+        key = numpy_of(settled.column(1))
         is_last = np.append(key[1:] != key[:-1], np.ones(min(len(key), 1), np.bool_))
-        is_last &= _of(settled, 0) + self._within_us >= 1000 * up_to_ms
+        is_last &= numpy_of(settled.column(0)) + self._within_us >= 1000 * up_to_ms
         kept = settled.filter(pa.array(is_last))
         return kept.set_column(3, self.state_schema.field(3), pa.array(np.ones(kept.num_rows, np.bool_)))
-
-
-def _of(batch: pa.RecordBatch, at: int) -> np.ndarray:
-    values: np.ndarray = batch.column(at).to_numpy(zero_copy_only=False)
-    return values
 
 
 operator_of = PreviousOperator

@@ -24,31 +24,25 @@ import numpy as np
 import pyarrow as pa
 
 from strandline.processing.columns.codes import Codes
-from strandline.processing.columns.values import hashes
+from strandline.processing.columns.values import hashes, numpy_of
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.dedupe.remembered import SPANS, Flags, Remembered, Seen
+from strandline.processing.operators.row_hashes import SEEDS, mixed, positive
 from strandline.processing.operators.segments import SegmentStore
 from strandline.processing.pipelines.row_step import DuplicateFilter
 
-_SEEDS = (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)
-"""Seeds of two hashes of 63 bits, which together identify values. Among a thousand million values in the state, two would collide
-with a probability of 1 : 10**20."""
 REMEMBERED_BYTES = 24
 """Size in bytes of a record in the state."""
-_FACTOR = np.uint64(0x9FB21C651E98DF25)
-_POSITIVE = np.uint64((1 << 63) - 1)
 
 
 def seen_of(dedupe: DuplicateFilter, partition: int, columns: Mapping[str, pa.Array], event_us: Codes) -> Seen:
     """Return records of one partition in the form in which a `dedupe` compares them. No value may be null."""
     found = []
-    for seed in _SEEDS:
-        mixed = np.full(len(event_us), partition + 1, np.uint64)
+    for seed in SEEDS:
+        state = np.full(len(event_us), partition + 1, np.uint64)
         for name in dedupe.by:
-            one = hashes(columns[name], seed).to_numpy(zero_copy_only=False).view(np.uint64)
-            mixed = (mixed ^ one) * _FACTOR
-            mixed ^= mixed >> np.uint64(29)
-        found.append((mixed & _POSITIVE).view(np.int64))
+            state = mixed(state, numpy_of(hashes(columns[name], seed)))
+        found.append(positive(state))
     return Seen(found[0], found[1], event_us)
 
 
