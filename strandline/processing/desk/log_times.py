@@ -49,13 +49,13 @@ class EarlyTimes:
         if self._field is None or self._first is None or self._latest >= _EARLY_MICROS:
             return None
         name, unit = self._field.name, self._field.time_unit
-        told = (
+        early = (
             f"all event times of stream {self._stream} are before 1990, the first at {format_timestamp(self._first)}; "
         )
         if (likely := unit_of_century(self._first, unit)) is None:
-            return told + f"check the values of field {name}, and its 'unit' in the schema, which is {unit}"
+            return early + f"check the values of field {name}, and its 'unit' in the schema, which is {unit}"
         return (
-            f"{told}field {name} is read in {unit}, but in {likely[0]} the first would be {format_timestamp(likely[1])[:10]}; "
+            f"{early}field {name} is read in {unit}, but in {likely[0]} the first would be {format_timestamp(likely[1])[:10]}; "
             f"if it counts {likely[0]}, write {name}: {{type: timestamp, unit: {likely[0]}}} in the stream's schema"
         )
 

@@ -182,8 +182,8 @@ def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answe
                 f"'{name}' is computed again for {', '.join(branch['stages'][1:])}, because these have no common key field with "
                 f"the other windows after '{name}'"
             )
-    for stage, told in zip(pipeline.stages, stages, strict=True):
-        yield from words_of(stage).hints(stage, told, _delay_ms(pipeline))
+    for stage, graph in zip(pipeline.stages, stages, strict=True):
+        yield from words_of(stage).hints(stage, graph, _delay_ms(pipeline))
     if pipeline.dedupe is not None and pipeline.dedupe.compares_all:
         yield (
             "the distinct keeps every record of the range in its state, and each slice writes this state again. A start reads "

@@ -51,8 +51,8 @@ class StageWords(ABC):
         """Return the stage as plain data. The keys are the same for all kinds, except within `join` and `state`."""
 
     @abstractmethod
-    def hints(self, stage: Stage, told: Answer, delay_ms: int) -> Iterator[str]:
-        """Yield sentences on the cost of the stage and on surprising behaviour. `told`: the result of `graph`."""
+    def hints(self, stage: Stage, graph: Answer, delay_ms: int) -> Iterator[str]:
+        """Yield sentences on the cost of the stage and on surprising behaviour. `graph`: the result of the method `graph`."""
 
     def results_name(self, stage: Stage) -> str:
         """Return a name for windows that begin and end with records, in titles of charts. Empty for windows of one size."""

@@ -67,15 +67,15 @@ def import_objects(url: str, objects: Sequence[SavedObject], *, space: str = "")
         raise KibanaUnavailable(f"Kibana at {url} is not ready (status {answer.status_code}); try again in a moment")
     if answer.status_code != 200:
         raise KibanaRefused(f"Kibana at {url} accepted no objects (status {answer.status_code}): {_reason(body)}")
-    told: Any = json.loads(body)
-    if not told.get("success"):
-        refusals = [_refusal(one) for one in told.get("errors", [])]
+    report: Any = json.loads(body)
+    if not report.get("success"):
+        refusals = [_refusal(one) for one in report.get("errors", [])]
         more = "" if len(refusals) <= _REFUSALS_SHOWN else f" and {len(refusals) - _REFUSALS_SHOWN} more"
         raise KibanaRefused(
-            f"Kibana at {url} accepted {told.get('successCount', 0)} of {len(objects)} objects; refused: "
+            f"Kibana at {url} accepted {report.get('successCount', 0)} of {len(objects)} objects; refused: "
             f"{'; '.join(refusals[:_REFUSALS_SHOWN])}{more}"
         )
-    return int(told["successCount"])
+    return int(report["successCount"])
 
 
 def _reason(body: bytes) -> str:

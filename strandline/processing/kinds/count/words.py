@@ -14,12 +14,12 @@ from strandline.processing.pipelines.stages import Stage
 class CountWords(WindowWords):
     """A window ends when it is full, or with its period."""
 
-    def hints(self, stage: Stage, told: Answer, delay_ms: int) -> Iterator[str]:
+    def hints(self, stage: Stage, graph: Answer, delay_ms: int) -> Iterator[str]:
         yield (
             f"'{stage.name}' keeps each row until event time is {format_duration(delay_ms)} past it, because its order is not "
             f"known before, and one window of each key until the next multiple of {format_duration(stage.size_ms)}"
         )
-        yield from super().hints(stage, told, delay_ms)
+        yield from super().hints(stage, graph, delay_ms)
 
     def closing(self, stage: Stage, closed_ms: int, newest_ms: int, time: Callable[[int], str]) -> tuple[int, str]:
         shape = stage.windows

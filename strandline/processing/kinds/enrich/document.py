@@ -11,7 +11,7 @@ from strandline.core.document_values import FieldName, Name
 
 
 def _as_pairs(value: object) -> object:
-    """Return the mapping that a short form stands for: `site_id` or `[country, plant]` maps each name to itself."""
+    """Return the mapping of a short form: `site_id` or `[country, plant]` maps each name to itself."""
     names = [value] if isinstance(value, str) else value
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         if len(set(names)) < len(names):

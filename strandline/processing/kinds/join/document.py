@@ -22,7 +22,7 @@ _OF_A_SIDE = r"^(left|right)\.[A-Za-z_]\w*$"
 
 
 def _within(value: object) -> object:
-    """Return the mapping that a duration stands for: `10s` is the same time before and after."""
+    """Return the mapping of a duration: `10s` is the same time before and after."""
     return {"before": value, "after": value} if isinstance(value, str) else value
 
 

@@ -66,7 +66,7 @@ class JoinWords(StageWords):
             "results_after_ms": here.delay_ms,
         }
 
-    def hints(self, stage: Stage, told: Answer, delay_ms: int) -> Iterator[str]:
+    def hints(self, stage: Stage, graph: Answer, delay_ms: int) -> Iterator[str]:
         join = _join(stage)
         if join.is_latest:
             yield (
@@ -74,7 +74,7 @@ class JoinWords(StageWords):
                 f"{format_duration(join.before_ms)} old, and rows that wait for the watermark"
             )
             return
-        rows_bytes = told["state"]["bytes_a_row"] * join.max_rows * 2
+        rows_bytes = graph["state"]["bytes_a_row"] * join.max_rows * 2
         yield (
             f"'{stage.name}' keeps each row while a partner can arrive, up to {rows_bytes:,} bytes for each key "
             f"(max_rows: {join.max_rows:,} on each side), and more while rows wait for the watermark. If both sides have "

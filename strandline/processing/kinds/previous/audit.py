@@ -19,9 +19,9 @@ class PreviousQuery(WindowQuery):
         of_key = f"PARTITION BY {', '.join(self.keys)}" if self.keys else ""
         of_moment = f"PARTITION BY {', '.join([*self.keys, TIME])}"
         numbered = f"SELECT *, row_number() OVER ({of_moment} ORDER BY {order}) - 1 AS own_number FROM {table}"
-        beside = [f"lag({EXACT_TIME})", f"lead({EXACT_TIME})", "lead(own_number)"]
+        columns = [f"lag({EXACT_TIME})", f"lead({EXACT_TIME})", "lead(own_number)"]
         names = ["before_us", "after_us", "after_number"]
-        seen = ", ".join(f"{one} OVER in_key AS {name}" for one, name in zip(beside, names, strict=True))
+        seen = ", ".join(f"{one} OVER in_key AS {name}" for one, name in zip(columns, names, strict=True))
         neighbours = f"SELECT *, {seen} FROM ({numbered}) WINDOW in_key AS ({of_key} ORDER BY {order})"
         starts = f"CASE WHEN before_us >= {EXACT_TIME} - {within_us} THEN before_us // 1000 ELSE {TIME} END"
         own = f"SELECT *, {starts} AS start_ms, {TIME} + 1 AS end_ms, own_number AS number FROM neighbours"

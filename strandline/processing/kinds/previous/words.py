@@ -14,7 +14,7 @@ from strandline.processing.pipelines.stages import Stage
 class PreviousWords(WindowWords):
     """A window ends with its record."""
 
-    def hints(self, stage: Stage, told: Answer, delay_ms: int) -> Iterator[str]:
+    def hints(self, stage: Stage, graph: Answer, delay_ms: int) -> Iterator[str]:
         shape = stage.windows
         assert isinstance(shape, PreviousShape), "chosen by the kind of the windows"
         yield (

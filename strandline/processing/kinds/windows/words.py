@@ -48,20 +48,20 @@ class WindowWords(StageWords):
             "results_after_ms": here.delay_ms,
         }
 
-    def hints(self, stage: Stage, told: Answer, delay_ms: int) -> Iterator[str]:
+    def hints(self, stage: Stage, graph: Answer, delay_ms: int) -> Iterator[str]:
         if stage.revise_ms:
             yield (
                 f"late records revise the results of '{stage.name}' for {format_duration(stage.revise_ms)}: closed windows "
                 "stay in its state for this time, and a rewind reads back this much more"
             )
-        if any(kind.startswith("list") for kind in told["state"]["partials"]):
+        if any(kind.startswith("list") for kind in graph["state"]["partials"]):
             yield (
                 f"'{stage.name}' keeps lists of values. A list is limited, but larger than other partial results: up to 80 kB "
                 "for each aggregate, pane, key, and partition, or more if strings are counted"
             )
-        if told["state"]["panes_open"] > _MANY_PARTIALS:
-            many = f"{told['state']['panes_open']:,} partial results"
-            yield self.many_partials(stage, many, f"one for each {format_duration(told['state']['pane_ms'])}")
+        if graph["state"]["panes_open"] > _MANY_PARTIALS:
+            many = f"{graph['state']['panes_open']:,} partial results"
+            yield self.many_partials(stage, many, f"one for each {format_duration(graph['state']['pane_ms'])}")
         if stage.overlaps:
             times = -(-stage.size_ms // stage.every_ms)
             yield f"'{stage.name}' writes up to {times} results for each {format_duration(stage.size_ms)} and key"

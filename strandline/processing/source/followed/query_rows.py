@@ -144,9 +144,9 @@ def _refuse_other_columns(spec: LookupSpec, columns: Sequence[str]) -> None:
     missing = [name for name in spec.fields if name not in columns]
     extra = [name for name in columns if name not in spec.fields]
     if missing or extra:
-        told = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has also {', '.join(extra)}"] * bool(extra)
+        problems = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has also {', '.join(extra)}"] * bool(extra)
         raise Conflict(
-            f"the query's columns must be the lookup's fields, and it {' and '.join(told)}; select them by these names, "
+            f"the query's columns must be the lookup's fields, and it {' and '.join(problems)}; select them by these names, "
             "as 'select device_id as device'"
         )
 
