@@ -190,7 +190,7 @@ def test_a_flooded_topic_leaves_room_for_the_others(tmp_path):
         for _ in range(60):
             with contextlib.suppress(SpoolFull):
                 spool.add([record(n, size=1_000) for n in range(20)])
-        with pytest.raises(SpoolFull, match=r"stream t, and keeps the \d+ bytes .* for other streams"):
+        with pytest.raises(SpoolFull, match=r"stream t uses \d+ bytes, and \d+ bytes are reserved for other streams"):
             spool.add([record(n, size=1_000) for n in range(20)])
         assert 0.85 * MB < spool.bytes < 8 * MB / 9
         spool.add([record(n, size=1_000, topic="quiet") for n in range(90)])

@@ -79,4 +79,4 @@ def test_the_command_line_knows_each_command_of_a_page(
 @PAGES
 def test_no_command_stands_where_it_is_not_run(page: Path) -> None:
     outside = outside_of_blocks(page)
-    assert ".venv/bin/" not in outside and "curl" not in outside
+    assert ".venv/bin/" not in outside and "curl -" not in outside  # the name alone may be in the list of packages
