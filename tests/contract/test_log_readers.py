@@ -181,6 +181,7 @@ def test_an_open_transaction_is_waited_for(kafka, topic, read_impatiently):
     ]
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("G751")
 def test_holes_of_compaction(kafka, topic):
     """Ranges that begin in a hole, end in one, or are one: an error, unless the reader allows holes."""

@@ -50,6 +50,7 @@ def test_a_gateway_frozen_under_load(lab: Lab):
     assert scenarios.freeze_gateway(lab, 2).failures == []
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "G52",
     "While Kafka is down, a sender over HTTP or TCP has its answer within 3 s. Within 5 s of Kafka's return, records "
@@ -124,6 +125,7 @@ def test_ten_times_more_than_kafka_takes(lab: Lab):
     assert outcome.failures == []
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "G57",
     "A full disk under Kafka, and the crash of the leader among three brokers, lose no acknowledged record.",
@@ -147,6 +149,7 @@ def test_a_spooling_gateway_killed_under_load(spool_lab: Lab):
     assert scenarios.kill_gateway(spool_lab, 2).failures == []
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "G56",
     "Records acknowledged from the spool reach the log once and in order, also if the gateway or Kafka is killed, or "

@@ -100,6 +100,7 @@ def test_answers_without_records_and_with_holes_cost_no_record(cluster: KafkaClu
         assert index.checksums("spoilt", {0: RECORDS - 1}).keys() == {0}
 
 
+@pytest.mark.long
 def test_a_broker_that_is_killed_and_started_again(cluster: KafkaCluster):
     fill(cluster, "again")
     (broker,) = cluster.brokers
@@ -114,6 +115,7 @@ def test_a_broker_that_is_killed_and_started_again(cluster: KafkaCluster):
     starting.join()
 
 
+@pytest.mark.long
 def test_a_broker_that_is_away_or_silent_for_too_long(cluster: KafkaCluster):
     fill(cluster, "silent")
     (broker,) = cluster.brokers

@@ -29,6 +29,7 @@ def token_verb(ledger_url: str, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "G325",
     "A user of the MQTT server publishes only where its token or the rights file allows, under its own client "

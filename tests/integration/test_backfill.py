@@ -204,6 +204,7 @@ def require_records_of_results(lab: AuditLab) -> None:
     assert min(told_records) < len(at) / 4
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "G95",
     "The windows of a backfill appear in one step when it is complete, each once with the value of its version, and "

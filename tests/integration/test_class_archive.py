@@ -56,6 +56,7 @@ def started(directory: Path) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.long
 def test_spark_maps_it(archive: Path, tmp_path: Path) -> None:
     assert archive.stat().st_size > 10_000_000
     assert started(tmp_path) == "mapped 3"

@@ -160,6 +160,7 @@ def require_equal(held: dict[str, dict[str, Any]], messages: list[Message]) -> N
         assert told["@timestamp"].startswith(time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment_ms / 1000)))
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "G196",
     "With `dead_letters: {index: true}`, each dead letter is in the index once, equal to the dead-letter stream, "

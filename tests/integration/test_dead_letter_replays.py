@@ -207,6 +207,7 @@ def replay_elsewhere(lab: ReplayLab, failpoints: str = "") -> subprocess.Popen[b
     return subprocess.Popen([sys.executable, "-c", REPLAY, lab.name], env=environment, stderr=subprocess.PIPE)
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "G224",
     "A dead letter is requeued at most once, repaired or not, whatever is killed and however many requests run "

@@ -41,6 +41,7 @@ def not_ok(ran: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "G345",
     "The doctor finds each server that doesn't respond, each refused right, a ledger of another release, and a "

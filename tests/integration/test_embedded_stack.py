@@ -121,6 +121,7 @@ def require_everything(stack: OutsideStack) -> None:
     ledger.close()
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "G14",
     "After `kill -9` of every process, the embedded stack starts again with its data.",

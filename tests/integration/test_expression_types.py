@@ -282,6 +282,7 @@ NEARLY = ("power(", "exp(", "ln(")
 """Functions whose last bit is the C library's here and Java's there."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_columns_give_the_values_that_spark_gives(spark: SparkSession) -> None:
     """Every form of expression over ordinary and extreme values, without Spark and with it."""

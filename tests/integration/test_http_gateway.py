@@ -332,6 +332,7 @@ def test_a_packed_body_is_unpacked(gateway, coding, pack, count):
     assert sorted(record.value for record in gateway.read(stream)) == sorted(lines)
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "G17",
     "Compressed bodies that expand a thousandfold, endless bodies, and a thousand slow senders leave an HTTP gateway "

@@ -143,6 +143,7 @@ def outcome(lab: AuditLab, job: str) -> tuple[JobState, Any]:
     return row.state, row.message
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("G36")
 def test_a_partition_that_is_added_to_a_running_job_is_read_from_its_first_record(audit_lab: AuditLab) -> None:
     """The partition has records from before the job sees it, of the same time as those of the others."""

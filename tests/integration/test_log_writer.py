@@ -123,6 +123,7 @@ def test_an_open_transaction_of_someone_else_delays_nobody(kafka, topic):
     assert {value for _, value, _ in read(kafka, topic, "read_committed")} >= {b"%d" % n for n in range(100)}
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "G41",
     "While Kafka is down, every sender gets a refusal within 2 s. Within 5 s of its return, records flow again.",
@@ -178,6 +179,7 @@ def test_while_kafka_is_away_everybody_hears_so_in_time_and_afterwards_records_f
     assert len(sent_once) == len(set(sent_once))
 
 
+@pytest.mark.long
 def test_a_topic_that_is_not_there_is_named_and_harms_no_other(kafka, topic):
     async def story():
         async with open_writer(kafka, confirm_timeout_s=stretched(10)) as writer:

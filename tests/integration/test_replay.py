@@ -75,6 +75,7 @@ def outside(lab: AuditLab) -> list[Any]:
     return [lab.documents(f"{NAME}-tens"), lab.documents(f"{NAME}-hour"), *streams]
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("G141")
 def test_a_topic_that_became_compacted_is_found_at_the_start(audit_lab: AuditLab, job: str) -> None:
     admin = KafkaAdmin(audit_lab.settings.kafka_bootstrap, timeout_s=30, changes_topics=True)

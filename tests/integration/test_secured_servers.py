@@ -54,6 +54,7 @@ def use(secured: Secured, monkeypatch: pytest.MonkeyPatch, **changed: str | None
     return Settings.read()
 
 
+@pytest.mark.long
 @pytest.mark.guarantee(
     "G341",
     "Every client of Kafka, Elasticsearch, and the ledger connects with the TLS and the login of its own process. A "

@@ -20,6 +20,7 @@ def set_up(**settings: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=stretched(120))
 
 
+@pytest.mark.long
 def test_the_ledger_is_ready_and_a_second_run_changes_nothing(kafka: str, elasticsearch: str, ledger_url: str) -> None:
     for _ in range(2):
         ran = set_up(kafka_bootstrap=kafka, elasticsearch_url=elasticsearch, ledger_url=ledger_url)

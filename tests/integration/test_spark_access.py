@@ -58,6 +58,7 @@ def test_a_client_without_the_secret_cannot_store_a_block(jvm: Any) -> None:
     assert (kind, "challenge" in text) == (_RPC_FAILURE, True), text
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("G775")
 def test_no_port_of_the_jvm_accepts_a_message_without_the_secret(
     spark: SparkSession, jvm: Any, gateway: JavaGateway
@@ -95,6 +96,7 @@ def calls(spark: SparkSession, tmp_path: Path) -> Iterator[list[int]]:
     query.stop()
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("G775")
 def test_no_port_of_python_calls_a_function_without_the_token(calls: list[int], gateway: JavaGateway) -> None:
     """The token is that of the session's gateway. A client could otherwise commit slices that don't exist."""
@@ -121,6 +123,7 @@ def test_the_secrets_of_a_session_are_in_no_command_line_and_no_environment(jvm:
             assert not any(secret in shown for secret in (of_spark, of_py4j))
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("G775")
 def test_without_a_secret_no_session_starts_on_a_cluster(class_archive: None, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as master:

@@ -130,6 +130,7 @@ def test_a_line_over_the_limit_is_refused_by_its_number_and_costs_its_neighbours
     assert (counts["received"], counts["confirmed"], counts["refused"]) == (5, 3, 2)
 
 
+@pytest.mark.long
 def test_a_flood_is_read_as_fast_as_it_is_confirmed(gateway):
     stream, port = register(gateway)
     count = 200_000

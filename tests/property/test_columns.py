@@ -429,6 +429,7 @@ def changed_events() -> list[bytes]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("G580")
 def test_one_odd_event_among_plain_ones_is_what_its_text_says() -> None:
     events = [an_event(number) for number in range(15)]

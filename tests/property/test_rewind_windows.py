@@ -154,6 +154,7 @@ def _require_the_rest(history: History, old: CheckedPipeline, new: CheckedPipeli
         )
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("G18")
 @pytest.mark.guarantee("G381")
 @pytest.mark.guarantee("G383")

@@ -143,6 +143,7 @@ def deaths(random: Random, buckets: int, *, is_to_die: bool) -> Iterator[int]:
         yield -1
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("G243")
 @settings(max_examples=1 if RECORDS > 10_000 else 4, phases=(Phase.explicit, Phase.generate), deadline=None)
 @given(st.integers(0, 2**32))

@@ -221,6 +221,7 @@ SHOWN_FROM = {"an attempt without an end stays so": 500, "a new leader doesn't e
 """First seed for a mistake that few histories show."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_notices_is_found(mistake: str) -> None:
     assert run_histories(SHOWN_FROM.get(mistake, 0), 150, MISTAKES[mistake], stops=True).wrong

@@ -247,6 +247,7 @@ def require_the_same_results(**what):
         assert seed < 10 * TIMES_A_FAILPOINT, f"only {happened} of {seed} histories come there"
 
 
+@pytest.mark.long
 @pytest.mark.guarantee("G19")
 @pytest.mark.guarantee("G618")
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.long
 def test_processes_that_ask_at_the_same_time_get_different_ports() -> None:
     command = [sys.executable, "-c", TAKES, "200"]
     running = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(4)]

@@ -84,6 +84,7 @@ def test_several_windows_in_a_point_are_said(step_ms: int, text: str) -> None:
     assert f"each point the average of the windows of {text}." in data_of(page(answer(step_ms=step_ms)))["about"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the page was NOT looked at")
 @pytest.mark.parametrize("is_empty", [False, True])
 def test_a_browser_draws_the_lines(tmp_path: Path, is_empty: bool) -> None:
