@@ -47,7 +47,7 @@ class BackfillReader(Part):
             return _read(connection, backfills.c.job == job)
 
     def backfill(self, job: str, generation: int) -> BackfillRow:
-        """Raises NotFound."""
+        """Return the row of this backfill. Raises NotFound if there is none."""
         with self._database.reading(f"read backfill {generation} of job {job}") as connection:
             return _one(connection, job, generation)
 
@@ -78,13 +78,13 @@ class Backfills(Part):
         NotFound.
 
         Args:
-        - asked: From and to, as the caller passed them.
+        - asked: The requested range (from, to) in event-time ms. `to`: None if the caller set no end.
         - windows: Stage -> the range of their ends.
         - slice: Last committed slice when the windows were chosen.
         - records: Number of records that it will read.
         - stream_versions: Versions of the streams' documents with which the pipeline is compiled.
-        - generation_taken: Highest generation in the stores. An older ledger can lack it, and its number is not used
-          again.
+        - generation_taken: Highest generation that has results in a store. The new one is above it, even if the ledger,
+          restored from an older copy, doesn't contain it.
         """
         with self._database.writing(f"ask for a backfill of job {job}") as connection:
             own = lock_job(connection, job).generation
@@ -172,10 +172,10 @@ class Backfills(Part):
     def move_backfill(
         self, job: str, generation: int, to: BackfillState, message: str = "", epoch: int | None = None
     ) -> BackfillRow:
-        """Change a backfill's state. Only this method and `begin_backfill` do. With `epoch`, the caller is that
-        attempt.
+        """Change a backfill's state and its message. Only this method and `begin_backfill` change the state.
 
-        Raises Fenced if another attempt has begun; Conflict for a move that isn't in BACKFILL_MOVES; NotFound.
+        `epoch`: Number of the calling attempt; None if an operator's request is the caller. Raises Fenced if a newer
+        attempt has begun; Conflict for a move that isn't in BACKFILL_MOVES; NotFound.
         """
         with self._database.writing(f"move backfill {generation} of job {job} to {to.value}") as connection:
             row = _locked(connection, job, generation)

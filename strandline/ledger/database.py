@@ -47,13 +47,13 @@ class Database:
 
     @contextmanager
     def reading(self, action: str) -> Iterator[sa.Connection]:
-        """A transaction that only reads. `action` completes the message "could not ..."."""
+        """Open a transaction that only reads, for a `with` statement. `action` completes the message "could not ..."."""
         with self._seam(action), self._readers.connect() as connection:
             yield connection
 
     @contextmanager
     def writing(self, action: str) -> Iterator[sa.Connection]:
-        """One transaction: committed at the end of the block, rolled back if an error leaves it."""
+        """Open a transaction for a `with` statement: committed at the end of the block, rolled back if an error leaves it."""
         with self._seam(action), self._writers.begin() as connection:
             yield connection
 
@@ -70,7 +70,7 @@ class Database:
         return sa.cast(clock, sa.BigInteger)
 
     def hold_lock(self, connection: sa.Connection, key: int) -> None:
-        """Lock `key` until the transaction ends. SQLite has one writer at a time anyway."""
+        """Lock `key` until the transaction ends. Does nothing in SQLite, which has one writer at a time anyway."""
         if not self.is_sqlite:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
 
@@ -190,7 +190,7 @@ def _postgresql_engine(url: sa.URL) -> sa.Engine:
 
 
 def _remedy(reason: str) -> str:
-    """Return the remedy for an error of the database. libpq reports refusals as text only."""
+    """Return what to do about an error of the database, by words in its text: libpq has no error code for a refusal."""
     if "no password supplied" in reason or "authentication failed" in reason:
         return "check STRANDLINE_LEDGER_PASSWORD, and the user in STRANDLINE_LEDGER_URL"
     if "certificate" in reason or "SSL" in reason or "no encryption" in reason or "pg_hba.conf" in reason:

@@ -43,7 +43,7 @@ class JobReader(Part):
     """Reads jobs, their versions, and their sinks."""
 
     def job(self, name: str) -> JobRow:
-        """Raises NotFound."""
+        """Return the row of a job. Raises NotFound if there is none."""
         with self._database.reading(f"read job {name}") as connection:
             return read_job(connection, name)
 
@@ -96,7 +96,7 @@ class JobOrders(Part):
         A document equal to the current version's changes nothing. The desired state of an existing job stays.
 
         Args:
-        - together: Jobs that are submitted after this one and may yield a sink to it.
+        - together: Other jobs that the caller submits next. This job can take over one of their current sinks.
         - base: State of the job that the new version was checked against.
         - origin: Offsets at which the job begins to read, if an earlier job with this name was deleted. Its epochs,
           slices, versions, and generations are continued by this one.
@@ -149,9 +149,10 @@ class JobOrders(Part):
     def _take_places(
         self, connection: sa.Connection, job: str, emits_to: Collection[Place], together: Collection[str]
     ) -> None:
-        """Assign these sinks to the job.
+        """Assign these sinks to the job, and release its other sinks. Raises Conflict if another job, or another stage
+        of this one, has a sink; but a sink of a job in `together` is taken over.
 
-        A parallel transaction for one of them waits for this one, or this one for it.
+        If two transactions want the same sink, the second one waits until the first has ended.
         """
         connection.execute(sa.delete(places).where(places.c.job == job))
         for kind, name, stage in sorted(emits_to):
@@ -307,7 +308,7 @@ class ResultIndices(Part):
 
 
 def read_job(connection: sa.Connection, name: str) -> JobRow:
-    """Raises NotFound."""
+    """Return the row of a job. Raises NotFound if there is none."""
     return _one(read_jobs(connection, [name]), name)
 
 
@@ -321,7 +322,8 @@ def lock_job(connection: sa.Connection, name: str) -> JobRow:
 
 
 def lock_jobs(connection: sa.Connection, names: Collection[str]) -> dict[str, JobRow]:
-    """Lock and return the rows of several jobs, always in the same order.
+    """Lock and return the rows of several jobs, in the order of their names, so that no two callers wait for each
+    other.
 
     A job that doesn't exist is left out. See `lock_job`.
     """
@@ -389,9 +391,9 @@ def refuse_while_letters_go(job: str, letters_first: int) -> None:
 
 
 def _revive(connection: sa.Connection, job: str, version: int, origin: Offsets, now_ms: int) -> None:
-    """Restore the name of a deleted job for a new one.
+    """Turn the row of a deleted job into the row of a new job with its name.
 
-    It begins after the slice that the deletion left, which ends at `origin`.
+    The one slice that the deletion left is moved to `origin`, at which the new job begins to read.
     """
     fresh = {"desired": Desired.RUNNING, "state": JobState.CREATED, "message": "", "created_ms": now_ms, "ends": None}
     connection.execute(sa.update(jobs).where(jobs.c.name == job).values(fresh | {"deleted_ms": None}))

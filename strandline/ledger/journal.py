@@ -92,7 +92,7 @@ class Journal(Part):
     ) -> EventRow:
         """Record an event. Raises Conflict for an unknown job.
 
-        Args: facts: For programs; any JSON. principal: Principal that caused it. None for the platform itself.
+        Args: facts: Details for programs, any JSON. principal: Principal that caused it. None for the platform itself.
         """
         event = NewEvent(kind, message, job, epoch, facts or {}, principal)
         with self._database.writing(f"record an event {kind}") as connection:

@@ -216,8 +216,7 @@ class Lives(Part):
 
         Raises Fenced if the job was started in between; Conflict if a backfill was; NotFound.
 
-        Args: fence: Result of `end_runs`. generation_taken: Highest generation in the stores. An older ledger can lack
-        it.
+        Args: fence: Result of `end_runs`. generation_taken: See `request_backfill`.
         """
         with self._database.writing(f"reset job {fence.job}") as connection:
             self._begin_life(connection, fence, origin, generation_taken)
@@ -320,7 +319,8 @@ class Lives(Part):
                 raise _another_deletion(job)
 
     def forget_letters(self, job: str, deletion: int) -> None:
-        """Record that the dead letters of a deleted job are deleted: a later job with its name begins at 0.
+        """Record that the dead letters of a deleted job are deleted: those of a later job with its name are numbered
+        from 0.
 
         Raises Conflict unless this deletion is the current one.
         """
@@ -330,8 +330,8 @@ class Lives(Part):
             connection.execute(origin.values(dead_letter_offsets={}))
 
     def keep_letters(self, job: str, deletion: int) -> None:
-        """Record that the dead letters of a deleted job could not be deleted: a later job with its name begins after
-        them.
+        """Record that the dead letters of a deleted job could not be deleted: those of a later job with its name are
+        numbered after them.
 
         Raises Conflict unless this deletion is the current one.
         """

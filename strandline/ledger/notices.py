@@ -227,7 +227,11 @@ class Notices(Part):
     """Registers, mutes and deletes notices. Each method is one transaction."""
 
     def put_notice(self, name: str, document: dict[str, Any]) -> NoticeRow:
-        """Register or change a notice. The same document again changes nothing. A new notice handles only later events."""
+        """Register a notice, or replace its document; an equal document changes nothing.
+
+        A notice is a document with conditions; people get messages while a condition is met. A new notice ignores all
+        events that were recorded before it.
+        """
         with self._database.writing(f"register notice {name}") as connection:
             known = _read(connection, name, locked=True)
             now_ms = _now_ms(self._database, connection)

@@ -160,7 +160,7 @@ class ProgressReader(Part):
         return found[0] if found else None
 
     def checkpoint(self, job: str, slice: int) -> CheckpointRow:
-        """Raises NotFound if that slice is not committed, or was removed."""
+        """Return the checkpoint of a slice. Raises NotFound if the slice is not committed, or was removed."""
         found = self.checkpoints(job, limit=1, before=slice + 1)
         if not found or found[0].slice != slice:
             raise NotFound(f"Slice {slice} of job {job} is not committed, or so old that it was removed.")
@@ -252,8 +252,8 @@ class ProgressReader(Part):
         )
 
     def first_slice_from(self, job: str, up_to: int, log_starts: Offsets) -> int:
-        """Return the lowest slice, at most `up_to` + 1, that begins at or after `log_starts` in each of its partitions,
-        and that the ledger still contains.
+        """Return the lowest slice up to `up_to` that begins at or after `log_starts` in each of its partitions, and
+        that the ledger still contains. If there is none, return `up_to` + 1.
 
         Raises NotFound if the ledger contains no slice of that job up to `up_to`.
         """
@@ -270,9 +270,9 @@ class ProgressReader(Part):
         return self.above_floor(job, first_above)
 
     def version_changes(self, job: str, up_to: int) -> list[tuple[int, int]]:
-        """Return the versions of the committed slices up to `up_to` that can be replayed, in order.
+        """Return (first slice, pipeline version) for each sequence of committed slices with one version, in order.
 
-        The result has a pair (first slice, version) for each sequence of slices with the same version.
+        Only slices up to `up_to` that can still be replayed are included.
         """
         before = sa.func.lag(checkpoints.c.version).over(order_by=checkpoints.c.slice).label("before")
         of_job = (checkpoints.c.job == job) & checkpoints.c.slice.between(self.floor(job) + 1, up_to)
@@ -518,7 +518,10 @@ class Checkpoints(Part):
 def _write_of_each(
     database: Database, rows: Sequence[_Row], what: str, write: Callable[[sa.Connection, Sequence[_Row]], Refusals]
 ) -> Refusals:
-    """Call `write` with the rows that belong to the current run of their job, in one transaction."""
+    """Call `write` in one transaction, with the rows whose run is the current run of their job and hasn't ended.
+
+    Return the errors of the other rows, and the errors that `write` returns.
+    """
     if not rows:
         return {}
     names = _different_jobs(rows)
@@ -552,7 +555,7 @@ def _different_jobs(rows: Iterable[_OfJob]) -> list[str]:
     """Return the job of each row. Raises ValueError if a job has several rows."""
     names = [row.job for row in rows]
     if len(set(names)) != len(names):
-        raise ValueError("several rows of one job can't be written in one transaction")
+        raise ValueError(f"several rows of one job: {', '.join(names)}; write each row of a job in its own call")
     return names
 
 
@@ -577,7 +580,7 @@ def _raise_refusal(refusals: Refusals) -> None:
 
 
 def _ended_runs(connection: sa.Connection, rows: Iterable[SliceRow] | Iterable[CheckpointRow]) -> dict[str, Fenced]:
-    """Return the jobs whose run was ended: a new leader ends it before it begins its own."""
+    """Return job -> error for the rows whose run has ended. (A new leader ends the old run before it begins its own.)"""
     of_rows = sa.tuple_(runs.c.job, runs.c.epoch).in_([(row.job, row.epoch) for row in rows])
     wanted = sa.select(runs.c.job, runs.c.epoch, runs.c.outcome, runs.c.message).where(
         of_rows, runs.c.ended_ms.is_not(None)
@@ -591,7 +594,10 @@ def _ended_runs(connection: sa.Connection, rows: Iterable[SliceRow] | Iterable[C
 def _writing_versions(
     connection: sa.Connection, planned: Collection[SliceRow], before_epoch: int | None = None
 ) -> dict[str, int]:
-    """For the job of each planned slice: the version of the last run, before `before_epoch`, that could write its results."""
+    """Return job -> pipeline version that may have written results of the job's planned slice.
+
+    It is the version of the last run (before `before_epoch`) that could write, else the version that planned the slice.
+    """
     if not planned:
         return {}
     these = sa.tuple_(slices.c.job, slices.c.number).in_([(row.job, row.number) for row in planned])

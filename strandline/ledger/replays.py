@@ -101,7 +101,7 @@ class Replays(Part):
         return set() if is_whole else absent
 
     def known_replays(self, stream: str, identities: Collection[str]) -> dict[str, bool]:
-        """Return the rows that were requeued (True) or are in doubt (False)."""
+        """Return identity -> True if the dead letter was requeued, False if that is in doubt. Others are left out."""
         found: dict[str, bool] = {}
         with self._database.reading(f"read the requeued records of stream {stream}") as connection:
             for some in _parts(identities):
@@ -127,7 +127,7 @@ class Replays(Part):
                 connection.execute(self._database.insert_new(replays).values(values))
 
     def settle_replays(self, attempt: ReplayAttempt, identities: Collection[str]) -> None:
-        """Record that these are in the log. Raises Fenced if a newer attempt has begun."""
+        """Record that the requeued records of these dead letters are in the log. Raises Fenced if a newer attempt has begun."""
         now_ms = self._clock_ms()
         with self._database.writing(f"settle a replay into stream {attempt.stream}") as connection:
             _refuse_older(connection, attempt, lock=True)

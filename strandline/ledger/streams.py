@@ -25,7 +25,7 @@ class StreamReader(Part):
     """Reads the registered streams."""
 
     def stream(self, name: str) -> StreamRow:
-        """Raises NotFound."""
+        """Return the row of a stream. Raises NotFound if it isn't registered."""
         with self._database.reading(f"read stream {name}") as connection:
             return read_stream(connection, name)
 
@@ -65,11 +65,11 @@ class Streams(Part):
     ) -> StreamRow:
         """Register a stream, or add a version; each version is kept. The same document again changes nothing.
 
-        Raises Conflict if the stream has another version than `base`, or if one of its entrances leads into any other
-        stream.
+        Raises Conflict if the current version of the stream isn't `base`, or if another stream has one of its endpoints
+        (an MQTT topic filter, or the port of a gateway).
 
-        Args: base: Version that the document was checked against, 0 for none. together: Streams of the same file, which
-        may yield an entrance to it.
+        Args: base: Version that the document was checked against, 0 for none. together: Other streams that the caller
+        registers next. This stream can take over one of their current endpoints.
         """
         with self._database.writing(f"register stream {name}") as connection:
             known = connection.execute(sa.select(streams).where(streams.c.name == name).with_for_update()).first()
@@ -122,7 +122,7 @@ def read_stream(connection: sa.Connection, name: str) -> StreamRow:
 
 
 def hold_streams(connection: sa.Connection, names: Collection[str]) -> None:
-    """Keep these streams until the transaction ends: a deletion waits for it, and then sees the job that needs them.
+    """Prevent the deletion of these streams until the transaction ends, which records a job that needs them.
 
     Raises Conflict if one was deleted.
     """
@@ -133,7 +133,7 @@ def hold_streams(connection: sa.Connection, names: Collection[str]) -> None:
 
 
 def _entrances(document: dict[str, Any]) -> set[str]:
-    """Return the entrances of the stream of a document, each of which may lead into one stream only.
+    """Return the endpoints of the stream that only one stream can have: MQTT topic filters and ports of gateways.
 
     Empty for a document that a newer release wrote: that release checks it.
     """

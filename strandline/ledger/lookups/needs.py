@@ -6,8 +6,7 @@ its job versions. A backfill of the job's current incarnation needs those of its
 its windows again. The minimum over all jobs is the lookup's *floor*.
 
 In addition, these versions are kept: the current one, and those above the floor that were replaced less than an hour
-ago. A
-process may have queried the current version, and not yet recorded a slice with it. Rows are stored once, by their
+ago. A process may have queried such a version, and not yet recorded a slice with it. Rows are stored once, by their
 digest, and are removed when no kept version has them. Documents without rows are kept. A followed lookup has a version
 for each change of its source; its documents are removed with the version.
 """
@@ -131,7 +130,11 @@ def floor_of(connection: sa.Connection, name: str) -> int | None:
 
 
 def needs_of(connection: sa.Connection) -> dict[str, dict[str, set[int]]]:
-    """Return lookup -> job -> the versions that a replay of the job may need, at least one."""
+    """Return, for each lookup, the jobs whose replay may read it, and for each job the versions that its replay may
+    read.
+
+    Lookups and jobs without such a version are left out.
+    """
     using = sa.select(job_versions.c.job, job_versions.c.version, job_versions.c.lookup_versions).join(
         jobs, jobs.c.name == job_versions.c.job
     )
