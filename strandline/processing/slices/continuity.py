@@ -39,16 +39,16 @@ Vector = Mapping[int, int]
 
 
 class SealPlaces(NamedTuple):
-    """Offsets whose checksums seal a slice."""
+    """Log positions whose record batches have checksums that are queried before a slice is recorded."""
 
     new: list[RecordPlace]
-    """The last records of the slice. Query them before `old`."""
+    """The last records of the slice. Their checksums are recorded with it. Query them before `old`."""
     old: list[RecordPlace]
-    """The last records of the slice before it, in the partitions that grew."""
+    """The last records of the slice before it, in the partitions that grew. Their checksums must be those recorded with it."""
 
 
 class LogContinuity:
-    """Compares a stream with what one job has read of it, for one run. Every method raises LogUnavailable, too."""
+    """Checks for one run that a stream still contains what the job has read. Every method also raises LogUnavailable."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class LogContinuity:
         index: LogQuestions,
         monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
     ) -> None:
-        """`topic_id`: of the registered stream; None when it is not known."""
+        """`topic_id`: id of the topic when the stream was registered. None if it isn't known."""
         self._job = job
         self._stream = stream
         self._topic_id = topic_id
@@ -68,7 +68,9 @@ class LogContinuity:
         self._topic = Doubt(monotonic_ms)
 
     def require(self, last: SliceRow | None) -> None:
-        """Return once the log is seen to hold the job's last slice, if it has one, as it was cut. Raises LogChanged."""
+        """Wait until the log contains the end of the job's last slice, as it was recorded. Raises LogChanged if it doesn't.
+
+        `last`: None if the job has no slice. Then only the topic is checked."""
         while not self._holds(last):
             time.sleep(POLL_S)
 
@@ -86,8 +88,8 @@ class LogContinuity:
         return True
 
     def reaches(self, ends: Vector, read: Vector) -> bool:
-        """Return True if each partition of `read` exists and ends at or after its offset there. If False, cut nothing and look
-        again. Raises LogChanged, NotFound."""
+        """Return True if each partition of `read` exists, and ends at or after its offset in `read`. If False, the caller cuts
+        no slice and looks again. Raises LogChanged if that lasts for DOUBT_MS, or for another topic; NotFound without a topic."""
         short = next((partition for partition, offset in read.items() if ends.get(partition, -1) < offset), None)
         if short is None:
             return self._ends.is_settled(None)
@@ -99,7 +101,7 @@ class LogContinuity:
         )
 
     def seal_places(self, row: SliceRow, done: SliceRow | None) -> SealPlaces:
-        """Return the offsets whose checksums `sealed` compares and records. `done`: the slice before `row`."""
+        """Return the positions whose checksums `sealed` compares and records. `done`: the slice before `row`."""
         firsts = row.offsets_first[self._stream]
         known = done.checksums.get(self._stream, {}) if done is not None else {}
         last = {p: end - 1 for p, end in row.offsets[self._stream].items() if end > 0}
@@ -108,11 +110,11 @@ class LogContinuity:
         return SealPlaces(self._places(wanted), self._places(self._known_ends(done, grown)) if done is not None else [])
 
     def sealed(self, row: SliceRow, done: SliceRow | None, new: Checksums, old: Checksums) -> SliceRow | None:
-        """Return the unrecorded slice `row` with its checksums. None if the log doesn't continue the slice before it, `done`:
-        then cut nothing and look again.
+        """Return the unrecorded slice `row` with its checksums. None if a record at the end of `row`, or of the slice `done`
+        before it, isn't in the log: then the caller plans nothing and looks again.
 
         `new` and `old` contain the checksums of `seal_places`. The new ones were queried first: if the old ones exist afterwards,
-        the log was not cut off below them in between. Raises LogChanged, NotFound.
+        the log was not cut off below them in between. Raises LogChanged if a record is another one, or missing for DOUBT_MS.
         """
         places = self.seal_places(row, done)
         firsts = row.offsets_first[self._stream]
@@ -125,13 +127,14 @@ class LogContinuity:
         return replace(row, checksums={**row.checksums, self._stream: {**known, **found}})
 
     def require_same_topic(self, topic_id: str | None = None) -> None:
-        """Raise LogChanged if the topic is another one of the same name. `topic_id`: its current id. None if the index
-        has to be asked: then NotFound is raised when there is no topic."""
+        """Raise LogChanged if the topic was deleted and recreated. `topic_id`: its current id. None to query it: then NotFound is
+        raised if there is no topic."""
         present_id = self._index.topic_id(self._stream) if topic_id is None else topic_id
         require_same_topic(self._job, self._stream, self._topic_id, present_id, _ANEW)
 
     def doubt(self, missing: NotFound) -> None:
-        """Note that a look found no topic: look again, and cut nothing. Raises LogChanged when that was so for DOUBT_MS."""
+        """Note that a look found no topic. The caller cuts no slice and looks again. Raises LogChanged if no look found the topic
+        for DOUBT_MS."""
         try:
             self._topic.is_settled(
                 f"the topic of stream {self._stream}, which job {self._job} reads, was deleted. {_ANEW}"
@@ -140,7 +143,7 @@ class LogContinuity:
             raise error from missing
 
     def trust(self) -> None:
-        """Note that a look found the topic."""
+        """Note that a look found the topic: the time of `doubt` ends."""
         self._topic.is_settled(None)
 
     def _check_records(self, last: SliceRow, partitions: Collection[int]) -> str | None:
@@ -168,7 +171,7 @@ class LogContinuity:
         return self._missing(offsets, found)
 
     def _missing(self, offsets: Vector, found: Vector) -> str | None:
-        """Return a message about an offset that was not found. None if retention removed all such offsets."""
+        """Return a message about an offset that isn't in `found`. None if none is missing, or retention removed all of these."""
         missing = offsets.keys() - found.keys()
         starts = self._index.starts(self._stream) if missing else {}
         for partition in sorted(missing):
@@ -188,14 +191,14 @@ class LogContinuity:
 
 
 class Doubt:
-    """A problem that may be temporary."""
+    """A problem of the log that counts only if it lasts for DOUBT_MS."""
 
     def __init__(self, monotonic_ms: Callable[[], int]) -> None:
         self._monotonic_ms = monotonic_ms
         self._since_ms: int | None = None
 
     def is_settled(self, problem: str | None) -> bool:
-        """Return True if `problem` is None. Raises LogChanged if each look for DOUBT_MS found a problem."""
+        """Return True if `problem` is None, otherwise False. Raises LogChanged(problem) once all calls for DOUBT_MS had one."""
         if problem is None:
             self._since_ms = None
             return True

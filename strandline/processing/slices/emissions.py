@@ -36,7 +36,7 @@ class Emitter:
 
 
 class Emissions:
-    """Ends of emissions in those streams of a job that contain results. Reads the ledger only."""
+    """Determines where slices of a job end in its streams of results: at ends of emissions. Reads the ledger only."""
 
     def __init__(self, ledger: LedgerReader, log: InputLog, emitters: Sequence[Emitter]) -> None:
         self._ledger = ledger
@@ -51,11 +51,11 @@ class Emissions:
         """(job, version, stream) -> the stage that emits to it, and its windows. None if no stage emits, or one emits records."""
 
     def holds(self, label: int) -> bool:
-        """Whether the partition is one of a stream of results."""
+        """Return True if the partition with this label is one of a stream of results."""
         return self._log.stream_of(label) in self._emitters
 
     def cuts(self, firsts: Vector) -> bool:
-        """True if a slice that begins at `firsts` is cut at emissions in at least one stream."""
+        """Return True if a slice that begins at `firsts` must end at the end of an emission, in at least one stream."""
         return bool(self._effective(firsts))
 
     def _effective(self, firsts: Vector | None) -> dict[str, Emitter]:
@@ -147,13 +147,16 @@ class Emissions:
         return {label: emitted.get(label, 0) for label in of_stream}
 
     def ruled(self, rule: EventTimeRule, firsts: Vector) -> EventTimeRule:
-        """Return the rule. Where it uses emissions, add the lower bound for the event time of results from `firsts` on."""
+        """Return the rule with a lower bound for the event time of results from `firsts` on, for each stream whose watermark
+        follows emissions."""
         asked = [one for one in self._emitters.values() if rule.of(one.stream).watermark == "emissions"]
         return rule.with_results_from({one.stream: self._results_from_ms(one, firsts) for one in asked})
 
     def _results_from_ms(self, emitter: Emitter, firsts: Vector) -> int | None:
-        """Return a lower bound for the event time of results from `firsts` on. It is stated by the last checkpoint whose results
-        are all before `firsts`."""
+        """Return a lower bound, in event-time ms, for the results of this emitter at or after the offsets `firsts`.
+
+        It is taken from the emitter's last checkpoint whose results are all before `firsts`: the window ends that were emitted by
+        then. None without such a checkpoint or window, or if results aren't read by the start or end of their window."""
         read = self._log.by_stream(firsts)[emitter.stream]
 
         def is_read(number: int) -> bool:
@@ -182,7 +185,8 @@ class Emissions:
         return self._shapes[key]
 
     def _last(self, emitter: Emitter, is_so: Callable[[int], bool]) -> int | None:
-        """The last slice of the emitter whose checkpoint is so, as those of all earlier ones are; None if none is."""
+        """Return the last slice of the emitter for which `is_so` is true. None if there is none. It must be true for all earlier
+        slices, too."""
         last = self._last_checkpoint(emitter.job)
         if last is None:
             return None

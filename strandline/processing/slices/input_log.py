@@ -1,4 +1,4 @@
-"""The streams that one job reads, as one log: partitions are called by their labels (`partition_labels`)."""
+"""The streams that one job reads, as one log. A *label* is the number of a partition in it (`partition_labels`)."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class InputContinuity:
         self._index = index
 
     def reaches(self, ends: Vector, read: Vector) -> bool:
-        """See `LogContinuity.reaches`. Partitions are given by label."""
+        """Return True if `LogContinuity.reaches` does for each stream. `ends`, `read`: label -> offset."""
         ends_of, read_of = self._log.by_stream(ends), self._log.by_stream(read)
         return all([one.reaches(ends_of[stream], read_of[stream]) for stream, one in self._logs.items()])
 
@@ -129,7 +129,7 @@ class InputContinuity:
             one.require_same_topic(answer_of(topic_ids, stream))
 
     def doubt(self, missing: NotFound) -> None:
-        """Note which topic a look did not find. Raises LogChanged as `LogContinuity.doubt`."""
+        """Query which topic a look did not find, and call `LogContinuity.doubt` for its stream, which can raise LogChanged."""
         for stream, one in self._logs.items():
             try:
                 if len(self._logs) > 1:

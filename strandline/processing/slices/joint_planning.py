@@ -100,8 +100,9 @@ def plan_next_slices(
 def count_silence(
     planners: Iterable[PlanningSteps], ledger: PlannerLedger, index: LogQuestions, monotonic_ms: Callable[[], int]
 ) -> None:
-    """Look at the log for each of these jobs, and plan nothing. Called now and then while no slice is due for long: only a part
-    of the time between two looks is known to be silence."""
+    """Look at the log once, and count the silence of the jobs' partitions. No slice is planned.
+
+    Call it regularly if no slice is due for a long time: at most `silence.GAP_MAX_MS` between two looks is counted."""
     turn = _Turn(planners)
     progress = ledger.progress_of(turn.names)
     look = take_look([planner.wanted(None) for planner in turn.planners.values()], index, monotonic_ms)
@@ -112,7 +113,7 @@ def count_silence(
 
 
 class _Turn:
-    """One call for several jobs. Jobs leave it with an outcome."""
+    """State of one call for several jobs: the jobs' planners, and the outcome of each job whose planning has ended."""
 
     def __init__(self, planners: Iterable[PlanningSteps]) -> None:
         self.planners = {planner.job: planner for planner in planners}
@@ -126,7 +127,8 @@ class _Turn:
     def of_each(
         self, given: Mapping[str, _Given], do: Callable[[PlanningSteps, _Given], _Result | SliceRow | None]
     ) -> dict[str, _Result]:
-        """Call `do` for each job, and return the results of those that go on: the others got a slice, nothing, or an error."""
+        """Call `do` for each job, and return the results of the jobs that continue. If `do` returns a slice or None, or raises an
+        error, that is the outcome of the job."""
         found: dict[str, _Result] = {}
         for job, one in given.items():
             try:
@@ -144,7 +146,7 @@ class _Turn:
 
 
 def _sealed(turn: _Turn, drafts: Mapping[str, Draft], index: LogQuestions) -> dict[str, Draft]:
-    """The drafts with checksums, of those jobs whose log goes on from their last slice."""
+    """Return the drafts with checksums, without the jobs whose log doesn't continue their last slice."""
     streams = dict.fromkeys(stream for draft in drafts.values() for stream in draft.row.offsets)
     topic_ids = index.topic_ids(streams.keys()) if streams else {}
     drafts = turn.of_each(drafts, lambda planner, draft: planner.confirmed(draft, topic_ids))
@@ -160,7 +162,7 @@ def _checksums(index: LogQuestions, places: Iterable[RecordPlace]) -> Checksums:
 
 
 def _by_versions(turn: _Turn, drafts: Mapping[str, Draft], ledger: PlannerLedger) -> dict[str, Draft]:
-    """The drafts with the current versions of streams and lookups, of those jobs whose run can take them."""
+    """Return the drafts with the current versions of streams and lookups, without the jobs whose run can't use these."""
     streams = dict.fromkeys(name for job in drafts for name in turn.planners[job].versioned_streams)
     lookups = dict.fromkeys(name for job in drafts for name in turn.planners[job].used_lookups)
     of_streams = ledger.current_versions(streams.keys()) if streams else {}

@@ -1,7 +1,7 @@
-"""One look at the log for one job or for many: the brokers get one request for each kind of question, not one for each job.
+"""A *look*: the offsets of all streams that one or more jobs read, queried at one time.
 
-Each stream has its own answer, or its own error. Only the jobs that read a stream meet its error; a stream that several jobs read
-is asked for once.
+The brokers get one request for each kind of question, not one for each job. A stream that several jobs read is queried once.
+Each stream has its own answer or its own error. Only the jobs that read the stream get its error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class LogQuestions(Protocol):
 
 
 class Wanted(NamedTuple):
-    """Questions of a job about the log, before its next slice is cut."""
+    """Parts of a look that a job needs before its next slice is cut."""
 
     streams: Collection[str]
     """The streams that the job reads."""
@@ -54,7 +54,7 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True)
 class Look:
-    """Answers about the streams of one job or of many. A stream for which an answer wasn't wanted has none."""
+    """Answers about the streams of one or more jobs. Each field contains only the streams for which it was queried."""
 
     began_ms: int
     """Monotonic time at which the look began."""
@@ -68,7 +68,7 @@ class Look:
 
 
 def take_look(wanted: Iterable[Wanted], index: LogQuestions, monotonic_ms: Callable[[], int]) -> Look:
-    """Ask all that these jobs want to know, each question once. Errors are answers of their streams."""
+    """Query what these jobs need, each question once, and return the answers. The error of a stream is stored as its answer."""
     streams: dict[str, None] = {}
     timed: dict[str, None] = {}
     starting: dict[str, None] = {}
@@ -76,7 +76,7 @@ def take_look(wanted: Iterable[Wanted], index: LogQuestions, monotonic_ms: Calla
         streams |= dict.fromkeys(one.streams)
         timed |= dict.fromkeys(one.timed)
         starting |= dict.fromkeys(one.streams if one.starts else ())
-    # Before the time that silence is counted by: starts tell nothing about it.
+    # Before `began_ms`, because silence doesn't depend on the starts.
     starts = index.starts_of(starting) if starting else {}
     began_ms = monotonic_ms()
     ends = index.ends_of(streams) if streams else {}
@@ -86,7 +86,7 @@ def take_look(wanted: Iterable[Wanted], index: LogQuestions, monotonic_ms: Calla
 
 
 class LookedLog:
-    """The log as one job sees it: a look, as long as there is one. What the look doesn't contain is asked of the index."""
+    """Answers about the log for one job: from `look` if it is set and contains the stream, otherwise from a new query."""
 
     def __init__(self, index: LogQuestions) -> None:
         self._index = index

@@ -93,8 +93,8 @@ FILLING_MS = 1_000
 class SlicePlanner:
     """Plans the next slice of one job, for one run. Called between two Spark batches, when the slice before is committed.
 
-    `next_slice` plans for this job alone. The methods from `begin` on are its steps, which `plan_next_slices` calls for the
-    planners of one job or of many. It asks their questions in between, each once.
+    `next_slice` plans for this job alone. The methods from `begin` on are its steps. `plan_next_slices` calls them for the
+    planners of one or more jobs. Between the steps it queries the log and the ledger, once for all planners.
     """
 
     def __init__(
@@ -211,10 +211,10 @@ class SlicePlanner:
         return [one.job for one in self._settings.emitters]
 
     def begin(self, progress: JobProgress | None, committed: int = 0) -> tuple[JobProgress, Wanted] | SliceRow | None:
-        """Return the job's progress and what a cut has to know of the log; or the slice that is planned already, or None if
-        nothing is to be planned.
+        """Return the job's progress, and the parts of a look that its next slice needs. If a slice is planned and not committed,
+        return that slice. None if nothing must be planned: the job must stop, or has a newer version than this run.
 
-        `progress`: what the ledger contains of the job now. `committed`: as for `next_slice`.
+        `progress`: from the ledger, read now. `committed`: as for `next_slice`. Raises NotFound, Fenced, LedgerBehind.
         """
         job = self._settings.job
         if progress is None:
@@ -239,14 +239,16 @@ class SlicePlanner:
         return progress, self.wanted(progress)
 
     def wanted(self, progress: JobProgress | None) -> Wanted:
-        """Return what a cut has to know of the log. `progress`: None if nothing is cut."""
+        """Return which streams a look must contain for this job, and which of their offsets. `progress`: progress of the job, if
+        its next slice will be cut with the look. None if only silence is counted."""
         streams = self._log.streams
         may_need_starts = progress is not None and (progress.last_slice is None or bool(self._settings.emitters))
         return Wanted(streams, streams if self._timed_streams() else (), may_need_starts)
 
     def cut(self, progress: JobProgress, others: Mapping[str, JobProgress], look: Look) -> Draft | None:
-        """Cut the next slice by this look, which was taken after `progress` was read. `others`: the progress of other jobs, read
-        before the look, too."""
+        """Return the next slice, which ends where this look or earlier. None if nothing must be planned now.
+
+        `progress`: of this job, and `others`: of the jobs that emit to its streams. Both were read before the look."""
         row = progress.job
         is_draining = row.desired is Desired.DRAINED or row.ends is not None
         self._looked.look, self._emissions.present = look, others
@@ -263,7 +265,9 @@ class SlicePlanner:
         return Draft(planned, progress.last_slice, is_draining)
 
     def confirmed(self, draft: Draft, topic_ids: Mapping[str, str | StrandlineError]) -> Draft | None:
-        """The draft, if its topics are still the same, by these answers, and have no partition that it doesn't know of."""
+        """Return the draft. None if a topic is missing, or has a partition that isn't in the draft: plan nothing and look again.
+
+        `topic_ids`: current ids of the topics. Raises LogChanged if a topic was recreated, or is missing for DOUBT_MS."""
         try:
             self._continuity.require_same_topics(topic_ids)
             is_whole = draft.is_draining or not self._log.lacks_a_partition(draft.row.offsets)
@@ -278,13 +282,13 @@ class SlicePlanner:
         return draft
 
     def seal_places(self, draft: Draft) -> SealPlaces:
-        """Return the offsets whose checksums `sealed` needs: none if the slice holds no record."""
+        """Return the positions whose checksums `sealed` needs: none if the slice contains no record."""
         if draft.row.offsets == draft.row.offsets_first:
             return SealPlaces([], [])
         return self._continuity.seal_places(draft.row, draft.done)
 
     def sealed(self, draft: Draft, new: Checksums, old: Checksums) -> Draft | None:
-        """The draft with the checksums of its last records, if the log goes on from the slice before it."""
+        """Return the draft with the checksums of its last records. None if `LogContinuity.sealed` finds a record missing."""
         row: SliceRow | None = draft.row
         try:
             if draft.row.offsets != draft.row.offsets_first:
@@ -306,7 +310,8 @@ class SlicePlanner:
         return self._lookups.names
 
     def by_versions(self, draft: Draft, streams: StreamVersions, lookups: LookupVersions) -> Draft | None:
-        """The draft with the versions of streams and lookups by which it is decoded; None when another run has to plan it."""
+        """Return the draft with the versions of streams and lookups with which it is decoded and enriched. None if this run can't
+        use one of these versions: a run of another pipeline version must plan the slice."""
         row = draft.row
         if self._schema is not None:
             of_streams = self._schema.versions(streams)
@@ -352,7 +357,7 @@ class SlicePlanner:
             self._looked.look = None
 
     def is_to_end(self) -> bool:
-        """Whether the job drains, or has an end: then each slice is due at once."""
+        """Return True if the job drains or is a batch: then each slice is due immediately."""
         row = self._ledger.job(self._settings.job)
         return row.desired is Desired.DRAINED or row.ends is not None
 
@@ -365,6 +370,7 @@ class SlicePlanner:
         *,
         draining: bool,
     ) -> SliceRow | None:
+        """Return the next slice, without checksums and versions. None if none is due. Steps 3 to 5 of `next_slice`."""
         firsts = self._log.labelled(done.offsets) if done is not None else self._log.starts()
         ends, silence_ms = self._look(look, checkpoint)
         ends_seen = ends
@@ -421,7 +427,7 @@ class SlicePlanner:
         return {stream for stream in self._log.streams if rule.of(stream).idle_timeout_ms is not None}
 
     def _look(self, look: Look, checkpoint: CheckpointRow | None) -> tuple[Vector, Vector]:
-        """The ends of the partitions, and how long each has been without an accepted record, if its rule has a timeout."""
+        """Return label -> end of the partition, and label -> its silence in ms, for streams with an idle timeout."""
         log, timed = self._log, self._timed_streams()
         if not timed:
             return log.ends(), {}
@@ -474,9 +480,9 @@ class SlicePlanner:
     def _cut_by_log_time(
         self, firsts: Vector, ends: Vector, checkpoint: CheckpointRow | None, newcomers: Vector
     ) -> tuple[Vector, int]:
-        """Return the latest cut at one log time that holds at most `rows_max` records, and its time. If the first millisecond
-        alone holds more, the slice holds all of it. No partition runs ahead of another in log time. A stream of results is cut
-        after the last emission that was complete by then.
+        """Return the end of each partition for a slice with at most `rows_max` records, and the log time at which all of them are
+        cut. So no partition runs ahead of another in log time. If the first millisecond alone has more records, the slice
+        contains all of it. A stream of results is cut after the last emission that was complete by then.
 
         Log times that producers write may be in any order. The first offset with a time from t on never falls with t, so a cut is
         always found and always advances. But one record far ahead of its time may be before all others. Then the cut is by
@@ -559,7 +565,7 @@ class SlicePlanner:
 
 
 def _with_watermark(row: SliceRow, checkpoint: CheckpointRow | None) -> SliceRow:
-    """The slice with its watermark. Partitions with records in the slice aren't idle: these may be accepted."""
+    """Return the slice with its watermark. Partitions with records in the slice aren't idle: these may be accepted."""
     found = first_records(row.reached, row.offsets_first, row.offsets)
     silence_ms = silence_without(row.silence_ms, new_records(row.offsets_first, row.offsets))
     return replace(row, watermark_ms=watermark_after(row.rule, checkpoint, silence_ms, first_records=found))
@@ -570,7 +576,7 @@ def _count(firsts: Vector, ends: Vector) -> int:
 
 
 def is_drained(done: SliceRow | None, checkpoint: CheckpointRow | None, windows: Sequence[WindowShape]) -> bool:
-    """Whether the drain is done: the last slice is a drain's, committed, and closed every open window of this version."""
+    """Return True if the last slice is the last of a drain, is committed, and has closed every open window of this version."""
     if done is None or done.kind is not SliceKind.DRAIN or checkpoint is None or checkpoint.slice != done.number:
         return False
     still_open_ms = open_until(windows, checkpoint.latest_event_ms)

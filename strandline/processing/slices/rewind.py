@@ -1,5 +1,5 @@
-"""Rewind: plans from the ledger where a new query starts to read, and what it leaves out as emitted. Every run follows such a
-plan; one that begins from a snapshot replays only what the snapshot lacks. The plan itself is pure."""
+"""Rewind: plans from the ledger where a new run starts to read, and which results it omits, because they were emitted before.
+Every run follows such a plan. A run that begins from a snapshot replays only the slices after it. The plan itself is pure."""
 
 from __future__ import annotations
 
@@ -70,8 +70,9 @@ def plan_rewind(
 ) -> RewindPlan:
     """Plan a run from the last checkpoint.
 
-    `stages`: windows of the stages, in their order, and other operators with a state (`CheckedPipeline.kept`). `floor`: the last
-    slice that can't be replayed, 0 if all can. While no window is closed, it is the slice before the job's incarnation.
+    `first_slice_reaching`: returns the first slice after which the maximum event time is at least a given one. None if there is
+    none. `stages`: windows of the stages, in their order, and other operators with a state (`CheckedPipeline.kept`). `floor`: the
+    last slice that can't be replayed, 0 if all can. If no window has closed yet, the replay begins after it.
 
     1. If nothing is committed, start at slice 1 and emit everything. If no operator has a state, replay nothing: the slice that
        contains a record emits it. If no record was ever accepted, replay nothing either.
@@ -109,8 +110,8 @@ def plan_rewind(
 
 
 def plan_of_job(ledger: LedgerReader, pipeline: CheckedPipeline) -> RewindPlan:
-    """Plan a run of this version of a job from the ledger. With the guarantee `none` nothing is replayed: open windows will
-    lack the records before the start."""
+    """Return the plan for a run of this version of a job. With the guarantee `none` nothing is replayed: windows that are open
+    at the start lack their earlier records."""
     plan = whole_plan_of_job(ledger, pipeline)
     if pipeline.spec.guarantee == "none":
         return replace(plan, slice_first=plan.slice_committed + 1, reaches_back_to_ms=None)
@@ -118,7 +119,7 @@ def plan_of_job(ledger: LedgerReader, pipeline: CheckedPipeline) -> RewindPlan:
 
 
 def whole_plan_of_job(ledger: LedgerReader, pipeline: CheckedPipeline) -> RewindPlan:
-    """Plan a run that rebuilds every open window, whatever the guarantee."""
+    """Return the plan for a run that rebuilds every open window, also with the guarantee `none`."""
     return plan_rewind(
         ledger.last_checkpoint(pipeline.job),
         lambda event_ms: ledger.first_slice_reaching(pipeline.job, event_ms),
@@ -130,7 +131,9 @@ def whole_plan_of_job(ledger: LedgerReader, pipeline: CheckedPipeline) -> Rewind
 def restore_plan_of_job(
     ledger: LedgerReader, pipeline: CheckedPipeline, slice_first: int, *, merges: bool
 ) -> RewindPlan:
-    """Plan a run that emits the results of the committed slices from `slice_first` on again."""
+    """Return the plan for a run that emits the results of the committed slices from `slice_first` on again.
+
+    `merges`: True if these slices may be processed in large batches."""
     before = ledger.checkpoints(pipeline.job, limit=1, before=slice_first)
     last = ledger.last_checkpoint(pipeline.job)
     assert last is not None, "results are missing only of committed slices"
@@ -155,13 +158,13 @@ class RewindCost:
     seconds: float
     """An estimate, with a Spark session that is warm."""
     needed: Offsets
-    """The first offset of each partition that the log must still hold."""
+    """First offset of each partition that the log must still contain."""
     needed_since_ms: int | None
-    """No record before this log time is needed; None when none is."""
+    """No record before this log time is needed. None if the time isn't known, or the job has no slice."""
 
 
 def rewind_cost(ledger: LedgerReader, plan: RewindPlan, job: str) -> RewindCost:
-    """The cost of the plan: records counted by offsets, seconds estimated by the rate of the last slices."""
+    """Return the cost of the plan: records counted by offsets, seconds estimated by the rate of the last slices."""
     last = ledger.last_slice(job)
     if last is None:
         return RewindCost(0, START_S, {}, None)
@@ -189,8 +192,9 @@ def require_ledger_holds(ledger: LedgerReader, job: str, plan: RewindPlan) -> No
     floor = ledger.floor(job)
     if plan.slice_first <= min(floor, plan.slice_committed):
         raise LogTruncated(
-            f"job {job} needs slices up to {floor} for windows that it has not emitted yet, and they were removed from the "
-            "ledger because they were old. Keep the sizes of its windows, or submit the pipeline under another name."
+            f"job {job} needs slices up to {floor} for windows that it has not emitted yet, but they were removed from the "
+            "ledger because of their age. If its windows became longer, apply the pipeline with their former sizes. Otherwise "
+            "submit the pipeline under another name."
         )
 
 

@@ -31,7 +31,7 @@ Times = npt.NDArray[np.int64]
 
 
 class PartitionFacts(msgspec.Struct):
-    """Records of one partition in a slice."""
+    """Counts of one partition's records in a slice, with the senders and keys that caused faults."""
 
     records: int = 0
     rejected: dict[str, int] = {}
@@ -42,7 +42,7 @@ class PartitionFacts(msgspec.Struct):
     """Key -> how far a record was ahead of its log time in ms, at most, and the latest log time of such a record in ms."""
 
     def add(self, part: PartitionFacts) -> None:
-        """Add other records of the same partition."""
+        """Add the counts of other records of the same partition and slice."""
         self.records += part.records
         for reason, count in part.rejected.items():
             self.rejected[reason] = self.rejected.get(reason, 0) + count
@@ -92,10 +92,11 @@ def faults_after(
     found: Mapping[str, Mapping[int, PartitionFacts]],
     latest_log_ms: int | None,
 ) -> SenderFaults:
-    """Return the faults after slice `number`. Idempotent if `before` is the checkpoint of this slice already.
+    """Return the sender faults for the checkpoint of slice `number`: those of the checkpoint `before`, updated by the slice.
 
-    Args: before: the last checkpoint. found: stream -> partition -> its records in the slice. latest_log_ms: the latest log time
-    in all slices so far.
+    A partition's fault ends with an accepted record, and a key's fault after FORGOTTEN_AFTER_MS. If `before` is the checkpoint of
+    this slice already, its faults are returned. Args: found: stream -> partition -> its records in the slice. latest_log_ms: the
+    latest log time in all slices so far.
     """
     known = before.sender_faults if before is not None else SenderFaults()
     if before is not None and before.slice == number:

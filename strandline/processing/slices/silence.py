@@ -70,7 +70,7 @@ class _Partition:
 
 
 class SilenceMeter:
-    """Counts for one run. The planner looks through it each time that it looks at the log."""
+    """Counts the silence of each partition, for one run. The planner calls `look` each time that it looks at the log."""
 
     def __init__(self, monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000) -> None:
         self.monotonic_ms = monotonic_ms
@@ -84,11 +84,11 @@ class SilenceMeter:
         accepted_in: Mapping[int, int],
         closed: Callable[[], Collection[int]] = tuple,
     ) -> tuple[Vector, Vector]:
-        """Count, and return the end of each partition and its count in ms.
+        """Count the time since the last look. Return the end of each partition, and its silence in ms.
 
-        `ask` returns what the look found, and `closed` the partitions that can't be written now, or of which this isn't known.
-        The errors of both pass through: the look failed. The time of the look isn't counted. `accepted_in`: the last committed
-        slice with an accepted record of each partition.
+        `ask` returns the ends that the look found. `closed` returns the partitions that can't be written now, or for which this
+        isn't known. If one of them raises an error, the look failed, and all counts begin again. `accepted_in`: partition -> the
+        last committed slice with an accepted record.
         """
         answered_ms, self._answered_ms = self._answered_ms, None
         ends, written, began_ms, now_ms = ask()
@@ -109,7 +109,7 @@ class SilenceMeter:
 
 
 def _count(before: _Partition, now: _Partition, gap_ms: int) -> None:
-    """Count the time between two looks, or begin again."""
+    """Set the silence of `now`: that of `before`, and `gap_ms`, the time between both looks. 0 if the count begins again."""
     if now.accepted_in != before.accepted_in or now.end < before.end:
         return
     if now.end >= now.written:

@@ -18,7 +18,10 @@ def slice_of_offset(offset: Mapping[str, int]) -> int:
     """Return the slice number of an offset. Raises ValueError if `offset_of_slice` didn't return the offset."""
     number = offset.get("slice")
     if not isinstance(number, int) or offset != offset_of_slice(number):
-        raise ValueError(f"{dict(offset)} is not an offset of the log source: it names no slice, or its sum differs")
+        raise ValueError(
+            f"{dict(offset)} is not an offset of the log source: it has no slice number, or its checksum doesn't match. Spark's "
+            "checkpoint is damaged; start the job again, which creates another checkpoint"
+        )
     return number
 
 

@@ -49,7 +49,7 @@ class _StreamTime:
 def watermark_by(
     rule: EventTimeRule, reached: Offsets, silence_ms: Offsets, *, first_records: Collection[str] = ()
 ) -> int | None:
-    """The watermark that follows from these facts alone. None before the first accepted record.
+    """Return the watermark that follows from these facts alone, in event-time ms. None before the first accepted record.
 
     For one stream, it is the minimum event time reached over the partitions that aren't idle, less the delay. With the policy
     `newest`, it is the maximum over all partitions. A partition without any accepted record isn't in `reached` and doesn't count.
@@ -116,9 +116,10 @@ def _said(rule: EventTimeRule) -> list[int]:
 def watermark_after(
     rule: EventTimeRule, checkpoint: CheckpointRow | None, silence_ms: Offsets, *, first_records: Collection[str] = ()
 ) -> int | None:
-    """W(n+1), after the last checkpoint, by the rule that is in force from now on and the silences of now. It never falls.
+    """Return W(n+1): the watermark of the slice after the last checkpoint, in event-time ms. It never falls.
 
-    `first_records`: the streams of which slice n+1 holds records of a partition that never had an accepted record.
+    `rule` and `silence_ms` are recorded with that slice. `first_records`: streams in which the slice has records of a partition
+    that never had an accepted record. None before the first accepted record.
     """
     if checkpoint is None:
         return None
@@ -163,9 +164,9 @@ def silence_without(silence_ms: Offsets, partitions: Mapping[str, Collection[int
 
 
 def reached_after(reached: Offsets, reached_in_slice: Mapping[str, Mapping[int, int]]) -> Offsets:
-    """Event time reached in each partition after a slice. It never falls.
+    """Return the event time reached in each partition after a slice. It never falls.
 
-    `reached`: before the slice. `reached_in_slice`: of the accepted records of the slice; see `bounded_ms`.
+    `reached`: event time reached before the slice. `reached_in_slice`: by the accepted records of the slice; see `bounded_ms`.
     """
     after = {stream: dict(partitions) for stream, partitions in reached.items()}
     for stream, partitions in reached_in_slice.items():
@@ -209,7 +210,7 @@ def accepted_in_after(
 
 
 def closes_after(row: SliceRow, reached: Offsets, accepted: Mapping[str, Collection[int]]) -> int | None:
-    """C(n): windows that end at or before it become final in slice n. None if no window does.
+    """Return C(n): windows that end at or before it become final in slice n. None if no window does.
 
     `reached`: event time reached after the slice. `accepted`: the slice's `accepted_partitions`, which aren't idle.
     The last slice of a drain has its watermark past every open window, so it closes all windows.
