@@ -24,7 +24,7 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
-from strandline.access.doorkeeper import OIDC_PREFIX, TokensUnavailable
+from strandline.access.authenticator import OIDC_PREFIX, TokensUnavailable
 from strandline.access.rights import ALL_STREAMS, Principal
 from strandline.core.documents import NAME
 from strandline.core.errors import InvalidSettings, Unauthenticated

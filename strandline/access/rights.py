@@ -25,7 +25,7 @@ ALL_STREAMS = "*"
 """Entry in the streams of a principal that permits writing to any stream."""
 
 
-class Need(StrEnum):
+class RequiredRight(StrEnum):
     """Right that an operation requires from its client."""
 
     OPEN = "open"
@@ -58,103 +58,103 @@ ANYONE = Principal("anyone", Role.ADMIN)
 STRANGER = Principal("stranger")
 """Client without a valid token, for operations that require none."""
 
-REST_OPERATIONS: dict[str, Need] = {
-    "GET /healthz": Need.OPEN,
-    "GET /readyz": Need.OPEN,
-    "GET /metrics": Need.METRICS,
-    "GET /openapi.json": Need.VIEWER,
-    "GET /v1/session": Need.OPEN,
-    "POST /v1/session": Need.OPEN,
-    "DELETE /v1/session": Need.OPEN,
-    "GET /v1/arrivals": Need.VIEWER,
-    "GET /v1/explanations": Need.VIEWER,
-    "GET /v1/streams": Need.VIEWER,
-    "GET /v1/streams/{name}": Need.VIEWER,
-    "GET /v1/streams/{name}/undeclared": Need.VIEWER,
-    "GET /v1/topics/{name}/proposal": Need.VIEWER,
-    "GET /v1/lookups": Need.VIEWER,
-    "GET /v1/lookups/{name}": Need.VIEWER,
-    "GET /v1/jobs": Need.VIEWER,
-    "GET /v1/jobs/{name}": Need.VIEWER,
-    "GET /v1/jobs/{name}/explanation": Need.VIEWER,
-    "GET /v1/jobs/{name}/kibana": Need.VIEWER,
-    "GET /v1/jobs/{name}/graph": Need.VIEWER,
-    "GET /v1/jobs/{name}/preview": Need.VIEWER,
-    "GET /v1/jobs/{name}/log": Need.VIEWER,
-    "GET /v1/jobs/{name}/slices": Need.VIEWER,
-    "GET /v1/jobs/{name}/checkpoints": Need.VIEWER,
-    "GET /v1/jobs/{name}/runs": Need.VIEWER,
-    "GET /v1/jobs/{name}/history": Need.VIEWER,
-    "GET /v1/jobs/{name}/dead-letters": Need.VIEWER,
-    "GET /v1/jobs/{name}/dead-letters/counts": Need.VIEWER,
-    "GET /v1/jobs/{name}/dead-letters/{number}": Need.VIEWER,
-    "GET /v1/jobs/{name}/audit": Need.VIEWER,
-    "GET /v1/jobs/{name}/backfills": Need.VIEWER,
-    "GET /v1/jobs/{name}/backfills/{generation}": Need.VIEWER,
-    "GET /v1/results": Need.VIEWER,
-    "GET /v1/results/{alias}": Need.VIEWER,
-    "GET /v1/results/{alias}/{document}/records": Need.VIEWER,
-    "GET /v1/events": Need.VIEWER,
-    "GET /v1/notices": Need.VIEWER,
-    "GET /v1/notices/{name}": Need.VIEWER,
+REST_OPERATIONS: dict[str, RequiredRight] = {
+    "GET /healthz": RequiredRight.OPEN,
+    "GET /readyz": RequiredRight.OPEN,
+    "GET /metrics": RequiredRight.METRICS,
+    "GET /openapi.json": RequiredRight.VIEWER,
+    "GET /v1/session": RequiredRight.OPEN,
+    "POST /v1/session": RequiredRight.OPEN,
+    "DELETE /v1/session": RequiredRight.OPEN,
+    "GET /v1/arrivals": RequiredRight.VIEWER,
+    "GET /v1/explanations": RequiredRight.VIEWER,
+    "GET /v1/streams": RequiredRight.VIEWER,
+    "GET /v1/streams/{name}": RequiredRight.VIEWER,
+    "GET /v1/streams/{name}/undeclared": RequiredRight.VIEWER,
+    "GET /v1/topics/{name}/proposal": RequiredRight.VIEWER,
+    "GET /v1/lookups": RequiredRight.VIEWER,
+    "GET /v1/lookups/{name}": RequiredRight.VIEWER,
+    "GET /v1/jobs": RequiredRight.VIEWER,
+    "GET /v1/jobs/{name}": RequiredRight.VIEWER,
+    "GET /v1/jobs/{name}/explanation": RequiredRight.VIEWER,
+    "GET /v1/jobs/{name}/kibana": RequiredRight.VIEWER,
+    "GET /v1/jobs/{name}/graph": RequiredRight.VIEWER,
+    "GET /v1/jobs/{name}/preview": RequiredRight.VIEWER,
+    "GET /v1/jobs/{name}/log": RequiredRight.VIEWER,
+    "GET /v1/jobs/{name}/slices": RequiredRight.VIEWER,
+    "GET /v1/jobs/{name}/checkpoints": RequiredRight.VIEWER,
+    "GET /v1/jobs/{name}/runs": RequiredRight.VIEWER,
+    "GET /v1/jobs/{name}/history": RequiredRight.VIEWER,
+    "GET /v1/jobs/{name}/dead-letters": RequiredRight.VIEWER,
+    "GET /v1/jobs/{name}/dead-letters/counts": RequiredRight.VIEWER,
+    "GET /v1/jobs/{name}/dead-letters/{number}": RequiredRight.VIEWER,
+    "GET /v1/jobs/{name}/audit": RequiredRight.VIEWER,
+    "GET /v1/jobs/{name}/backfills": RequiredRight.VIEWER,
+    "GET /v1/jobs/{name}/backfills/{generation}": RequiredRight.VIEWER,
+    "GET /v1/results": RequiredRight.VIEWER,
+    "GET /v1/results/{alias}": RequiredRight.VIEWER,
+    "GET /v1/results/{alias}/{document}/records": RequiredRight.VIEWER,
+    "GET /v1/events": RequiredRight.VIEWER,
+    "GET /v1/notices": RequiredRight.VIEWER,
+    "GET /v1/notices/{name}": RequiredRight.VIEWER,
     # These read a document and change nothing.
-    "POST /v1/pipelines/check": Need.VIEWER,
-    "POST /v1/pipelines/preview": Need.VIEWER,
-    "POST /v1/documents/plan": Need.VIEWER,
-    "POST /v1/documents": Need.OPERATOR,
-    "POST /v1/jobs/{name}/start": Need.OPERATOR,
-    "POST /v1/jobs/{name}/stop": Need.OPERATOR,
-    "POST /v1/jobs/{name}/drain": Need.OPERATOR,
-    "POST /v1/jobs/{name}/restart": Need.OPERATOR,
-    "POST /v1/jobs/{name}/restore": Need.OPERATOR,
-    "POST /v1/jobs/{name}/reset": Need.OPERATOR,
-    "DELETE /v1/jobs/{name}": Need.OPERATOR,
-    "DELETE /v1/streams/{name}": Need.OPERATOR,
-    "DELETE /v1/lookups/{name}": Need.OPERATOR,
-    "POST /v1/notices/{name}/test": Need.OPERATOR,
-    "POST /v1/notices/{name}/mute": Need.OPERATOR,
-    "DELETE /v1/notices/{name}": Need.OPERATOR,
-    "POST /v1/jobs/{name}/dead-letters/replay": Need.OPERATOR,
-    "POST /v1/jobs/{name}/dead-letters/repair": Need.OPERATOR,
-    "POST /v1/jobs/{name}/audit": Need.OPERATOR,
-    "POST /v1/jobs/{name}/backfills": Need.OPERATOR,
-    "POST /v1/jobs/{name}/backfills/{generation}/cancel": Need.OPERATOR,
-    "GET /v1/tokens": Need.ADMIN,
-    "POST /v1/tokens": Need.ADMIN,
-    "POST /v1/tokens/{name}/revoke": Need.ADMIN,
+    "POST /v1/pipelines/check": RequiredRight.VIEWER,
+    "POST /v1/pipelines/preview": RequiredRight.VIEWER,
+    "POST /v1/documents/plan": RequiredRight.VIEWER,
+    "POST /v1/documents": RequiredRight.OPERATOR,
+    "POST /v1/jobs/{name}/start": RequiredRight.OPERATOR,
+    "POST /v1/jobs/{name}/stop": RequiredRight.OPERATOR,
+    "POST /v1/jobs/{name}/drain": RequiredRight.OPERATOR,
+    "POST /v1/jobs/{name}/restart": RequiredRight.OPERATOR,
+    "POST /v1/jobs/{name}/restore": RequiredRight.OPERATOR,
+    "POST /v1/jobs/{name}/reset": RequiredRight.OPERATOR,
+    "DELETE /v1/jobs/{name}": RequiredRight.OPERATOR,
+    "DELETE /v1/streams/{name}": RequiredRight.OPERATOR,
+    "DELETE /v1/lookups/{name}": RequiredRight.OPERATOR,
+    "POST /v1/notices/{name}/test": RequiredRight.OPERATOR,
+    "POST /v1/notices/{name}/mute": RequiredRight.OPERATOR,
+    "DELETE /v1/notices/{name}": RequiredRight.OPERATOR,
+    "POST /v1/jobs/{name}/dead-letters/replay": RequiredRight.OPERATOR,
+    "POST /v1/jobs/{name}/dead-letters/repair": RequiredRight.OPERATOR,
+    "POST /v1/jobs/{name}/audit": RequiredRight.OPERATOR,
+    "POST /v1/jobs/{name}/backfills": RequiredRight.OPERATOR,
+    "POST /v1/jobs/{name}/backfills/{generation}/cancel": RequiredRight.OPERATOR,
+    "GET /v1/tokens": RequiredRight.ADMIN,
+    "POST /v1/tokens": RequiredRight.ADMIN,
+    "POST /v1/tokens/{name}/revoke": RequiredRight.ADMIN,
 }
 """Operation of the REST API -> required right."""
 
-PAGE_OPERATIONS: dict[str, Need] = {"GET /": Need.OPEN, "GET /console/{name}": Need.OPEN}
+PAGE_OPERATIONS: dict[str, RequiredRight] = {"GET /": RequiredRight.OPEN, "GET /console/{name}": RequiredRight.OPEN}
 """Requests for the files of the console, which contain no data."""
 
-GATEWAY_PAGES: dict[str, Need] = {
-    "GET /healthz": Need.OPEN,
-    "GET /readyz": Need.OPEN,
-    "GET /metrics": Need.METRICS,
+GATEWAY_PAGES: dict[str, RequiredRight] = {
+    "GET /healthz": RequiredRight.OPEN,
+    "GET /readyz": RequiredRight.OPEN,
+    "GET /metrics": RequiredRight.METRICS,
 }
 """Endpoints of each gateway -> required right. `Gateway.actions` has the requests of senders."""
 
 _ROLES = (Role.METRICS, Role.VIEWER, Role.OPERATOR, Role.ADMIN)
-_ROLE_OF_NEED = {
-    Need.METRICS: Role.METRICS,
-    Need.VIEWER: Role.VIEWER,
-    Need.OPERATOR: Role.OPERATOR,
-    Need.ADMIN: Role.ADMIN,
+_ROLE_OF_RIGHT = {
+    RequiredRight.METRICS: Role.METRICS,
+    RequiredRight.VIEWER: Role.VIEWER,
+    RequiredRight.OPERATOR: Role.OPERATOR,
+    RequiredRight.ADMIN: Role.ADMIN,
 }
 
 
-def may(principal: Principal, need: Need, stream: str = "") -> bool:
+def may(principal: Principal, need: RequiredRight, stream: str = "") -> bool:
     """Return True if the principal has the right. `stream`: stream that the operation writes to."""
-    if need is Need.OPEN:
+    if need is RequiredRight.OPEN:
         return True
-    if need is Need.WRITE:
+    if need is RequiredRight.WRITE:
         return principal.may_write(stream)
-    return principal.role is not None and _ROLES.index(principal.role) >= _ROLES.index(_ROLE_OF_NEED[need])
+    return principal.role is not None and _ROLES.index(principal.role) >= _ROLES.index(_ROLE_OF_RIGHT[need])
 
 
-def require(principal: Principal, need: Need, what: str, stream: str = "") -> None:
+def require(principal: Principal, need: RequiredRight, what: str, stream: str = "") -> None:
     """Raise Forbidden, which names the missing right, unless the principal has it. `what` completes "may not ..."."""
     if not may(principal, need, stream):
-        missing = f"the right to write to stream {stream}" if need is Need.WRITE else f"the role {need.value}"
+        missing = f"the right to write to stream {stream}" if need is RequiredRight.WRITE else f"the role {need.value}"
         raise Forbidden(f"{principal.name} may not {what}: that needs {missing}; ask an admin for a token that has it")

@@ -58,7 +58,7 @@ BACKFILL_FAILPOINTS = (
 )
 """Names in a backfill, in their order. A backfill also reaches `emit.before_write` and `emit.written`."""
 
-LIFE_FAILPOINTS = ("life.runs_ended", "life.fenced", "reset.begun", "delete.recorded")
+LIFECYCLE_FAILPOINTS = ("life.runs_ended", "life.fenced", "reset.begun", "delete.recorded")
 """Names in a reset and a deletion, in the control service."""
 REPLAY_FAILPOINTS = (
     "replay.begun",
@@ -83,7 +83,7 @@ def failpoint(name: str) -> None:
 
 
 def _reach(name: str) -> None:
-    assert name in FAILPOINTS + BACKFILL_FAILPOINTS + LIFE_FAILPOINTS + REPLAY_FAILPOINTS, (
+    assert name in FAILPOINTS + BACKFILL_FAILPOINTS + LIFECYCLE_FAILPOINTS + REPLAY_FAILPOINTS, (
         f"{name} is not in the list of failpoints"
     )
     file = Path(_armed[1:]) if _armed.startswith("@") else None

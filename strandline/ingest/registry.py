@@ -10,7 +10,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from strandline.access.rights import GATEWAY_PAGES, Need
+from strandline.access.rights import GATEWAY_PAGES, RequiredRight
 from strandline.core.errors import FunctionUnusable
 from strandline.core.packages import PackagePart, parts_of_packages
 from strandline.ingest.gateway.contract import Gateway, GatewayPort
@@ -66,7 +66,7 @@ def stack_ports() -> dict[str, GatewayPort]:
     return found
 
 
-def gateway_actions() -> dict[str, Need]:
+def gateway_actions() -> dict[str, RequiredRight]:
     """Return the requests of Strandline's gateways, each with the right that it needs."""
     return GATEWAY_PAGES | {name: need for one in own_gateways().values() for name, need in one.actions.items()}
 

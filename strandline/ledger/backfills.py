@@ -3,7 +3,7 @@
 Invariants, each kept by a transaction that locks the job's row:
 
 - Generations of a job are numbered from 2. Generation 1 contains the results that the job itself writes. After a reset
-  (`lives.py`), the job writes the generation in `jobs.generation`; lower generations belong to earlier incarnations of
+  (`lifecycle.py`), the job writes the generation in `jobs.generation`; lower generations belong to earlier incarnations of
   the job.
 - A job has at most one open backfill.
 - Only the newest attempt at a backfill may change its row; older attempts are Fenced.

@@ -11,7 +11,7 @@ from strandline.ledger.compaction import Compaction
 from strandline.ledger.jobs import JobOrders, JobReader, JobStates, ResultIndices
 from strandline.ledger.journal import Journal, JournalReader
 from strandline.ledger.leases import LeaseReader, Leases
-from strandline.ledger.lives import LifeReader, Lives
+from strandline.ledger.lifecycle import Lifecycle, LifecycleReader
 from strandline.ledger.lookups.sources import LookupSources
 from strandline.ledger.lookups.versions import LookupReader, Lookups
 from strandline.ledger.notices import NoticeDelivery, NoticeReader, Notices
@@ -29,7 +29,7 @@ class LedgerReader(
     JournalReader,
     LookupReader,
     BackfillReader,
-    LifeReader,
+    LifecycleReader,
     LeaseReader,
     NoticeReader,
     SchemaReader,
@@ -81,7 +81,7 @@ class ApplyLedger(LedgerReader, Streams, JobOrders, Lookups, LookupSources, Noti
     """For documents that are applied, and for lookups and notices that are deleted."""
 
 
-class LivesLedger(LedgerReader, Lives, ResultIndices, Journal):
+class LifecycleLedger(LedgerReader, Lifecycle, ResultIndices, Journal):
     """For jobs that are reset or deleted, and streams that are deleted."""
 
 

@@ -23,12 +23,12 @@ import uvicorn
 from pydantic import field_validator
 from starlette.types import ASGIApp
 
-from strandline.access.doors import open_doorkeeper
 from strandline.access.exposure import require_closed
+from strandline.access.open_authenticator import open_authenticator
 from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings, make_data_dir
-from strandline.ingest.gateway.serving.tls_door import TlsDoor, server_tls
+from strandline.ingest.gateway.serving.tls_handshakes import TlsHandshaker, server_tls
 from strandline.ledger.database import without_secrets
 from strandline.ledger.ledger import Ledger
 from strandline.log.admin import KafkaAdmin
@@ -40,7 +40,7 @@ from strandline.processing.source.followed.reading import SourceReader
 from strandline.results.generations import discard_generation, newest_generation
 from strandline.services.jobs.apply_documents import Applier, check_documents, ensure_templates
 from strandline.services.jobs.dead_letters import DeadLetters
-from strandline.services.jobs.job_lives import JobLives
+from strandline.services.jobs.job_lifecycle import JobLifecycle
 from strandline.services.jobs.notice_surroundings import notice_service
 from strandline.services.processes.file_lock import held_alone
 from strandline.services.processes.limited_work import LimitedWork
@@ -50,11 +50,11 @@ from strandline.services.rest.guards.bounded_http import BoundedHttp
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
+from strandline.services.supervision.external_services import TIMEOUT_S, ExternalServices, unavailable_store
 from strandline.services.supervision.housekeeping import Housekeeping
 from strandline.services.supervision.leadership import ServiceIdentity, is_on_this_machine, new_service_name
 from strandline.services.supervision.lookups.follower import LookupFollower
 from strandline.services.supervision.old_slices import OldSlices
-from strandline.services.supervision.outside import TIMEOUT_S, Outside, store_away
 from strandline.services.supervision.supervisor import SupervisionTimes, Supervisor
 
 logger = structlog.get_logger()
@@ -106,10 +106,10 @@ def serve(settings: ControlSettings) -> None:
     make_data_dir(settings.data_dir)
     with _only_one(settings.data_dir) as name, _listen(settings) as listener:
         ledger = Ledger.open(settings.ledger_url)
-        doorkeeper = open_doorkeeper(settings, ledger)
+        authenticator = open_authenticator(settings, ledger)
         try:
             names = (settings.control_host, *settings.control_names)
-            app = create_app(_dependencies(settings, ledger, name), names, doorkeeper, settings.record_bytes_max)
+            app = create_app(_dependencies(settings, ledger, name), names, authenticator, settings.record_bytes_max)
             server = uvicorn.Server(_server_config(app, settings))
             app.state.is_ending = lambda: server.should_exit
             logger.info(
@@ -122,8 +122,8 @@ def serve(settings: ControlSettings) -> None:
             with Housekeeping(settings, ledger):
                 server.run(sockets=[listener])
         finally:
-            if doorkeeper is not None:
-                doorkeeper.close()
+            if authenticator is not None:
+                authenticator.close()
             ledger.close()
 
 
@@ -158,7 +158,7 @@ def _protocols(settings: ControlSettings) -> type[asyncio.Protocol]:
     )
     if tls is None:
         return BoundedHttp
-    door = TlsDoor(tls)
+    door = TlsHandshaker(tls)
 
     def protocol(**options: Any) -> asyncio.Protocol:
         return door.before(partial(BoundedHttp, **options))
@@ -178,7 +178,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         return log.range(stream).offset_first
 
     changing = KafkaAdmin(settings.kafka_bootstrap, timeout_s=CHANGES_TIMEOUT_S, changes_topics=True)
-    lives = JobLives(ledger, changing, settings.elasticsearch_url)
+    lifecycle = JobLifecycle(ledger, changing, settings.elasticsearch_url)
     sources = SourceReader(
         ledger,
         KafkaAdmin(settings.kafka_bootstrap, timeout_s=CHANGES_TIMEOUT_S),
@@ -192,12 +192,12 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         topics,
         lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline, ledger.generation_of(pipeline.job)),
         log_starts,
-        lives.origin,
+        lifecycle.origin,
         sources,
         partial(limited.run, "check", check_documents),
     )
     service = ServiceIdentity(name, _address(settings), str(settings.data_dir.resolve()))
-    outside = Outside(
+    external_services = ExternalServices(
         KafkaAdmin(settings.kafka_bootstrap, timeout_s=TIMEOUT_S),
         settings.elasticsearch_url,
         settings.schema_registry_url,
@@ -208,7 +208,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         service=service,
         times=SupervisionTimes(lease_s=settings.lease_s),
         standbys=settings.standbys,
-        outside_answers=outside.answers,
+        external_services_up=external_services.are_up,
     )
     backfills = BackfillJobs(
         ledger,
@@ -216,7 +216,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         supervisor.leads,
         log_starts,
         partial(discard_generation, settings.elasticsearch_url),
-        outside_answers=outside.answers,
+        external_services_up=external_services.are_up,
         newest_generation=partial(newest_generation, settings.elasticsearch_url),
     )
     kept = SlicesKept(settings.slices_kept_days_min, settings.slices_kept_days_max)
@@ -233,13 +233,13 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         backfills,
         old_slices,
         copies,
-        lives,
+        lifecycle,
         dead_letters,
         LookupFollower(ledger, sources, name),
         notice_service(ledger, log, settings, name),
         settings.elasticsearch_url,
         settings.data_dir,
-        partial(store_away, settings=settings),
+        partial(unavailable_store, settings=settings),
         asks_for_tokens=settings.auth != "none",
         run_limited=limited.run,
         close_limited=limited.close,

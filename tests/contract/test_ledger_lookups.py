@@ -10,7 +10,7 @@ import pytest
 from strandline.core.errors import Conflict, NotFound
 from strandline.core.lookups.packed_rows import pack_rows
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.lives import Origin
+from strandline.ledger.lifecycle import Origin
 from strandline.ledger.states import BackfillState, Desired, JobState, WindowRange
 from tests.support.ledgers import a_checkpoint, a_slice
 

@@ -300,7 +300,7 @@ steps:
     ]
     assert sorted(reasons) == [b"expression", b"expression"]
     audit_lab.apply(text.replace(f", {{stream: {name}-tens}}", ""))
-    audit_lab.lives.delete_stream(f"{name}-tens", keep_topic=False)
+    audit_lab.lifecycle.delete_stream(f"{name}-tens", keep_topic=False)
     report = audit_lab.audit(name)
     assert (report["outcome"], report["differences"]) == ("incomplete", 0), report
     assert f"stream:{name}-tens is not there" in report["incomplete"]

@@ -15,7 +15,7 @@ from collections import Counter
 import pytest
 
 from strandline.core.errors import NotFound
-from strandline.core.failpoints import LIFE_FAILPOINTS
+from strandline.core.failpoints import LIFECYCLE_FAILPOINTS
 from strandline.log.admin import KafkaAdmin
 from tests.support.audit_lab import AuditLab
 from tests.support.topic_reader import read_messages
@@ -88,10 +88,10 @@ RESET = """
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.log.admin import KafkaAdmin
-from strandline.services.jobs.job_lives import JobLives
+from strandline.services.jobs.job_lifecycle import JobLifecycle
 settings = Settings()
 admin = KafkaAdmin(settings.kafka_bootstrap, timeout_s=30, changes_topics=True)
-JobLives(Ledger.open(settings.ledger_url), admin, settings.elasticsearch_url).reset("lives", "earliest")
+JobLifecycle(Ledger.open(settings.ledger_url), admin, settings.elasticsearch_url).reset("lives", "earliest")
 """
 
 
@@ -127,7 +127,7 @@ def test_each_life_of_a_job_is_shown_alone_and_audited_clean(audit_lab: AuditLab
     assert set(first_letters.values()) == {1} and len(first_letters) == 30
 
     # Reset, with a kill at each step. What was killed before its end has changed nothing that is shown.
-    for failpoint in LIFE_FAILPOINTS[:2]:
+    for failpoint in LIFECYCLE_FAILPOINTS[:2]:
         reset_killed_at(lab, failpoint)
         assert shown(lab) == (expected(0, 1_500, 1), {"lives-tens-2026.11"})
     reset_killed_at(lab, "reset.begun")
@@ -147,7 +147,7 @@ def test_each_life_of_a_job_is_shown_alone_and_audited_clean(audit_lab: AuditLab
     require_clean(lab)
 
     # To the latest: nothing from before is shown, or counted, any more.
-    assert lab.lives.reset(NAME, "latest").generation == 4
+    assert lab.lifecycle.reset(NAME, "latest").generation == 4
     lab.index.post("/lives-tens/_refresh")
     assert lab.index.get("/_alias/lives-tens").status_code == 404
     lab.send(STREAM, lines(2_000, 2_600))
@@ -157,8 +157,8 @@ def test_each_life_of_a_job_is_shown_alone_and_audited_clean(audit_lab: AuditLab
 
     # Deleted, with its results and dead letters; then the name is used for another job over the same stream.
     with pytest.raises(NotFound):
-        lab.lives.delete("nobody", results=True, dead_letters=True)
-    deleted = lab.lives.delete(NAME, results=True, dead_letters=True)
+        lab.lifecycle.delete("nobody", results=True, dead_letters=True)
+    deleted = lab.lifecycle.delete(NAME, results=True, dead_letters=True)
     assert deleted.indices == sorted(
         ["lives-tens-2026.11", *(f"lives-tens.g{generation}-2026.11" for generation in (2, 3, 4))]
     )

@@ -159,7 +159,7 @@ def test_a_job_that_meets_a_hole_fails_and_goes_on_as_the_error_says(audit_lab: 
     found = re.search(r"--to TIME, with a time later than (\S+);", said)
     assert found is not None, said
     lab.ledger.set_desired(HOLED, Desired.STOPPED)
-    lab.lives.reset(HOLED, int(datetime.fromisoformat(found[1]).timestamp() * 1_000) + 1)
+    lab.lifecycle.reset(HOLED, int(datetime.fromisoformat(found[1]).timestamp() * 1_000) + 1)
     lab.drain(HOLED)
     lab.require_clean(HOLED)
     documents = sorted(lab.documents(f"{HOLED}-tens").values(), key=lambda one: str(one["@timestamp"]))

@@ -22,7 +22,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
 from strandline.services.processes.pids import PidFile
 from strandline.services.processes.process_tree import MARK_VARIABLE, tree_mark
-from strandline.services.supervision.deaths import DEATHS_MAX
+from strandline.services.supervision.failures import FAILURES_MAX
 from strandline.services.supervision.leadership import ServiceIdentity
 from strandline.services.supervision.supervisor import SupervisionTimes, Supervisor
 from tests.support.ledger_server import LedgerServer
@@ -55,7 +55,7 @@ class Stage:
         directory: Path | None = None,
         *,
         standbys: int = 0,
-        outside_answers: Callable[[], bool] = lambda: False,
+        external_services_up: Callable[[], bool] = lambda: False,
         **patience: float,
     ) -> Supervisor:
         def command(job: str | None, lease: int | None, alive_fd: int) -> list[str]:
@@ -72,9 +72,9 @@ class Stage:
             place,
             service=service,
             standbys=standbys,
-            outside_answers=outside_answers,
+            external_services_up=external_services_up,
             command=command,
-            times=SupervisionTimes(**defaults | patience, deaths_max=DEATHS, away_deaths_max=AWAYS),
+            times=SupervisionTimes(**defaults | patience, failures_max=DEATHS, outage_exits_max=AWAYS),
         )
         supervisor.start()
         self.closing.callback(supervisor.close)
@@ -209,7 +209,7 @@ def test_a_runner_that_is_killed_again_and_again_fails_the_job_with_that_cause(
 def test_a_runner_that_can_not_be_started_fails_the_job_in_the_end(stage: Stage) -> None:
     """And the job starts after the remedy."""
     logs = stage.directory / "logs"
-    supervisor = stage.supervise(pause_first_s=0.001, away_pause_max_s=0.05)
+    supervisor = stage.supervise(pause_first_s=0.001, outage_pause_max_s=0.05)
     stage.wait_for(JobState.RUNNING)
     stage.want(Desired.STOPPED)
     stage.wait_for(JobState.STOPPED)
@@ -248,7 +248,7 @@ def test_what_is_away_outside_is_not_held_against_the_job(stage: Stage) -> None:
 def test_what_is_called_away_and_answers_fails_the_job_in_the_end(stage: Stage) -> None:
     """For example a record that Kafka refuses for its size, if this were treated as an outage."""
     stage.behave("away")
-    stage.supervise(outside_answers=lambda: True, pause_first_s=0.001)
+    stage.supervise(external_services_up=lambda: True, pause_first_s=0.001)
     failed = wait_until(lambda: stage.ledger.job(JOB), lambda job: job.state is JobState.FAILED, "failed", 180)
     assert failed.epoch == AWAYS
     assert f"ended {AWAYS} times without progress, although Kafka, Elasticsearch" in failed.message
@@ -266,14 +266,14 @@ def test_an_outage_between_two_ends_begins_the_count_anew(stage: Stage) -> None:
         asked.append(stage.ledger.job(JOB).epoch)
         return len(asked) % (AWAYS - 1) != 0
 
-    stage.supervise(outside_answers=answers, pause_first_s=0.001)
+    stage.supervise(external_services_up=answers, pause_first_s=0.001)
     waiting = wait_until(lambda: stage.ledger.job(JOB), lambda job: job.epoch > AWAYS + 1, "goes on", 180)
     assert waiting.state is not JobState.FAILED
 
 
 def test_ends_with_progress_between_them_are_an_outage(stage: Stage) -> None:
     stage.behave("away_stepping")
-    stage.supervise(outside_answers=lambda: True, pause_first_s=0.001)
+    stage.supervise(external_services_up=lambda: True, pause_first_s=0.001)
     wait_until(lambda: stage.ledger.job(JOB), lambda job: job.epoch > AWAYS + 1, "started often enough", 180)
     assert stage.ledger.job(JOB).state is not JobState.FAILED
 
@@ -519,8 +519,8 @@ def test_standbys_that_die_in_a_row_are_given_up_and_the_event_says_why(
     (told,) = wait_until(
         lambda: [event for event in stage.ledger.events() if event.kind == "standbys_given_up"], bool, "given up", 60
     )
-    assert f"{DEATHS_MAX} standbys in a row exited; the last ended unexpectedly with code 3" in told.message
-    assert f"standby-{DEATHS_MAX}.log" in told.message
+    assert f"{FAILURES_MAX} standbys in a row exited; the last ended unexpectedly with code 3" in told.message
+    assert f"standby-{FAILURES_MAX}.log" in told.message
     stage.behave("obey")
     stage.want(Desired.RUNNING)
     stage.wait_for(JobState.RUNNING)

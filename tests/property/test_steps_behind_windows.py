@@ -82,7 +82,7 @@ PIPELINES = {
 }
 
 
-class Lives:
+class Lifecycle:
     """A job that is killed again and again, with its emissions and commits."""
 
     def __init__(self, checked: CheckedPipeline, history: History, data: Any) -> None:
@@ -144,11 +144,11 @@ class Lives:
 def test_restarts_and_merged_replays_change_no_result_and_no_failure(
     checked: CheckedPipeline, history: History, data: Any
 ) -> None:
-    lives = Lives(checked, history, data)
+    lives = Lifecycle(checked, history, data)
     while lives.committed < len(history):
         lives.live()
     at_once = run(checked, [([row for rows, _ in history for row in rows], END)], 1, 10**6)
-    whole = Lives(checked, history, data)
+    whole = Lifecycle(checked, history, data)
     whole._emit(at_once)
     assert lives.emitted == whole.emitted
     failures = [place for place in lives.emitted if place[0].endswith(" failed")]

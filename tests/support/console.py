@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 import sqlalchemy as sa
 
-from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.authenticator import Authenticator
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule, JobState, SliceKind
 from strandline.log.kafka_status import LogRange, StoredDeadLetter
@@ -322,7 +322,7 @@ def furnished_console(
     now_ms = time.time_ns() // 1_000_000
     log = FurnishedLog(now_ms)
     supervisor = ObedientSupervisor(ledger)
-    keeper = Doorkeeper(ledger, look_s=1, kept_s=60) if tokens else None
+    keeper = Authenticator(ledger, look_s=1, kept_s=60) if tokens else None
     api = _service(ledger, log, supervisor, keeper)
     if furnished:
         furnish(_service(ledger, log, supervisor, None), now_ms, step_min)
@@ -343,9 +343,9 @@ def furnished_console(
             ledger.close()
 
 
-def _service(ledger: Ledger, log: Log, supervisor: ObedientSupervisor, keeper: Doorkeeper | None) -> Api:
+def _service(ledger: Ledger, log: Log, supervisor: ObedientSupervisor, keeper: Authenticator | None) -> Api:
     with patch("tests.support.control.Log", lambda: log):
-        return Api(ledger, supervisor, doorkeeper=keeper)
+        return Api(ledger, supervisor, authenticator=keeper)
 
 
 if __name__ == "__main__":

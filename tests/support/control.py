@@ -16,7 +16,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.authenticator import Authenticator
 from strandline.core.errors import IndexUnavailable, LogUnavailable, NotFound
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
@@ -38,7 +38,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.slices.old_slices import SlicesKept
 from strandline.services.jobs.apply_documents import Applier
 from strandline.services.jobs.dead_letters import DeadLetters
-from strandline.services.jobs.job_lives import JobLives
+from strandline.services.jobs.job_lifecycle import JobLifecycle
 from strandline.services.rest.api import create_app
 from strandline.services.rest.dependencies import Dependencies
 from strandline.services.supervision.audit_jobs import AuditJobs
@@ -269,7 +269,7 @@ class Api:
         names: Collection[str] = (),
         ensure_templates: Callable[[CheckedPipeline], None] | None = None,
         elasticsearch_url: str = "http://127.0.0.1:1",
-        doorkeeper: Doorkeeper | None = None,
+        authenticator: Authenticator | None = None,
         data_dir: Path = Path("/nowhere"),
         sources: TypedSources | None = None,
     ) -> None:
@@ -308,16 +308,16 @@ class Api:
             self.backfills,
             old_slices,
             DeadLetterCopies(ledger, lambda job: False, self.log, elasticsearch_url),
-            JobLives(ledger, Admin(self.log, self.topics), elasticsearch_url),
+            JobLifecycle(ledger, Admin(self.log, self.topics), elasticsearch_url),
             Letters(ledger, self.log, "127.0.0.1:1", 1_000_000),
             LookupFollower(ledger, self.sources, "control-test"),
             self.notices,
             elasticsearch_url,
             data_dir,
             lambda pipeline: "Elasticsearch" if self.index_is_away else None,
-            asks_for_tokens=doorkeeper is not None,
+            asks_for_tokens=authenticator is not None,
         )
-        self._names, self._doorkeeper = names, doorkeeper
+        self._names, self._authenticator = names, authenticator
 
     def _ensure_templates(self, pipeline: CheckedPipeline) -> None:
         if self.index_is_away:
@@ -327,14 +327,14 @@ class Api:
     @cached_property
     def app(self) -> FastAPI:
         """For who serves it. Where it has names or asks for tokens, an app of its own."""
-        if self._names or self._doorkeeper:
-            return create_app(self._dependencies, self._names, self._doorkeeper)
+        if self._names or self._authenticator:
+            return create_app(self._dependencies, self._names, self._authenticator)
         app = _app_of_all(is_served=True)
         app.state.dependencies = self._dependencies
         return app
 
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
-        app = self.app if self._names or self._doorkeeper else _app_of_all(is_served=False)
+        app = self.app if self._names or self._authenticator else _app_of_all(is_served=False)
         app.state.dependencies = self._dependencies
 
         async def ask() -> httpx.Response:

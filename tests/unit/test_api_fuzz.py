@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 import pytest
 
-from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.authenticator import Authenticator
 from strandline.ledger.ledger import Ledger
 from tests.support.control import BOTH, Api, ObedientSupervisor, serving
 from tests.support.tokens import tokens_of_each_kind
@@ -119,9 +119,9 @@ def fuzz(directory: Path, seconds: int, examples_max: int | None = None) -> tupl
     The job and its stream are recreated continuously, because requests delete them.
     """
     ledger = Ledger.open(f"sqlite:///{directory / 'ledger.sqlite'}")
-    door = Doorkeeper(ledger, look_s=1, kept_s=10_000)
+    door = Authenticator(ledger, look_s=1, kept_s=10_000)
     index = EmptyIndex()
-    api = Api(ledger, ObedientSupervisor(ledger), doorkeeper=door, elasticsearch_url=index.url)
+    api = Api(ledger, ObedientSupervisor(ledger), authenticator=door, elasticsearch_url=index.url)
     token = f"Authorization: Bearer {tokens_of_each_kind(ledger, 'readings')['admin']}"
     config = directory / "schemathesis.toml"
     config.write_text(CONFIG)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import uvicorn
 
-from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.authenticator import Authenticator
 from strandline.core.errors import InvalidSettings
 from strandline.services.control import ControlSettings, _server_config
 from strandline.services.rest.guards.token_guard import TokenGuard
@@ -28,9 +28,9 @@ async def app(scope, receive, send):
 
 
 @contextmanager
-def served(settings: ControlSettings, doorkeeper: Doorkeeper | None = None) -> Iterator[httpx.Client]:
+def served(settings: ControlSettings, authenticator: Authenticator | None = None) -> Iterator[httpx.Client]:
     """The server of the REST API, with its audit log and an app that returns the address of the client."""
-    config = _server_config(TokenGuard(app, doorkeeper), settings)
+    config = _server_config(TokenGuard(app, authenticator), settings)
     config.lifespan = "off"
     server = uvicorn.Server(config)
     with socket.socket() as listener:
@@ -66,7 +66,7 @@ def test_no_header_changes_the_address_in_the_audit_log(allowed, monkeypatch, ca
 
 
 def test_the_lines_of_refused_requests_have_the_address_of_the_connection(caplog):
-    with served(ControlSettings(), Doorkeeper(ToldBook(), look_s=1, kept_s=10)) as client:
+    with served(ControlSettings(), Authenticator(ToldBook(), look_s=1, kept_s=10)) as client:
         assert client.post("/v1/jobs/power/stop", headers=HEADERS).status_code == 401
     assert "peer='127.0.0.1'" in caplog.text
     assert FORGED not in caplog.text

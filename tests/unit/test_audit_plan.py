@@ -12,7 +12,7 @@ from strandline.core.documents import read_documents
 from strandline.core.errors import NotFound
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.lives import Origin
+from strandline.ledger.lifecycle import Origin
 from strandline.ledger.states import JobState, StreamVersions, WindowRange
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.plan import AuditPlan, plan_audit

@@ -43,14 +43,14 @@ class Lab:
         self.index_is_away = False
         self.generation_in_index = 0
         self.leads = True
-        self.outside_answers = True
+        self.external_services_up = True
         self.backfills = BackfillJobs(
             ledger,
             directory,
             lambda job: self.leads,
             lambda stream: self.api.log.range(stream).offset_first,
             self._discard,
-            outside_answers=lambda: self.outside_answers,
+            external_services_up=lambda: self.external_services_up,
             newest_generation=self._newest_generation,
             command=self._command,
             pause_first_s=0.01,
@@ -96,7 +96,7 @@ class Lab:
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setenv("STRANDLINE_LEDGER_URL", f"sqlite:///{tmp_path / 'ledger.sqlite'}")
-    monkeypatch.setattr("strandline.services.supervision.backfill_jobs.DEATHS_MAX", ATTEMPTS)
+    monkeypatch.setattr("strandline.services.supervision.backfill_jobs.FAILURES_MAX", ATTEMPTS)
     ledger = Ledger.open(os.environ["STRANDLINE_LEDGER_URL"])
     made = Lab(ledger, tmp_path)
     yield made
@@ -208,8 +208,8 @@ def end_away(lab: Lab, times: int) -> None:
 
 @pytest.mark.guarantee("G77")
 def test_while_something_outside_does_not_answer_it_waits(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strandline.services.supervision.backfill_jobs.AWAY_PAUSE_MAX_S", 0.05)
-    lab.outside_answers = False
+    monkeypatch.setattr("strandline.services.supervision.backfill_jobs.OUTAGE_PAUSE_MAX_S", 0.05)
+    lab.external_services_up = False
     lab.backfills.start()
     lab.ask()
     end_away(lab, ATTEMPTS + 2)
@@ -220,7 +220,7 @@ def test_while_something_outside_does_not_answer_it_waits(lab: Lab, monkeypatch:
 
 
 def test_one_that_calls_away_what_answers_has_failed_in_the_end(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strandline.services.supervision.backfill_jobs.AWAY_DEATHS_MAX", 3)
+    monkeypatch.setattr("strandline.services.supervision.backfill_jobs.OUTAGE_EXITS_MAX", 3)
     lab.backfills.start()
     lab.ask()
     end_away(lab, 3)

@@ -17,7 +17,7 @@ from strandline.core.errors import Fenced, InvalidDocument, PermanentError
 from strandline.core.times.durations import format_place, parse_place
 from strandline.frontends.client.client import Client
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.lives import Origin
+from strandline.ledger.lifecycle import Origin
 from strandline.ledger.states import Desired, JobState, SliceKind
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.upgrade import Effect, changes_between

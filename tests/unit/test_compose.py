@@ -13,7 +13,7 @@ import pytest
 import yaml
 from sqlalchemy import make_url
 
-from strandline.access.rights import GATEWAY_PAGES, REST_OPERATIONS, Need
+from strandline.access.rights import GATEWAY_PAGES, REST_OPERATIONS, RequiredRight
 from strandline.ingest.registry import own_gateways
 from strandline.services.control import ControlSettings
 from tests.support.settings_classes import all_settings
@@ -219,7 +219,7 @@ def test_every_service_of_ours_asks_for_logins_when_the_file_is_told_to_and_heal
     assert SERVICES["demo"]["environment"]["STRANDLINE_TOKEN"] == "${DEMO_TOKEN:-}"
     pages = {page for name in OURS for page in re.findall(r":\d+(/\w+)'", str(SERVICES[name].get("healthcheck")))}
     assert pages == {"/readyz"}
-    assert REST_OPERATIONS["GET /readyz"] is GATEWAY_PAGES["GET /readyz"] is Need.OPEN
+    assert REST_OPERATIONS["GET /readyz"] is GATEWAY_PAGES["GET /readyz"] is RequiredRight.OPEN
 
 
 @pytest.mark.guarantee(

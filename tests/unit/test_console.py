@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.authenticator import Authenticator
 from strandline.access.sessions import SESSION_LASTS_S, SESSIONS_MAX, Sessions
 from strandline.access.tokens import revoke_token
 from strandline.core.errors import NotFound
@@ -42,15 +42,15 @@ def api(ledger: Ledger) -> Api:
 
 
 @pytest.fixture
-def doorkeeper(ledger: Ledger) -> Iterator[Doorkeeper]:
-    made = Doorkeeper(ledger, look_s=1, kept_s=10)
+def authenticator(ledger: Ledger) -> Iterator[Authenticator]:
+    made = Authenticator(ledger, look_s=1, kept_s=10)
     yield made
     made.close()
 
 
 @pytest.fixture
-def guarded(ledger: Ledger, doorkeeper: Doorkeeper) -> Api:
-    return Api(ledger, doorkeeper=doorkeeper)
+def guarded(ledger: Ledger, authenticator: Authenticator) -> Api:
+    return Api(ledger, authenticator=authenticator)
 
 
 @pytest.fixture
@@ -179,9 +179,9 @@ def test_over_https_the_cookie_is_bound_to_the_host(guarded: Api, tokens: dict[s
 
 
 def test_a_token_is_not_sent_over_plain_http_to_another_machine(
-    ledger: Ledger, doorkeeper: Doorkeeper, tokens: dict[str, str]
+    ledger: Ledger, authenticator: Authenticator, tokens: dict[str, str]
 ) -> None:
-    api = Api(ledger, doorkeeper=doorkeeper, names=("farm.example",))
+    api = Api(ledger, authenticator=authenticator, names=("farm.example",))
     headers = {"Host": "farm.example", "Origin": "http://farm.example"}
     answer = api.ask("POST", "/v1/session", json={"token": tokens["viewer"]}, headers=headers)
     assert answer.status_code == 409 and "set-cookie" not in answer.headers
@@ -196,12 +196,12 @@ def test_a_worthless_token_does_not_sign_in(guarded: Api, tokens: dict[str, str]
 
 @pytest.mark.guarantee("G861")
 def test_a_revoked_token_ends_its_sessions(
-    guarded: Api, ledger: Ledger, doorkeeper: Doorkeeper, tokens: dict[str, str]
+    guarded: Api, ledger: Ledger, authenticator: Authenticator, tokens: dict[str, str]
 ) -> None:
     cookie = cookie_of(sign_in(guarded, tokens["operator"]))
     assert guarded.ask("GET", "/v1/jobs", headers=cookie).status_code == 200
     revoke_token(ledger, "operator", "the test")
-    asyncio.run(doorkeeper.look())
+    asyncio.run(authenticator.look())
     assert guarded.ask("GET", "/v1/jobs", headers=cookie).status_code == 401
     assert guarded.ask("GET", "/v1/session", headers=cookie).json()["name"] is None
 

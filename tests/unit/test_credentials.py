@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.authenticator import Authenticator
 from strandline.access.tokens import make_token
 from strandline.core.errors import StrandlineError
 from strandline.core.settings import Settings
@@ -229,8 +229,8 @@ def test_no_token_is_shown_by_what_holds_or_refuses_it(tmp_path: Path) -> None:
     try:
         made = make_token(ledger, "a", role=Role.ADMIN, writes=[], lasts_ms=None, now_ms=0, by="the test")
         secret = secret_of(made.text)
-        door = Doorkeeper(ledger, look_s=1, kept_s=1)
-        api = Api(ledger, doorkeeper=door)
+        door = Authenticator(ledger, look_s=1, kept_s=1)
+        api = Api(ledger, authenticator=door)
         shown = [repr(made), str(ledger.events())]
         for token in (made.text, made.text[:-3]):
             for path in ("/v1/tokens", "/v1/events", "/metrics", "/v1/nothing", f"/v1/jobs/{secret[::-1]}"):

@@ -17,7 +17,7 @@ from strandline.core.documents import read_documents
 from strandline.core.errors import Conflict
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.lives import Origin
+from strandline.ledger.lifecycle import Origin
 from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import StoredDeadLetter
 from strandline.processing.pipelines.checker import check

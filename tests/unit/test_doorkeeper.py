@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from strandline.access import doorkeeper as module
-from strandline.access.doorkeeper import Doorkeeper, TokensUnavailable
+from strandline.access import authenticator as module
+from strandline.access.authenticator import Authenticator, TokensUnavailable
 from strandline.access.tokens import MARK, digest_of, read_token
 from strandline.core.errors import Unauthenticated
 from strandline.ledger.states import Role, TokenRow
@@ -30,9 +30,9 @@ class Clock:
         return self.now_s
 
 
-def play(script: Callable[[Doorkeeper, ToldBook, Clock], Awaitable[None]]) -> None:
+def play(script: Callable[[Authenticator, ToldBook, Clock], Awaitable[None]]) -> None:
     book, clock = ToldBook(), Clock()
-    door = Doorkeeper(book, look_s=1, kept_s=KEPT_S, clock_s=clock, now_s=clock)
+    door = Authenticator(book, look_s=1, kept_s=KEPT_S, clock_s=clock, now_s=clock)
     try:
         asyncio.run(script(door, book, clock))
     finally:
@@ -40,7 +40,7 @@ def play(script: Callable[[Doorkeeper, ToldBook, Clock], Awaitable[None]]) -> No
 
 
 def test_a_token_that_was_made_a_moment_ago_is_found_and_known_then() -> None:
-    async def script(door: Doorkeeper, book: ToldBook, clock: Clock) -> None:
+    async def script(door: Authenticator, book: ToldBook, clock: Clock) -> None:
         await door.look()
         book.add(ROW)
         assert (await door.admit(TOKEN)).name == "sensor"
@@ -58,7 +58,7 @@ def test_a_token_that_was_made_a_moment_ago_is_found_and_known_then() -> None:
     promise="each-operation-requires-its-right",
 )
 def test_a_revoked_token_is_refused_after_the_next_look_and_an_expired_one_at_once() -> None:
-    async def script(door: Doorkeeper, book: ToldBook, clock: Clock) -> None:
+    async def script(door: Authenticator, book: ToldBook, clock: Clock) -> None:
         book.add(replace(ROW, expires_ms=1_010_000))
         await door.look()
         await door.admit(TOKEN)
@@ -84,7 +84,7 @@ def test_a_revoked_token_is_refused_after_the_next_look_and_an_expired_one_at_on
 
 
 def test_a_token_that_is_revoked_while_it_is_looked_up_is_refused_after_the_next_look() -> None:
-    async def script(door: Doorkeeper, book: ToldBook, clock: Clock) -> None:
+    async def script(door: Authenticator, book: ToldBook, clock: Clock) -> None:
         book.add(ROW)
         await door.look()
         book.revoke(ROW.id)
@@ -100,7 +100,7 @@ def test_a_token_that_is_revoked_while_it_is_looked_up_is_refused_after_the_next
 
 @pytest.mark.guarantee("G322")
 def test_while_the_ledger_is_away_tokens_are_believed_for_a_while_and_never_for_ever() -> None:
-    async def script(door: Doorkeeper, book: ToldBook, clock: Clock) -> None:
+    async def script(door: Authenticator, book: ToldBook, clock: Clock) -> None:
         book.add(ROW)
         await door.look()
         await door.admit(TOKEN)
@@ -121,7 +121,7 @@ def test_while_the_ledger_is_away_tokens_are_believed_for_a_while_and_never_for_
 
 
 def test_a_token_that_was_never_seen_is_unavailable_while_the_ledger_is_away_and_not_wrong() -> None:
-    async def script(door: Doorkeeper, book: ToldBook, clock: Clock) -> None:
+    async def script(door: Authenticator, book: ToldBook, clock: Clock) -> None:
         book.is_away = True
         with pytest.raises(TokensUnavailable):
             await door.admit(TOKEN)
@@ -147,7 +147,7 @@ def test_a_token_that_was_never_seen_is_unavailable_while_the_ledger_is_away_and
     ],
 )
 def test_what_is_no_right_token_is_refused(header: bytes | None) -> None:
-    async def script(door: Doorkeeper, book: ToldBook, clock: Clock) -> None:
+    async def script(door: Authenticator, book: ToldBook, clock: Clock) -> None:
         book.add(ROW)
         await door.look()
         with pytest.raises(Unauthenticated) as refused:
@@ -161,7 +161,7 @@ def test_what_is_no_right_token_is_refused(header: bytes | None) -> None:
 def test_guesses_cost_the_ledger_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "UNKNOWN_MAX", 3)
 
-    async def script(door: Doorkeeper, book: ToldBook, clock: Clock) -> None:
+    async def script(door: Authenticator, book: ToldBook, clock: Clock) -> None:
         await door.look()
         for _ in range(10):
             with pytest.raises(Unauthenticated):
@@ -183,7 +183,7 @@ def test_guesses_cost_the_ledger_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_is_known_is_bounded_and_uses_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KNOWN_MAX", 2)
 
-    async def script(door: Doorkeeper, book: ToldBook, clock: Clock) -> None:
+    async def script(door: Authenticator, book: ToldBook, clock: Clock) -> None:
         book.add(ROW)
         await door.look()
         for header in (TOKEN, TOKEN.replace(b"Bearer", b"bearer"), TOKEN.replace(b"Bearer", b"Token")):
@@ -201,7 +201,7 @@ def test_what_is_known_is_bounded_and_uses_are_noted(monkeypatch: pytest.MonkeyP
 
 
 def test_many_tokens_cost_a_look_nothing_while_none_changes() -> None:
-    async def script(door: Doorkeeper, book: ToldBook, clock: Clock) -> None:
+    async def script(door: Authenticator, book: ToldBook, clock: Clock) -> None:
         book.add(ROW)
         for _ in range(5):
             await door.look()
@@ -219,7 +219,7 @@ def test_a_token_reads_back() -> None:
 
 
 def test_a_look_that_fails_in_any_way_does_not_end_the_looking() -> None:
-    async def script(door: Doorkeeper, book: ToldBook, clock: Clock) -> None:
+    async def script(door: Authenticator, book: ToldBook, clock: Clock) -> None:
         book.add(ROW)
         await door.look()
         await door.admit(TOKEN)

@@ -105,6 +105,6 @@ def test_with_tokens_the_pages_of_a_gateway_may_be_reached_by_others(tmp_path: P
 
     async def run() -> None:
         async with open_resources(settings, UDP) as resources:
-            assert resources.doorkeeper is not None
+            assert resources.authenticator is not None
 
     asyncio.run(run())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.core.failpoints import BACKFILL_FAILPOINTS, FAILPOINTS, LIFE_FAILPOINTS, REPLAY_FAILPOINTS
+from strandline.core.failpoints import BACKFILL_FAILPOINTS, FAILPOINTS, LIFECYCLE_FAILPOINTS, REPLAY_FAILPOINTS
 from strandline.services.processes.process_tree import MARK_VARIABLE
 from tests.support.waiting import stretched, wait_until
 
@@ -106,5 +106,5 @@ def test_every_failpoint_stands_in_the_code_once() -> None:
     steps = [name for text in texts for name in re.findall(r'failpoint\(f"\{\w+\.failpoints\}\.(\w+)"\)', text)]
     kinds = [name for text in texts for name in re.findall(r'failpoints="(\w+)"', text)]
     used += [f"{kind}.{step}" for kind in kinds for step in steps]
-    assert sorted(used) == sorted(FAILPOINTS + BACKFILL_FAILPOINTS + LIFE_FAILPOINTS + REPLAY_FAILPOINTS)
+    assert sorted(used) == sorted(FAILPOINTS + BACKFILL_FAILPOINTS + LIFECYCLE_FAILPOINTS + REPLAY_FAILPOINTS)
     assert sum(text.count("failpoint(") for text in texts) == len(used) - len(kinds) * len(steps) + len(steps)

@@ -110,7 +110,7 @@ def test_where_there_are_logins_a_stranger_does_not_learn_why_a_gateway_is_not_r
         assert b"kafka.inside" in await readyz(HealthPages(registry, is_away, HostNames()))
         assert [record.getMessage().count("kafka.inside") for record in caplog.records] == [1]
         caplog.clear()
-        pages = HealthPages(registry, is_away, HostNames(), doorkeeper=object())  # type: ignore[arg-type]
+        pages = HealthPages(registry, is_away, HostNames(), authenticator=object())  # type: ignore[arg-type]
         for _ in range(3):
             body = await readyz(pages)
             assert b"kafka.inside" not in body

@@ -149,7 +149,7 @@ CLIENTS = {
     "services/client.py",
     "services/embedded/elasticsearch_server.py",
     "services/embedded/stack.py",
-    "services/supervision/outside.py",
+    "services/supervision/external_services.py",
 }
 """Modules that send HTTP requests. The front end, `services/client.py`, and `services/embedded` query servers of the stack."""
 LISTENERS = {

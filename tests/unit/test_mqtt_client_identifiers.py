@@ -15,13 +15,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.authenticator import Authenticator
 from strandline.access.tokens import MARK
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources
-from strandline.ingest.gateway.serving.tls_door import ServerTls, behind_tls
+from strandline.ingest.gateway.serving.tls_handshakes import ServerTls, with_tls
 from strandline.ingest.mqtt.connections import MqttConnections
 from strandline.ingest.mqtt.logins import Logins, certificate_name
 from strandline.ingest.mqtt.passwords import Passwords, write_password
@@ -57,7 +57,7 @@ class Farm:
         self.book = ToldBook()
         for row in ROWS.values():
             self.book.add(row)
-        self.doorkeeper = Doorkeeper(self.book, look_s=1, kept_s=10)
+        self.authenticator = Authenticator(self.book, look_s=1, kept_s=10)
         self.passwords = None
         self.logins = None
 
@@ -71,7 +71,7 @@ class Farm:
             self.made = make_dev_certificates(self.path / "certs")
             self.tls = ServerTls(self.made.server, self.made.server_key, self.made.ca, "X")
         more = {"checks_certificates": True} if certificates else {}
-        self.logins = Logins(self.passwords, self.doorkeeper if tokens else None, None, **more)
+        self.logins = Logins(self.passwords, self.authenticator if tokens else None, None, **more)
 
     def certificate(self, name):
         """TLS of a client with a certificate of this common name."""
@@ -99,7 +99,7 @@ class Farm:
         return {"tls": context}
 
     def close(self):
-        self.doorkeeper.close()
+        self.authenticator.close()
         if self.passwords is not None:
             self.passwords.close()
 
@@ -176,9 +176,9 @@ async def serving(farm):
     def protocol():
         return server.all.connection()
 
-    listening = await asyncio.get_running_loop().create_server(behind_tls(farm.tls, protocol), "127.0.0.1", 0)
+    listening = await asyncio.get_running_loop().create_server(with_tls(farm.tls, protocol), "127.0.0.1", 0)
     server = Server(farm, listening.sockets[0].getsockname()[1])
-    await farm.doorkeeper.look()
+    await farm.authenticator.look()
     try:
         yield server
     finally:
@@ -307,10 +307,10 @@ def test_an_identifier_is_free_when_its_token_is_revoked_but_not_while_the_ledge
             await (await server.connect(**own)).cut()
             await server.gone()
             assert (await server.connect(client_id="valve", **other)).code == 0  # its token is known from now on
-            farm.doorkeeper._seen_s = -float("inf")
+            farm.authenticator._seen_s = -float("inf")
             assert (await server.connect(**other)).code == 0x85
             farm.book.revoke(ROWS["lundy"].id)
-            await farm.doorkeeper.look()
+            await farm.authenticator.look()
             theirs = await server.connect(**other)
             assert (theirs.code, theirs.is_present) == (0, False)
             assert server.sessions.owner("pump") == ("token", "skye")

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.authenticator import Authenticator
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.outcome import LogBusy
 from strandline.ingest.gateway.health_pages import HostNames
@@ -200,7 +200,7 @@ def test_a_revoked_token_leaves_no_will(play, is_revoked, has_delay):
         assert refused == (1 if is_revoked else None)
 
     book = ToldBook()
-    with closing(Doorkeeper(book, look_s=1, kept_s=10)) as door:
+    with closing(Authenticator(book, look_s=1, kept_s=10)) as door:
         play(test, logins=Logins(None, door, None))
 
 

@@ -14,9 +14,9 @@ import pytest
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from strandline.access import oidc
-from strandline.access.doorkeeper import Doorkeeper, TokensUnavailable
-from strandline.access.doors import open_doorkeeper
+from strandline.access.authenticator import Authenticator, TokensUnavailable
 from strandline.access.oidc import KEYS_KEPT_S, KEYS_LOOK_S, LEEWAY_S, READ_AGAIN_S, OidcIssuer
+from strandline.access.open_authenticator import open_authenticator
 from strandline.access.rights import Principal
 from strandline.core.errors import InvalidSettings, Unauthenticated
 from strandline.core.settings import Settings
@@ -233,7 +233,7 @@ def test_a_large_answer_is_not_read_to_its_end(
 def test_wrong_settings_are_named(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     with pytest.raises(InvalidSettings, match=said):
-        open_doorkeeper(Settings(auth="oidc", **settings), ledger)
+        open_authenticator(Settings(auth="oidc", **settings), ledger)
     ledger.close()
 
 
@@ -241,8 +241,8 @@ def test_the_api_takes_the_providers_tokens_beside_its_own(
     provider: Provider, issuer: OidcIssuer, tmp_path: Path
 ) -> None:
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
-    door = Doorkeeper(ledger, look_s=1, kept_s=10, issuer=issuer, now_s=lambda: NOW_S)
-    api = Api(ledger, doorkeeper=door)
+    door = Authenticator(ledger, look_s=1, kept_s=10, issuer=issuer, now_s=lambda: NOW_S)
+    api = Api(ledger, authenticator=door)
     for token, asked, status in (
         (provider.token(), ("GET", "/v1/jobs"), 200),
         (provider.token(), ("GET", "/v1/tokens"), 403),
@@ -254,7 +254,7 @@ def test_the_api_takes_the_providers_tokens_beside_its_own(
         assert api.ask(*asked, headers={"Authorization": f"Bearer {token.decode()}"}).status_code == status
     provider.is_away = True
     lonely = OidcIssuer(provider.url, "strandline", rights=RIGHTS, now_s=lambda: NOW_S)
-    away = Api(ledger, doorkeeper=Doorkeeper(ledger, look_s=1, kept_s=10, issuer=lonely))
+    away = Api(ledger, authenticator=Authenticator(ledger, look_s=1, kept_s=10, issuer=lonely))
     answer = away.ask("GET", "/v1/jobs", headers={"Authorization": f"Bearer {provider.token().decode()}"})
     assert (answer.status_code, answer.json()["code"]) == (503, "tokens_unavailable")
     door.close()
@@ -266,7 +266,7 @@ def test_a_token_that_was_right_is_forgotten_when_it_expires(provider: Provider,
     clock.now_s = NOW_S
 
     async def run() -> None:
-        door = Doorkeeper(ToldBook(), look_s=1, kept_s=10, issuer=issuer, now_s=clock)
+        door = Authenticator(ToldBook(), look_s=1, kept_s=10, issuer=issuer, now_s=clock)
         header = b"Bearer " + provider.token()
         await door.admit(header)
         assert door.known(header) is not None
@@ -282,7 +282,7 @@ class Withdrawal:
     """One admitted token, and an authenticator that follows the ledger and the provider."""
 
     def __init__(self, provider: Provider, issuer: OidcIssuer) -> None:
-        self.door = Doorkeeper(ToldBook(), look_s=0.02, kept_s=10, issuer=issuer, now_s=lambda: NOW_S)
+        self.door = Authenticator(ToldBook(), look_s=0.02, kept_s=10, issuer=issuer, now_s=lambda: NOW_S)
         self.header = b"Bearer " + provider.token()
 
     async def __aenter__(self) -> Withdrawal:
@@ -367,7 +367,7 @@ def test_the_intervals_are_settings(tmp_path: Path) -> None:
     settings = Settings(
         auth="oidc", oidc_issuer="https://x.example", oidc_audience="a", oidc_keys_look_s=7, oidc_keys_kept_s=77
     )
-    door = open_doorkeeper(settings, ledger)
+    door = open_authenticator(settings, ledger)
     assert door is not None
     assert isinstance(door._issuer, OidcIssuer)
     assert (door._issuer._look_s, door._issuer._kept_s) == (7, 77)

@@ -14,7 +14,7 @@ from strandline.log.admin import KafkaAdmin
 from strandline.processing.pipelines.stages import Emit
 from strandline.results import elasticsearch_client
 from strandline.results.elasticsearch_client import RequestRefused
-from strandline.services.supervision.outside import ASK_S, Outside, store_away
+from strandline.services.supervision.external_services import RESULT_VALID_S, ExternalServices, unavailable_store
 from tests.support.messages import RegistryServer
 
 
@@ -51,7 +51,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, client: ToldClient, health: str | E
         return {"status": health}
 
     monkeypatch.setattr(elasticsearch_client, "request", request)
-    return Outside(client.admin, "http://nowhere").answers()
+    return ExternalServices(client.admin, "http://nowhere").are_up()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_the_store_that_is_away_is_named_where_the_pipeline_emits_to_it(
 
     def found(kind: str, sql_sink_url: str | None) -> str | None:
         emits = [SimpleNamespace(emits=(Emit(kind, "minutes"),))]
-        return store_away(SimpleNamespace(all_stages=emits), Settings(sql_sink_url=sql_sink_url))  # type: ignore[arg-type]
+        return unavailable_store(SimpleNamespace(all_stages=emits), Settings(sql_sink_url=sql_sink_url))  # type: ignore[arg-type]
 
     assert found("elasticsearch", None) == "Elasticsearch"
     assert found("sql", away) == "the database of STRANDLINE_SQL_SINK_URL"
@@ -107,12 +107,12 @@ def test_many_who_ask_cost_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what was found counts for a short time only."""
     monkeypatch.setattr(elasticsearch_client, "request", lambda *_, **__: {"status": "green"})
     client, now_s = ToldClient((1, 1, 1)), [100.0]
-    present = Outside(client.admin, "http://nowhere", clock_s=lambda: now_s[0])
-    assert [present.answers() for _ in range(10)] == [True] * 10
+    present = ExternalServices(client.admin, "http://nowhere", clock_s=lambda: now_s[0])
+    assert [present.are_up() for _ in range(10)] == [True] * 10
     assert client.asked == 1
     client.partitions[0].leader = -1
-    now_s[0] += ASK_S
-    assert not present.answers()
+    now_s[0] += RESULT_VALID_S
+    assert not present.are_up()
     assert client.asked == 2
 
 
@@ -134,7 +134,7 @@ def test_a_schema_registry_that_is_away_is_an_outage_and_one_that_refuses_is_non
     registry = RegistryServer()
 
     def is_there() -> bool:
-        return Outside(ToldClient((1, 1, 1)).admin, "http://nowhere", registry.url).answers()
+        return ExternalServices(ToldClient((1, 1, 1)).admin, "http://nowhere", registry.url).are_up()
 
     assert is_there()  # it says 404
     registry.is_away = True

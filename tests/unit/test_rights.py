@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from strandline.access.doorkeeper import Doorkeeper
-from strandline.access.rights import ANYONE, REST_OPERATIONS, Need, Principal, may, require
+from strandline.access.authenticator import Authenticator
+from strandline.access.rights import ANYONE, REST_OPERATIONS, Principal, RequiredRight, may, require
 from strandline.core.errors import Forbidden
 from strandline.core.host_names import HEALTH_PATHS
 from strandline.ingest.gateway.health_pages import HostNames
@@ -35,7 +35,7 @@ from tests.unit.test_http_answers import ToldStreams, ToldWriter
 
 STREAM = "readings"
 ALLOWED: dict[str, set[str]] = {
-    Need.OPEN: {
+    RequiredRight.OPEN: {
         "nobody",
         "no token",
         "unknown",
@@ -46,15 +46,15 @@ ALLOWED: dict[str, set[str]] = {
         "writer-elsewhere",
         *Role,
     },
-    Need.METRICS: {"metrics", "viewer", "operator", "admin"},
-    Need.VIEWER: {"viewer", "operator", "admin"},
-    Need.OPERATOR: {"operator", "admin"},
-    Need.ADMIN: {"admin"},
-    Need.WRITE: {"writer", "admin"},
+    RequiredRight.METRICS: {"metrics", "viewer", "operator", "admin"},
+    RequiredRight.VIEWER: {"viewer", "operator", "admin"},
+    RequiredRight.OPERATOR: {"operator", "admin"},
+    RequiredRight.ADMIN: {"admin"},
+    RequiredRight.WRITE: {"writer", "admin"},
 }
 """The matrix once more, written out: who may do what needs this."""
 WORTHLESS = {"nobody", "no token", "unknown", "wrong secret", "expired", "revoked"}
-KINDS = sorted(ALLOWED[Need.OPEN])
+KINDS = sorted(ALLOWED[RequiredRight.OPEN])
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def doorkeeper(ledger: Ledger) -> Iterator[Doorkeeper]:
-    made = Doorkeeper(ledger, look_s=1, kept_s=10)
+def authenticator(ledger: Ledger) -> Iterator[Authenticator]:
+    made = Authenticator(ledger, look_s=1, kept_s=10)
     yield made
     made.close()
 
@@ -94,9 +94,9 @@ def test_what_the_description_says_of_each_operation_is_what_the_table_says() ->
     promise="each-operation-requires-its-right",
 )
 @pytest.mark.guarantee("G778")
-def test_every_cell_of_the_rest_api_is_as_declared(ledger: Ledger, doorkeeper: Doorkeeper) -> None:
+def test_every_cell_of_the_rest_api_is_as_declared(ledger: Ledger, authenticator: Authenticator) -> None:
     """No cell leaks: without a valid token the answer is 401 except on the open routes, without the role it is 403."""
-    api = Api(ledger, doorkeeper=doorkeeper)
+    api = Api(ledger, authenticator=authenticator)
     tokens = tokens_of_each_kind(ledger, STREAM)
     for name, need in REST_OPERATIONS.items():
         method, _, template = name.partition(" ")
@@ -119,9 +119,11 @@ def test_every_cell_of_the_rest_api_is_as_declared(ledger: Ledger, doorkeeper: D
 
 
 @pytest.mark.guarantee("G778")
-def test_a_token_of_the_role_metrics_reads_metrics_and_nothing_else(ledger: Ledger, doorkeeper: Doorkeeper) -> None:
+def test_a_token_of_the_role_metrics_reads_metrics_and_nothing_else(
+    ledger: Ledger, authenticator: Authenticator
+) -> None:
     """The tables of rights aren't used here, so a change of a table alone fails."""
-    api = Api(ledger, doorkeeper=doorkeeper)
+    api = Api(ledger, authenticator=authenticator)
     authorization = f"Bearer {tokens_of_each_kind(ledger, STREAM)['metrics']}"
     allowed = set()
     for name in described_operations():
@@ -131,22 +133,22 @@ def test_a_token_of_the_role_metrics_reads_metrics_and_nothing_else(ledger: Ledg
             allowed.add(name)
     sessions = {f"{method} /v1/session" for method in ("GET", "POST", "DELETE")}
     assert allowed == {"GET /healthz", "GET /readyz", "GET /metrics"} | sessions
-    assert ask_gateway(doorkeeper, "GET", "/metrics", authorization)[0].status == 200
-    answer, writer, _ = ask_gateway(doorkeeper, "POST", f"/v1/streams/{STREAM}/records", authorization)
+    assert ask_gateway(authenticator, "GET", "/metrics", authorization)[0].status == 200
+    answer, writer, _ = ask_gateway(authenticator, "POST", f"/v1/streams/{STREAM}/records", authorization)
     assert (answer.status, writer.appended) == (403, [])
 
 
 def test_what_is_wrong_is_told_to_viewers_and_only_that_something_is_to_others(
-    ledger: Ledger, doorkeeper: Doorkeeper
+    ledger: Ledger, authenticator: Authenticator
 ) -> None:
     """Kafka's address, the names of lookups and the errors of their databases are nothing for strangers."""
-    api = Api(ledger, doorkeeper=doorkeeper)
+    api = Api(ledger, authenticator=authenticator)
     api.log.ranges = {}
     tokens = tokens_of_each_kind(ledger, STREAM)
     for kind in KINDS:
         headers = {} if kind == "nobody" else {"Authorization": f"Bearer {tokens[kind]}"}
         answer = api.ask("GET", "/readyz", headers=headers)
-        log = "Kafka does not answer" if kind in ALLOWED[Need.VIEWER] else "failing"
+        log = "Kafka does not answer" if kind in ALLOWED[RequiredRight.VIEWER] else "failing"
         expected = {"ledger": "ok", "supervisor": "ok", "log": log}
         assert (answer.status_code, answer.json()["checks"]) == (200, expected), kind
 
@@ -156,9 +158,9 @@ def test_what_is_wrong_is_told_to_viewers_and_only_that_something_is_to_others(
     "A viewer reads only records of registered streams. A token of the role `metrics` reads only metrics.",
     promise="each-operation-requires-its-right",
 )
-def test_a_viewer_reads_records_of_registered_streams_only(ledger: Ledger, doorkeeper: Doorkeeper) -> None:
+def test_a_viewer_reads_records_of_registered_streams_only(ledger: Ledger, authenticator: Authenticator) -> None:
     """A Kafka cluster can hold topics of other applications."""
-    api = Api(ledger, doorkeeper=doorkeeper)
+    api = Api(ledger, authenticator=authenticator)
     api.log.ranges["payroll"] = api.log.ranges["turbines"]
     tokens = tokens_of_each_kind(ledger, STREAM)
     stream = "stream: {}\nschema: {{turbine: string, extra: long}}\n"
@@ -190,13 +192,13 @@ def test_a_viewer_reads_records_of_registered_streams_only(ledger: Ledger, doork
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD", "PATCH"])
 def test_what_no_route_takes_is_401_without_a_token(
-    path: str, method: str, ledger: Ledger, doorkeeper: Doorkeeper
+    path: str, method: str, ledger: Ledger, authenticator: Authenticator
 ) -> None:
-    assert Api(ledger, doorkeeper=doorkeeper).ask(method, path).status_code == 401
+    assert Api(ledger, authenticator=authenticator).ask(method, path).status_code == 401
 
 
 def ask_gateway(
-    doorkeeper: Doorkeeper | None, method: str, url: str, authorization: str | None
+    authenticator: Authenticator | None, method: str, url: str, authorization: str | None
 ) -> tuple[Answer, ToldWriter, bool]:
     """Return the outcome of a request to the HTTP gateway, what was appended, and whether its body was read."""
 
@@ -209,7 +211,7 @@ def ask_gateway(
             HostNames(),
             1_000,
             asyncio.Event(),
-            doorkeeper=doorkeeper,
+            authenticator=authenticator,
         )
         gateway = HttpGateway(resources, body_bytes_max=1_000)
         request = Request(b"http:192.0.2.1", gateway.room)
@@ -244,7 +246,7 @@ URL_OF_ACTION = {
 
 
 @pytest.mark.guarantee("G321")
-def test_every_cell_of_the_http_gateway_is_as_declared(ledger: Ledger, doorkeeper: Doorkeeper) -> None:
+def test_every_cell_of_the_http_gateway_is_as_declared(ledger: Ledger, authenticator: Authenticator) -> None:
     tokens = tokens_of_each_kind(ledger, STREAM)
     assert set(GATEWAY_ACTIONS) == {*URL_OF_ACTION, "GET /readyz", "MQTT PUBLISH", "UDP DATAGRAM"}
     for action, url in URL_OF_ACTION.items():
@@ -252,7 +254,7 @@ def test_every_cell_of_the_http_gateway_is_as_declared(ledger: Ledger, doorkeepe
         for kind in KINDS:
             for _ in range(2):  # as one that is new to the gateway, and as one that it knows
                 header = None if kind == "nobody" else f"Bearer {tokens[kind]}"
-                found, writer, _ = ask_gateway(doorkeeper, action.split()[0], url, header)
+                found, writer, _ = ask_gateway(authenticator, action.split()[0], url, header)
                 cell = f"{kind}: {action}: {found}"
                 if kind in ALLOWED[need]:
                     assert found.status not in (401, 403), cell
@@ -263,18 +265,18 @@ def test_every_cell_of_the_http_gateway_is_as_declared(ledger: Ledger, doorkeepe
 
 
 def test_a_request_without_a_token_or_of_one_that_is_known_to_lack_the_right_costs_no_body(
-    ledger: Ledger, doorkeeper: Doorkeeper
+    ledger: Ledger, authenticator: Authenticator
 ) -> None:
     url, token = f"/v1/streams/{STREAM}/records", f"Bearer {tokens_of_each_kind(ledger, STREAM)['viewer']}"
-    assert ask_gateway(doorkeeper, "POST", url, None)[2] is False
-    ask_gateway(doorkeeper, "POST", url, token)
-    found, _, is_read = ask_gateway(doorkeeper, "POST", url, token)
+    assert ask_gateway(authenticator, "POST", url, None)[2] is False
+    ask_gateway(authenticator, "POST", url, token)
+    found, _, is_read = ask_gateway(authenticator, "POST", url, token)
     assert (found.status, is_read) == (403, False)
 
 
-def test_clients_of_influxdb_say_token_instead_of_bearer(ledger: Ledger, doorkeeper: Doorkeeper) -> None:
+def test_clients_of_influxdb_say_token_instead_of_bearer(ledger: Ledger, authenticator: Authenticator) -> None:
     token = tokens_of_each_kind(ledger, STREAM)["writer"]
-    found, writer, _ = ask_gateway(doorkeeper, "POST", f"/v1/streams/{STREAM}/records", f"Token {token}")
+    found, writer, _ = ask_gateway(authenticator, "POST", f"/v1/streams/{STREAM}/records", f"Token {token}")
     assert (found.status, len(writer.appended)) == (200, 1)
 
 
@@ -289,9 +291,9 @@ def test_without_a_doorkeeper_everything_is_as_it_was(ledger: Ledger) -> None:
     assert ledger.tokens() == []
 
 
-@pytest.mark.parametrize("need", Need)
+@pytest.mark.parametrize("need", RequiredRight)
 @pytest.mark.parametrize("role", [None, *Role])
-def test_roles_hold_those_before_them_and_only_admins_write_everywhere(need: Need, role: Role | None) -> None:
+def test_roles_hold_those_before_them_and_only_admins_write_everywhere(need: RequiredRight, role: Role | None) -> None:
     kind = role.value if role else "writer-elsewhere"
     assert may(Principal("x", role), need, STREAM) is (kind in ALLOWED[need])
 
@@ -305,23 +307,23 @@ def test_the_right_to_write_is_one_streams_or_all() -> None:
         ({"a*"}, "ab", False),
     ):
         assert Principal("x", Role.OPERATOR, frozenset(writes)).may_write(stream) is is_allowed
-    assert may(ANYONE, Need.WRITE, "b")
+    assert may(ANYONE, RequiredRight.WRITE, "b")
 
 
 def test_a_refusal_says_what_is_missing() -> None:
     with pytest.raises(Forbidden, match="x may not stop jobs: that needs the role operator"):
-        require(Principal("x", Role.VIEWER), Need.OPERATOR, "stop jobs")
+        require(Principal("x", Role.VIEWER), RequiredRight.OPERATOR, "stop jobs")
     with pytest.raises(Forbidden, match="the right to write to stream a"):
-        require(Principal("x", Role.OPERATOR), Need.WRITE, "append records", "a")
+        require(Principal("x", Role.OPERATOR), RequiredRight.WRITE, "append records", "a")
 
 
 def test_the_open_doors_are_those_of_health_and_of_signing_in() -> None:
     for table, more in ((REST_OPERATIONS, {"/v1/session"}), (GATEWAY_ACTIONS, set())):
-        assert {name.split()[1] for name, need in table.items() if need is Need.OPEN} == HEALTH_PATHS | more
+        assert {name.split()[1] for name, need in table.items() if need is RequiredRight.OPEN} == HEALTH_PATHS | more
 
 
-def test_a_token_is_made_shown_once_and_revoked_over_the_api(ledger: Ledger, doorkeeper: Doorkeeper) -> None:
-    api = Api(ledger, doorkeeper=doorkeeper)
+def test_a_token_is_made_shown_once_and_revoked_over_the_api(ledger: Ledger, authenticator: Authenticator) -> None:
+    api = Api(ledger, authenticator=authenticator)
     admin = {"Authorization": f"Bearer {tokens_of_each_kind(ledger, STREAM)['admin']}"}
     asked = {"name": "dashboard", "role": "viewer", "writes": ["s"], "expires": "90d"}
     answer = api.ask("POST", "/v1/tokens", json=asked, headers=admin)
@@ -337,7 +339,7 @@ def test_a_token_is_made_shown_once_and_revoked_over_the_api(ledger: Ledger, doo
     assert made["token"] not in shown and made["token"].split("_", 2)[2] not in shown and "digest" not in shown
     assert api.ask("POST", "/v1/tokens", json=asked, headers=admin).status_code == 409, "the name has a token"
     assert api.ask("POST", "/v1/tokens/dashboard/revoke", headers=admin).json()["revoked_by"] == "admin"
-    asyncio.run(doorkeeper.look())
+    asyncio.run(authenticator.look())
     assert api.ask("GET", "/v1/jobs", headers=theirs).status_code == 401
     assert api.ask("POST", "/v1/tokens/dashboard/revoke", headers=admin).status_code == 404
     assert [(one.kind, one.principal) for one in ledger.events()][-2:] == [
@@ -357,9 +359,9 @@ def test_a_token_is_made_shown_once_and_revoked_over_the_api(ledger: Ledger, doo
     promise="each-operation-requires-its-right",
 )
 def test_who_ordered_what_is_in_the_events_and_in_the_audit_log(
-    ledger: Ledger, doorkeeper: Doorkeeper, caplog: pytest.LogCaptureFixture
+    ledger: Ledger, authenticator: Authenticator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    api = Api(ledger, doorkeeper=doorkeeper)
+    api = Api(ledger, authenticator=authenticator)
     tokens = tokens_of_each_kind(ledger, STREAM)
     operator, viewer = ({"Authorization": f"Bearer {tokens[kind]}"} for kind in ("operator", "viewer"))
     before = len(ledger.events())
@@ -383,7 +385,7 @@ def test_who_ordered_what_is_in_the_events_and_in_the_audit_log(
 
 @pytest.mark.guarantee("G324")
 def test_what_destroys_or_puts_back_names_who_ordered_it(
-    ledger: Ledger, doorkeeper: Doorkeeper, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, authenticator: Authenticator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def put_back_all(
         ledger: Ledger, index: object, bootstrap: str, stream: str, records: list[PutBackRecord], _: int
@@ -392,7 +394,7 @@ def test_what_destroys_or_puts_back_names_who_ordered_it(
 
     monkeypatch.setattr(dead_letters, "put_back", put_back_all)
     monkeypatch.setattr(dead_letters.DeadLetters, "_originals", lambda self, stream, letters: {})
-    api = Api(ledger, doorkeeper=doorkeeper)
+    api = Api(ledger, authenticator=authenticator)
     operator = {"Authorization": f"Bearer {tokens_of_each_kind(ledger, STREAM)['operator']}"}
     yaml = {"Content-Type": "application/yaml"}
     assert api.ask("POST", "/v1/documents", content=BOTH, headers=operator | yaml).status_code == 200

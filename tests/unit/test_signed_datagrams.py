@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.authenticator import Authenticator
 from strandline.access.signing import COUNTER_MAX, SIGNATURE_BYTES, is_signed_by, read_signed, sign
 from strandline.access.tokens import digest_of, signing_key_of
 from strandline.core.errors import InvalidDocument, StackError
@@ -86,7 +86,7 @@ class Gate:
         self.book = ToldBook()
         self.book.add(row)
         self.now_us = NOW_US
-        self.tokens = Doorkeeper(
+        self.tokens = Authenticator(
             self.book, look_s=1, kept_s=100, clock_s=lambda: self.now_us / 1e6, now_s=lambda: self.now_us / 1e6
         )
         self.directory = directory

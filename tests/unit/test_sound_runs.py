@@ -15,7 +15,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobRow, JobState
 from strandline.processing.run.exit_codes import EXIT_TRY_AGAIN, exit_code_of
 from strandline.processing.slices.rewind import REPLAY_RECORDS_PER_S_MIN, RUN_BEGINS
-from strandline.services.supervision.deaths import AWAY_DEATHS_MAX, DEATHS_MAX, SOUND_S
+from strandline.services.supervision.failures import FAILURES_MAX, OUTAGE_EXITS_MAX, SOUND_S
 from strandline.services.supervision.supervisor import Supervisor, _Runner
 from tests.support.ledgers import a_checkpoint, a_slice
 
@@ -29,7 +29,7 @@ class Deadly:
     def __init__(self, directory: Path) -> None:
         self.ledger = Ledger.open(f"sqlite:///{directory / 'ledger.sqlite'}")
         self.ledger.submit_job(JOB, "pipeline: power", {"pipeline": JOB})
-        self.supervisor = Supervisor(self.ledger, directory, outside_answers=lambda: True)
+        self.supervisor = Supervisor(self.ledger, directory, external_services_up=lambda: True)
         claimed = self.ledger.claim_lease(JOB, "this service", 3_600_000)
         assert claimed is not None
         leadership: Any = SimpleNamespace(lease_of=lambda job: claimed[0].epoch)
@@ -47,7 +47,7 @@ class Deadly:
             if self.ledger.job(JOB).state is not step:
                 self.ledger.move_job(JOB, step)
         process: Any = SimpleNamespace(pid=7, began_at=time.monotonic() - lived_s)
-        self.supervisor._count_death(self.ledger.job(JOB), _Runner(process, 1, 0), code)
+        self.supervisor._count_failure(self.ledger.job(JOB), _Runner(process, 1, 0), code)
         return self.ledger.job(JOB)
 
 
@@ -59,7 +59,7 @@ def deadly(tmp_path: Path) -> Iterator[Deadly]:
 
 
 def test_a_quiet_job_whose_runs_live_for_long_never_fails(deadly: Deadly) -> None:
-    for _ in range(2 * DEATHS_MAX):
+    for _ in range(2 * FAILURES_MAX):
         job = deadly.die(LONG_S, replays=REPLAY_RECORDS_PER_S_MIN)
         assert (job.state, "in a row" in job.message) == (JobState.STARTING, False)
 
@@ -74,14 +74,14 @@ def test_a_quiet_job_whose_runs_live_for_long_never_fails(deadly: Deadly) -> Non
     ids=["short", "never ran", "was still replaying"],
 )
 def test_a_run_that_was_not_sound_ends_no_row_of_deaths(deadly: Deadly, death: dict[str, Any]) -> None:
-    states = [deadly.die(**death).state for _ in range(DEATHS_MAX)]
-    assert states == [JobState.STARTING] * (DEATHS_MAX - 1) + [JobState.FAILED]
+    states = [deadly.die(**death).state for _ in range(FAILURES_MAX)]
+    assert states == [JobState.STARTING] * (FAILURES_MAX - 1) + [JobState.FAILED]
 
 
 def test_a_run_that_leaves_a_slice_undone_ends_no_row_of_deaths(deadly: Deadly) -> None:
     deadly.die(0)
     deadly.ledger.plan_slice(a_slice(2, 1))
-    states = [deadly.die(LONG_S).state for _ in range(DEATHS_MAX - 1)]
+    states = [deadly.die(LONG_S).state for _ in range(FAILURES_MAX - 1)]
     assert states[-1] is JobState.FAILED
 
 
@@ -99,5 +99,5 @@ def test_an_outage_counts_against_a_job_only_where_the_supervisor_can_see_that_t
     deadly: Deadly, error: StrandlineError, last: JobState
 ) -> None:
     """Kafka, Elasticsearch and the registry answer it all the while; a sink and the Spark cluster it can't ask."""
-    states = [deadly.die(0, code=exit_code_of(error)).state for _ in range(AWAY_DEATHS_MAX)]
-    assert states == [JobState.STARTING] * (AWAY_DEATHS_MAX - 1) + [last]
+    states = [deadly.die(0, code=exit_code_of(error)).state for _ in range(OUTAGE_EXITS_MAX)]
+    assert states == [JobState.STARTING] * (OUTAGE_EXITS_MAX - 1) + [last]

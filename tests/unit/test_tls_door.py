@@ -16,8 +16,8 @@ import uvicorn
 import uvloop
 
 from strandline.core.errors import InvalidSettings, StackError
-from strandline.ingest.gateway.serving import tls_door
-from strandline.ingest.gateway.serving.tls_door import ServerTls, TlsDoor, server_tls
+from strandline.ingest.gateway.serving import tls_handshakes
+from strandline.ingest.gateway.serving.tls_handshakes import ServerTls, TlsHandshaker, server_tls
 from strandline.services.certificates import make_dev_certificates
 from strandline.services.client import ControlClient, ControlUnavailable
 from strandline.services.control import ControlSettings, _protocols
@@ -52,11 +52,11 @@ def trusting(made, *, with_certificate=False):
 
 
 @asynccontextmanager
-async def serve(tls, make=Echo, handshakes_max=tls_door.HANDSHAKES_MAX):
-    door = TlsDoor(tls, handshakes_max=handshakes_max)
-    server = await asyncio.get_running_loop().create_server(lambda: door.before(make), "127.0.0.1", 0)
+async def serve(tls, make=Echo, handshakes_max=tls_handshakes.HANDSHAKES_MAX):
+    handshaker = TlsHandshaker(tls, handshakes_max=handshakes_max)
+    server = await asyncio.get_running_loop().create_server(lambda: handshaker.before(make), "127.0.0.1", 0)
     try:
-        yield door, server.sockets[0].getsockname()[1]
+        yield handshaker, server.sockets[0].getsockname()[1]
     finally:
         server.close()  # also when the test fails: uvloop does not close its loop under an open server
 
@@ -162,14 +162,14 @@ def test_with_an_authority_for_clients_only_those_with_a_certificate_pass(run, m
 
 @pytest.mark.guarantee("G344")
 def test_a_handshake_that_never_ends_holds_its_place_for_a_time_only(run, made, monkeypatch):
-    monkeypatch.setattr(tls_door, "HANDSHAKE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(tls_handshakes, "HANDSHAKE_TIMEOUT_S", 0.2)
 
     async def story():
-        async with serve(ServerTls(made.server, made.server_key, None, "X")) as (door, port):
+        async with serve(ServerTls(made.server, made.server_key, None, "X")) as (handshaker, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await reader.readexactly(1)
-            assert not door.under_way
+            assert not handshaker.under_way
             writer.close()
 
     run(story())
@@ -178,10 +178,10 @@ def test_a_handshake_that_never_ends_holds_its_place_for_a_time_only(run, made, 
 @pytest.mark.guarantee("G344")
 def test_those_that_say_nothing_keep_nobody_out(run, made):
     async def story():
-        async with serve(ServerTls(made.server, made.server_key, None, "X"), handshakes_max=3) as (door, port):
+        async with serve(ServerTls(made.server, made.server_key, None, "X"), handshakes_max=3) as (handshaker, port):
             silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
             assert (await echoed(port, trusting(made)))[0] == b"twelve bytes"
-            assert len(door.under_way) <= 3
+            assert len(handshaker.under_way) <= 3
             for _, writer in silent:
                 writer.close()
 
@@ -190,12 +190,12 @@ def test_those_that_say_nothing_keep_nobody_out(run, made):
 
 def test_what_is_no_tls_is_cut(run, made):
     async def story():
-        async with serve(ServerTls(made.server, made.server_key, None, "X")) as (door, port):
+        async with serve(ServerTls(made.server, made.server_key, None, "X")) as (handshaker, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"POST / HTTP/1.1\r\n\r\n")
             with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
                 await reader.readexactly(100)
-            assert not door.under_way
+            assert not handshaker.under_way
             writer.close()
 
     run(story())

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 import strandline
-from strandline.ingest.gateway.serving import tls_door
-from strandline.ingest.gateway.serving.tls_door import ServerTls, TlsDoor
+from strandline.ingest.gateway.serving import tls_handshakes
+from strandline.ingest.gateway.serving.tls_handshakes import ServerTls, TlsHandshaker
 from strandline.services.certificates import make_dev_certificates
 from tests.support.waiting import stretched, wait_until
 
@@ -70,7 +70,7 @@ class Client:
 
 
 async def listen(tls):
-    door = TlsDoor(tls)
+    door = TlsHandshaker(tls)
     server = await asyncio.get_running_loop().create_server(lambda: door.before(Echo), "127.0.0.1", 0)
     return server, server.sockets[0].getsockname()[1]
 
@@ -105,7 +105,7 @@ def test_every_listener_makes_its_tls_in_the_same_module():
         for path in package.rglob("*.py")
         if re.search(r"Purpose\.CLIENT_AUTH|PROTOCOL_TLS_SERVER|ssl_certfile|ssl_context_factory", path.read_text())
     }
-    assert found == {"ingest/gateway/serving/tls_door.py"}
+    assert found == {"ingest/gateway/serving/tls_handshakes.py"}
 
 
 @pytest.mark.guarantee(
@@ -168,7 +168,7 @@ def test_session_tickets_become_invalid_with_the_certificate(run, made, version)
 @pytest.mark.guarantee("G783")
 @pytest.mark.parametrize("reason", ["removed CA", "expired certificate"])
 def test_an_open_connection_ends_when_its_client_is_no_longer_trusted(run, made, other, reason, monkeypatch):
-    monkeypatch.setattr(tls_door, "CHECK_S", 0.05)
+    monkeypatch.setattr(tls_handshakes, "CHECK_S", 0.05)
 
     async def story():
         if reason == "expired certificate":
@@ -194,14 +194,14 @@ def test_an_open_connection_ends_when_its_client_is_no_longer_trusted(run, made,
 
 
 def test_an_added_ca_ends_no_connection(run, made, other, monkeypatch):
-    monkeypatch.setattr(tls_door, "CHECK_S", 0.05)
-    checks, check = [], TlsDoor._check
+    monkeypatch.setattr(tls_handshakes, "CHECK_S", 0.05)
+    checks, check = [], TlsHandshaker._check
 
     def counted(door):
         check(door)
         checks.append(door.tls.present())
 
-    monkeypatch.setattr(TlsDoor, "_check", counted)
+    monkeypatch.setattr(TlsHandshaker, "_check", counted)
 
     async def story():
         trusted = made.ca.parent / "clients.pem"

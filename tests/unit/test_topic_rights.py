@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.authenticator import Authenticator
 from strandline.access.topic_rights import matches, read_topic_rights
 from strandline.core.errors import InvalidSettings
 from strandline.ingest.mqtt.logins import Logins, RightsFile
@@ -122,7 +122,7 @@ def test_a_token_is_the_password_of_the_user_who_is_named_like_it(tmp_path: Path
 
     async def run() -> None:
         book = ToldBook()
-        door = Doorkeeper(book, look_s=1, kept_s=10)
+        door = Authenticator(book, look_s=1, kept_s=10)
         book.add(ROW)
         await door.look()
         logins, with_file = Logins(None, door, None), Logins(None, door, RightsFile(rights))
@@ -279,7 +279,7 @@ def test_a_connection_with_a_token_ends_when_its_rights_change() -> None:
 
     async def run() -> None:
         book = ToldBook()
-        door = Doorkeeper(book, look_s=1, kept_s=10)
+        door = Authenticator(book, look_s=1, kept_s=10)
         book.add(ROW)
         await door.look()
         logins = Logins(None, door, None)

@@ -75,7 +75,7 @@ def test_a_standby_is_reaped_even_where_its_first_words_can_not_be_kept(tmp_path
 def test_a_job_whose_runner_ends_on_a_full_disk_gets_another_when_there_is_room(tmp_path: Path, disk: Disk) -> None:
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     ledger.submit_job(JOB, f"pipeline: {JOB}", {"pipeline": JOB})
-    times = SupervisionTimes(pause_first_s=0.01, away_pause_max_s=0.5, close_patience_s=5)
+    times = SupervisionTimes(pause_first_s=0.01, outage_pause_max_s=0.5, close_patience_s=5)
     supervisor = Supervisor(ledger, tmp_path, times=times, command=lambda *_: SLEEP)
     supervisor.start()
     try:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from strandline.access.doorkeeper import SEND_ONE, Doorkeeper
-from strandline.access.rights import Need, require
+from strandline.access.authenticator import SEND_ONE, Authenticator
+from strandline.access.rights import RequiredRight, require
 from strandline.core.errors import Forbidden, StrandlineError, Unauthenticated
 from strandline.ingest.gateway.serving.http_request import Headers, Refusal, Request
 
 CHALLENGE: Headers = ((b"www-authenticate", b'Bearer realm="strandline"'),)
 
 
-def refuse_without_token(doorkeeper: Doorkeeper, request: Request, stream: str) -> None:
+def refuse_without_token(authenticator: Authenticator, request: Request, stream: str) -> None:
     """Admit a principal that is known to have the right, and refuse a request that can be refused without the ledger.
 
     Called when a request's head is complete, before its body is read. Costs one look-up. Raises Refusal.
@@ -18,7 +18,7 @@ def refuse_without_token(doorkeeper: Doorkeeper, request: Request, stream: str) 
     header = request.headers.get(b"authorization")
     if header is None:
         raise Refusal(401, Unauthenticated.code, f"this needs a token; {SEND_ONE}", CHALLENGE)
-    principal = doorkeeper.known(header)
+    principal = authenticator.known(header)
     if principal is None:
         return
     request.is_admitted = principal.may_write(stream)
@@ -27,12 +27,14 @@ def refuse_without_token(doorkeeper: Doorkeeper, request: Request, stream: str) 
         raise Refusal(403, Forbidden.code, detail)
 
 
-async def require_right(doorkeeper: Doorkeeper, request: Request, need: Need, what: str, stream: str = "") -> None:
+async def require_right(
+    authenticator: Authenticator, request: Request, need: RequiredRight, what: str, stream: str = ""
+) -> None:
     """Raises Unauthenticated or Forbidden, and TransientError if the principal can't be determined now."""
     header = request.headers.get(b"authorization")
-    principal = doorkeeper.known(header) if header is not None else None
+    principal = authenticator.known(header) if header is not None else None
     if principal is None:
-        principal = await doorkeeper.admit(header)
+        principal = await authenticator.admit(header)
     require(principal, need, what, stream)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from strandline.access.rights import Need
+from strandline.access.rights import RequiredRight
 
 if TYPE_CHECKING:
     from strandline.core.document_model import DocumentModel
@@ -78,7 +78,7 @@ class Gateway:
     """Prefixes of the fields of the settings with certificates, for example `tcp_tls_`. An embedded stack has none."""
     stop_timeout_s: ClassVar[float] = 20.0
     """Time in seconds that the process has to stop, before it is killed."""
-    actions: ClassVar[Mapping[str, Need]] = {}
+    actions: ClassVar[Mapping[str, RequiredRight]] = {}
     """Requests of senders, for example `UDP DATAGRAM` -> right that they need. For requests without an entry, no
     principal is checked: every sender that reaches the port may write."""
     subject: ClassVar[str] = ""

@@ -12,7 +12,7 @@ from functools import lru_cache
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.authenticator import Authenticator
 from strandline.access.rights import GATEWAY_PAGES
 from strandline.core.errors import StrandlineError, TransientError
 from strandline.core.host_names import HEALTH_PATHS, LOOPBACK_NAMES, host_name, is_address, is_own_page
@@ -79,12 +79,12 @@ class HealthPages:
         check_log: Callable[[], Awaitable[None]],
         host_names: HostNames,
         hint: str = "",
-        doorkeeper: Doorkeeper | None = None,
+        authenticator: Authenticator | None = None,
     ) -> None:
         self._registry = registry
         self._check_log = check_log
         self._host_names = host_names
-        self._doorkeeper = doorkeeper
+        self._authenticator = authenticator
         self._hint = hint
         """End of the message that a path doesn't exist."""
         self._is_ready = True
@@ -106,9 +106,9 @@ class HealthPages:
         if request.refusal is not None:
             return problem(request.refusal, request.path)
         if request.path == _METRICS_PATH:
-            if self._doorkeeper is not None:
+            if self._authenticator is not None:
                 try:
-                    await require_right(self._doorkeeper, request, GATEWAY_PAGES["GET /metrics"], "read the metrics")
+                    await require_right(self._authenticator, request, GATEWAY_PAGES["GET /metrics"], "read the metrics")
                 except StrandlineError as error:
                     return problem(refusal_of(error), request.path)
             return Answer(200, generate_latest(self._registry), CONTENT_TYPE_LATEST.encode())
@@ -121,7 +121,7 @@ class HealthPages:
                 self._is_ready = False
                 # If clients authenticate, an anonymous client doesn't learn the address of Kafka.
                 hint = "records can't be persisted now; the gateway's log has the reason"
-                detail = str(error) if self._doorkeeper is None else hint
+                detail = str(error) if self._authenticator is None else hint
                 return problem(Refusal(503, error.code, detail), request.path)
             self._is_ready = True
         return _OK

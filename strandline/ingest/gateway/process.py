@@ -18,9 +18,9 @@ from typing import TypeVar
 import structlog
 import uvloop
 
-from strandline.access.doorkeeper import Doorkeeper
-from strandline.access.doors import open_doorkeeper, open_token_keys
+from strandline.access.authenticator import Authenticator
 from strandline.access.exposure import require_closed
+from strandline.access.open_authenticator import open_authenticator, open_token_keys
 from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
@@ -31,7 +31,7 @@ from strandline.ingest.gateway.health_pages import HealthPages, HostNames
 from strandline.ingest.gateway.left_spools import open_writer_disks
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.serving.http_server import BACKLOG, HttpServer
-from strandline.ingest.gateway.serving.tls_door import server_tls
+from strandline.ingest.gateway.serving.tls_handshakes import server_tls
 from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.gateway.streams import Streams
 from strandline.ledger.roles import GatewayLedger
@@ -58,10 +58,10 @@ class GatewayResources:
     """Set by SIGTERM or SIGINT."""
     directory: Path = Path()
     """Directory for the files of this process. No other process uses it."""
-    doorkeeper: Doorkeeper | None = None
+    authenticator: Authenticator | None = None
     """Authenticates requests. None without authentication: then every sender may use the gateway."""
-    token_keys: Doorkeeper | None = None
-    """Knows the keys with which senders sign, if the gateway checks signatures. With authentication it is `doorkeeper`.
+    token_keys: Authenticator | None = None
+    """Knows the keys with which senders sign, if the gateway checks signatures. With authentication it is `authenticator`.
     """
 
     def appender(self, spec: StreamSpec, *, may_spool: bool) -> StreamAppender:
@@ -80,7 +80,7 @@ class GatewayResources:
         Raises the errors of `on_read`.
         """
         following = [asyncio.create_task(self.streams.follow(on_read))]
-        if (tokens := self.token_keys or self.doorkeeper) is not None:
+        if (tokens := self.token_keys or self.authenticator) is not None:
             following.append(asyncio.create_task(tokens.follow()))
         asked = asyncio.create_task(self.stopping.wait())
         try:
@@ -125,9 +125,9 @@ async def open_resources(
             contextlib.closing(await asyncio.to_thread(GatewayLedger.open, settings.ledger_url))
         )
         streams = stack.enter_context(contextlib.closing(Streams.of(ledger, every_s=settings.streams_look_s)))
-        doorkeeper = open_doorkeeper(settings, ledger)
-        token_keys = (doorkeeper or open_token_keys(settings, ledger)) if checks_signatures else None
-        if (tokens := token_keys or doorkeeper) is not None:
+        authenticator = open_authenticator(settings, ledger)
+        token_keys = (authenticator or open_token_keys(settings, ledger)) if checks_signatures else None
+        if (tokens := token_keys or authenticator) is not None:
             stack.callback(tokens.close)
         disks = await asyncio.to_thread(
             open_writer_disks,
@@ -157,7 +157,7 @@ async def open_resources(
             HostNames((*settings.gateway_names, settings.http_host, socket.gethostname())),
             settings.record_bytes_max,
             stopping,
-            doorkeeper=doorkeeper,
+            authenticator=authenticator,
             token_keys=token_keys,
             directory=disks[0].identity.directory,
         )
@@ -175,7 +175,7 @@ async def serve_health_pages(settings: Settings, gateway: Gateway, resources: Ga
     )
     listener = listen(settings.http_host, port_of_pages(settings, gateway), "serve its health pages")
     pages = HealthPages(
-        resources.metrics.registry, resources.check_log, resources.host_names, doorkeeper=resources.doorkeeper
+        resources.metrics.registry, resources.check_log, resources.host_names, authenticator=resources.authenticator
     )
     server = HttpServer(pages, connections_max=HEALTH_CONNECTIONS_MAX, tls=tls)
     await server.start(listener)

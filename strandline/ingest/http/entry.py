@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from strandline.access.rights import Need
+from strandline.access.rights import RequiredRight
 from strandline.ingest.gateway.contract import Gateway, GatewayPort
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ class HttpEntry(Gateway):
     scheme = "http"
     hosts = ("http_host",)
     tls = ("http_tls_",)
-    actions: ClassVar[Mapping[str, Need]] = {
-        "POST /v1/streams/{stream}/records": Need.WRITE,
-        "POST /api/v2/write": Need.WRITE,
-        "POST /write": Need.WRITE,
-        "POST /v1/streams/{stream}/otlp/v1/metrics": Need.WRITE,
-        "POST /v1/streams/{stream}/prometheus/write": Need.WRITE,
+    actions: ClassVar[Mapping[str, RequiredRight]] = {
+        "POST /v1/streams/{stream}/records": RequiredRight.WRITE,
+        "POST /api/v2/write": RequiredRight.WRITE,
+        "POST /write": RequiredRight.WRITE,
+        "POST /v1/streams/{stream}/otlp/v1/metrics": RequiredRight.WRITE,
+        "POST /v1/streams/{stream}/prometheus/write": RequiredRight.WRITE,
     }
 
     def settings(self) -> type[Settings]:

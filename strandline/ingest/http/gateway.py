@@ -29,8 +29,8 @@ from concurrent.futures import ThreadPoolExecutor
 import structlog
 from prometheus_client import Counter, Gauge
 
-from strandline.access.doorkeeper import TokensUnavailable
-from strandline.access.rights import Need
+from strandline.access.authenticator import TokensUnavailable
+from strandline.access.rights import RequiredRight
 from strandline.core.errors import (
     Forbidden,
     FunctionUnusable,
@@ -53,7 +53,7 @@ from strandline.ingest.gateway.health_pages import HealthPages
 from strandline.ingest.gateway.process import GatewayResources, connections_max, listen, open_resources, run_gateway
 from strandline.ingest.gateway.serving.http_request import Answer, BodyRoom, Refusal, Request
 from strandline.ingest.gateway.serving.http_server import HttpServer
-from strandline.ingest.gateway.serving.tls_door import server_tls
+from strandline.ingest.gateway.serving.tls_handshakes import server_tls
 from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
 from strandline.ingest.http.dialect import Target
 from strandline.ingest.http.entry import GATEWAY
@@ -106,9 +106,9 @@ class HttpGateway:
             resources.check_log,
             resources.host_names,
             hint=f"; records go to POST {PATH_BEFORE}NAME{PATH_AFTER}",
-            doorkeeper=resources.doorkeeper,
+            authenticator=resources.authenticator,
         )
-        self._doorkeeper = resources.doorkeeper
+        self._authenticator = resources.authenticator
         self.room = BodyRoom(body_bytes_max=body_bytes_max, bytes_held_max=BODY_BYTES_HELD_MAX)
         self._metrics = _Metrics(resources, self.room)
 
@@ -119,8 +119,8 @@ class HttpGateway:
             self._pages.admit(request)
         else:
             self._resources.host_names.check(request)
-            if self._doorkeeper is not None:
-                refuse_without_token(self._doorkeeper, request, target.stream)
+            if self._authenticator is not None:
+                refuse_without_token(self._authenticator, request, target.stream)
             request.head = read_record_head(request, target.dialect, self.room.body_bytes_max)
 
     async def answer(self, request: Request) -> Answer:
@@ -171,8 +171,8 @@ class HttpGateway:
             raise request.refusal
         head = request.head
         assert isinstance(head, RecordHead), "admit has read it"
-        if self._doorkeeper is not None and not request.is_admitted:
-            await require_right(self._doorkeeper, request, Need.WRITE, "append records", target.stream)
+        if self._authenticator is not None and not request.is_admitted:
+            await require_right(self._authenticator, request, RequiredRight.WRITE, "append records", target.stream)
         appender = self._appender_of(await self._resources.streams.find(target.stream))
         target.dialect.require_stream(appender.spec)
         is_beside = head.query and not has_query_as_record(head, request.body())

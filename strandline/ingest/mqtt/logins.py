@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.authenticator import Authenticator
 from strandline.access.rights import Principal
 from strandline.access.topic_rights import TopicRights, read_topic_rights
 from strandline.core.errors import InvalidSettings, Unauthenticated
@@ -82,7 +82,7 @@ class Login:
         self.principal = principal
         """Principal of the token. None for a user of the password file."""
         self.header = header
-        """Authorization header with the token, as `Doorkeeper` knows it. Empty without a token."""
+        """Authorization header with the token, as `Authenticator` knows it. Empty without a token."""
         self._rights_of_now = rights_of_now
         self._rights: TopicRights | None = None
         """Rights for which answers are cached."""
@@ -112,21 +112,21 @@ class Login:
 
 
 class Logins:
-    """All clients that may connect. For one event loop; the caller closes `passwords` and `doorkeeper`."""
+    """All clients that may connect. For one event loop; the caller closes `passwords` and `authenticator`."""
 
     def __init__(
         self,
         passwords: Passwords | None,
-        doorkeeper: Doorkeeper | None,
+        authenticator: Authenticator | None,
         rights: RightsFile | None,
         *,
         checks_certificates: bool = False,
     ) -> None:
         self._passwords = passwords
         self._checks_certificates = checks_certificates
-        self._doorkeeper = doorkeeper
+        self._authenticator = authenticator
         self._rights = rights
-        self.asks = passwords is not None or doorkeeper is not None
+        self.asks = passwords is not None or authenticator is not None
         """True if clients must log in."""
 
     def known(self, user: str, password: bytes) -> Login | None:
@@ -134,15 +134,15 @@ class Logins:
         if self._passwords is not None and self._passwords.is_known(user, password):
             return self._login(user, None, b"")
         header = b"Bearer " + password
-        principal = self._doorkeeper.known(header) if self._doorkeeper is not None else None
+        principal = self._authenticator.known(header) if self._authenticator is not None else None
         return self._login(user, principal, header) if principal is not None and principal.name == user else None
 
     async def check(self, user: str, password: bytes) -> Login | None:
         """Return the login of a client. None if the password is wrong. Raises TransientError if that is unknown now."""
-        if self._doorkeeper is not None and password:
+        if self._authenticator is not None and password:
             header = b"Bearer " + password
             try:
-                principal = await self._doorkeeper.admit(header)
+                principal = await self._authenticator.admit(header)
             except Unauthenticated:
                 principal = None
             if principal is not None:
@@ -160,7 +160,7 @@ class Logins:
             return True
         if login.principal is None:
             return self._passwords is None or self._passwords.entry(login.user) == login.entry
-        return self._doorkeeper is None or self._doorkeeper.recall(login.header) == login.principal
+        return self._authenticator is None or self._authenticator.recall(login.header) == login.principal
 
     def owner(self, login: Login | None, certificate: str | None) -> Owner | None:
         """Return the owner of the client identifiers of this login. None if the listener requires no login.
@@ -185,7 +185,7 @@ class Logins:
         if (user := names.get(_PASSWORD)) is not None:
             return self._passwords is not None and self._passwords.entry(user) is not None
         if (user := names.get(_TOKEN)) is not None:
-            return self._doorkeeper is not None and self._doorkeeper.may_have_token(user)
+            return self._authenticator is not None and self._authenticator.may_have_token(user)
         return True
 
     def reload(self) -> None:

@@ -26,7 +26,7 @@ from strandline.core.errors import InvalidSettings, StackError
 from strandline.core.host_names import is_loopback
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.process import connections_max, open_resources, run_gateway, serve_health_pages
-from strandline.ingest.gateway.serving.tls_door import ServerTls, behind_tls, server_tls
+from strandline.ingest.gateway.serving.tls_handshakes import ServerTls, server_tls, with_tls
 from strandline.ingest.mqtt.connections import MqttConnections
 from strandline.ingest.mqtt.logins import Logins, RightsFile
 from strandline.ingest.mqtt.passwords import Passwords
@@ -64,7 +64,7 @@ async def serve(settings: MqttServerSettings) -> None:
             )
         resources = await stack.enter_async_context(open_resources(settings, GATEWAY))
         checks_certificates = tls is not None and tls.checks_clients
-        logins = Logins(passwords, resources.doorkeeper, rights, checks_certificates=checks_certificates)
+        logins = Logins(passwords, resources.authenticator, rights, checks_certificates=checks_certificates)
         await stack.enter_async_context(serve_health_pages(settings, GATEWAY, resources))
         sessions = stack.enter_context(
             contextlib.closing(Sessions(settings.data_dir / f"mqtt-sessions-{settings.mqtt_listener_port}.jsonl"))
@@ -114,7 +114,7 @@ async def _bind(
     host, port = settings.mqtt_listener_host, settings.mqtt_listener_port
     try:
         server = await asyncio.get_running_loop().create_server(
-            behind_tls(tls, connections.connection),
+            with_tls(tls, connections.connection),
             host,
             port,
             backlog=_BACKLOG,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from strandline.access.rights import Need
+from strandline.access.rights import RequiredRight
 from strandline.ingest.gateway.contract import Gateway, GatewayPort
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class ServerEntry(Gateway):
     scheme = "mqtt"
     hosts = ("mqtt_listener_host",)
     tls = ("mqtt_listener_tls_",)
-    actions: ClassVar[Mapping[str, Need]] = {"MQTT PUBLISH": Need.WRITE}
+    actions: ClassVar[Mapping[str, RequiredRight]] = {"MQTT PUBLISH": RequiredRight.WRITE}
 
     def settings(self) -> type[Settings]:
         from strandline.ingest.mqtt.server_settings import MqttServerSettings

@@ -36,7 +36,7 @@ from strandline.ingest.gateway.process import (
     run_gateway,
     serve_health_pages,
 )
-from strandline.ingest.gateway.serving.tls_door import ServerTls, behind_tls, server_tls
+from strandline.ingest.gateway.serving.tls_handshakes import ServerTls, server_tls, with_tls
 from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.tcp.connection import BUSY_PATIENCE_S, TcpConnection, TcpRoom
 from strandline.ingest.tcp.entry import GATEWAY
@@ -79,7 +79,7 @@ class TcpPort:
             await asyncio.wait(settling)
 
     async def _start(self, listener: socket.socket) -> None:
-        make = behind_tls(self._tls, partial(TcpConnection, self, self._room))
+        make = with_tls(self._tls, partial(TcpConnection, self, self._room))
         self._server = await asyncio.get_running_loop().create_server(make, sock=listener, backlog=_BACKLOG)
 
 

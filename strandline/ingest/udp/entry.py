@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from strandline.access.rights import Need
+from strandline.access.rights import RequiredRight
 from strandline.ingest.gateway.contract import Gateway, GatewayPort
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class UdpEntry(Gateway):
     module = "strandline.ingest.udp.gateway"
     ports = (GatewayPort("udp_pages_port", 8085, "the UDP gateway's health pages"),)
     hosts = ("udp_host",)
-    actions: ClassVar[Mapping[str, Need]] = {"UDP DATAGRAM": Need.WRITE}
+    actions: ClassVar[Mapping[str, RequiredRight]] = {"UDP DATAGRAM": RequiredRight.WRITE}
 
     def settings(self) -> type[Settings]:
         from strandline.ingest.udp.settings import UdpSettings

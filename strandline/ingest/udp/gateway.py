@@ -26,7 +26,7 @@ from pathlib import Path
 import structlog
 from prometheus_client import Gauge
 
-from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.authenticator import Authenticator
 from strandline.access.exposure import require_closed
 from strandline.core.record_headers import HEADER_PRINCIPAL
 from strandline.core.streams.stream import StreamSpec
@@ -330,7 +330,7 @@ async def serve(settings: UdpSettings) -> None:
             await counters.close()
 
 
-def senders_of(spec: StreamSpec, tokens: Doorkeeper, counters: Counters) -> SignedSenders | None:
+def senders_of(spec: StreamSpec, tokens: Authenticator, counters: Counters) -> SignedSenders | None:
     """Return the allowed senders of the stream. None if it accepts unsigned datagrams."""
     is_signed = spec.udp is not None and spec.udp.hmac is not None
     return SignedSenders(spec, tokens, counters) if is_signed else None

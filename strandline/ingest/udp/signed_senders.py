@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import structlog
 
-from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.authenticator import Authenticator
 from strandline.access.rights import may
 from strandline.access.signing import is_signed_by, read_signed
 from strandline.core.streams.stream import StreamSpec
@@ -42,7 +42,7 @@ class SignedSenders:
     def __init__(
         self,
         spec: StreamSpec,
-        tokens: Doorkeeper,
+        tokens: Authenticator,
         counters: Counters,
         *,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1_000,

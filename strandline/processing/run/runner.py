@@ -70,7 +70,7 @@ class Runner:
         """With `spark`, the runs use that session and leave it running; else they start and stop one of their own.
 
         `lease` is the epoch of the leader's lease: no run begins under an older lease than the current one, and a newer lease
-        ends this run. None: a run by hand, without a leader. `alive_fd`: where to show that this process lives. `writer_of`
+        ends this run. None: a run by hand, without a leader. `alive_fd`: where to show that this process lifecycle. `writer_of`
         makes the writers of results; the default writes to Elasticsearch. `is_alone`: True if no other thread plans queries
         in the session, so the planner workers may end when the query runs.
         """

@@ -361,7 +361,7 @@ class Applier:
             self._topics.ensure_room_for_records(stream)
         self._ensure_templates(pipeline)
         emits_to = [Place(kind, name, stage) for stage, (kind, name) in places_of(pipeline.spec)]
-        origin = self._origin_of_life(pipeline) if before is None else None
+        origin = self._origin_of_incarnation(pipeline) if before is None else None
         row = self._ledger.submit_job(
             pipeline.job,
             written,
@@ -385,7 +385,7 @@ class Applier:
             self._ledger.record_event(f"job_{outcome}", message, row.name, facts=facts, principal=principal)
         return Applied(kind="pipeline", name=row.name, outcome=outcome, version=row.version, notes=notes)
 
-    def _origin_of_life(self, pipeline: CheckedPipeline) -> Offsets | None:
+    def _origin_of_incarnation(self, pipeline: CheckedPipeline) -> Offsets | None:
         """Return the start of a new job with the name of a deleted job. None for other names."""
         if self._origin is None or not self._ledger.deleted_job(pipeline.job):
             return None

@@ -56,7 +56,7 @@ class JobFacts:
     reached_early: Offsets
     """Stream -> partition -> time of an accepted event of an early slice. Empty if there is none."""
     now_ms: int
-    store_away: str | None = None
+    unavailable_store: str | None = None
     """Name of the store that the last slice waits for. None if it waits for none."""
 
     @property
@@ -137,7 +137,7 @@ def _of_state(facts: JobFacts) -> _Answer | None:
         cause, what = _NOT_READING[job.state]
         return cause, f"job {job.name} {what}", f"strandline job start {job.name}"
     # A run that waits for the store without success ends, and starts again.
-    if job.state is JobState.STARTING and facts.store_away is None:
+    if job.state is JobState.STARTING and facts.unavailable_store is None:
         why = f" ({job.message})" if job.message else ""
         return (
             "starting",
@@ -150,10 +150,10 @@ def _of_state(facts: JobFacts) -> _Answer | None:
 def _of_outside(facts: JobFacts) -> _Answer | None:
     if None in facts.held.values():
         return "log_away", "Kafka does not answer", "Kafka does not respond"
-    if facts.store_away is not None:
+    if facts.unavailable_store is not None:
         assert facts.last_slice is not None, "it is the slice that waits"
         sentence = (
-            f"slice {facts.last_slice.number} is not committed, and {facts.store_away} does not respond, or "
+            f"slice {facts.last_slice.number} is not committed, and {facts.unavailable_store} does not respond, or "
             "refuses results"
         )
         step = (

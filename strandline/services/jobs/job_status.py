@@ -284,11 +284,11 @@ def _told_by_pipeline(ledger: LedgerReader, job: JobRow) -> tuple[RewindView | N
 
 
 def explanation(
-    ledger: LedgerReader, ranges: StreamRanges, job: JobRow, store_away: Callable[[CheckedPipeline], str | None]
+    ledger: LedgerReader, ranges: StreamRanges, job: JobRow, unavailable_store: Callable[[CheckedPipeline], str | None]
 ) -> ExplanationView:
     """Return why the job has no output, or what it waits for.
 
-    Args: store_away: Returns the store of a pipeline's results that doesn't respond. Called only if a slice takes long.
+    Args: unavailable_store: Returns the store of a pipeline's results that doesn't respond. Called only if a slice takes long.
     """
     pipeline, held = present_pipeline(ledger, job), ranges.of(input_streams(ledger, job))
     progress = ledger.progress_of([job.name]).get(job.name, JobProgress(job, None, None))
@@ -307,25 +307,27 @@ def explanation(
             totals=totals,
             reached_early=early[-1] if early else {},
             now_ms=int(time.time() * 1000),
-            store_away=store_away(pipeline) if last_slice is not None and _takes_long(last_slice) else None,
+            unavailable_store=unavailable_store(pipeline)
+            if last_slice is not None and _takes_long(last_slice)
+            else None,
         )
     )
 
 
 def explanations(
-    ledger: LedgerReader, ranges: StreamRanges, store_away: Callable[[CheckedPipeline], str | None]
+    ledger: LedgerReader, ranges: StreamRanges, unavailable_store: Callable[[CheckedPipeline], str | None]
 ) -> list[JobExplanationView]:
     """Return the explanation of each job, by name. It reports a missing stream or lookup of a job."""
     jobs = ledger.jobs()
     ranges.load([stream for job in jobs for stream in input_streams(ledger, job)])
-    return [_explained(ledger, ranges, job, store_away) for job in jobs]
+    return [_explained(ledger, ranges, job, unavailable_store) for job in jobs]
 
 
 def _explained(
-    ledger: LedgerReader, ranges: StreamRanges, job: JobRow, store_away: Callable[[CheckedPipeline], str | None]
+    ledger: LedgerReader, ranges: StreamRanges, job: JobRow, unavailable_store: Callable[[CheckedPipeline], str | None]
 ) -> JobExplanationView:
     try:
-        found = explanation(ledger, ranges, job, store_away)
+        found = explanation(ledger, ranges, job, unavailable_store)
     except NotFound as error:
         step = f"apply its document again, or stop and delete the job: strandline job delete {job.name}"
         found = ExplanationView(cause="missing", sentence=str(error), next=step, notes=[])

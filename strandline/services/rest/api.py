@@ -16,8 +16,8 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
 from strandline import __version__
-from strandline.access.doorkeeper import Doorkeeper
-from strandline.access.rights import REST_OPERATIONS, Need
+from strandline.access.authenticator import Authenticator
+from strandline.access.rights import REST_OPERATIONS, RequiredRight
 from strandline.access.sessions import Sessions
 from strandline.services.console.page import page_routes
 from strandline.services.rest.dependencies import Dependencies, require_possible_names
@@ -53,7 +53,7 @@ _PROBLEM_ANSWER: dict[int | str, dict[str, Any]] = {
 def create_app(
     dependencies: Dependencies | None,
     names: Collection[str] = (),
-    doorkeeper: Doorkeeper | None = None,
+    authenticator: Authenticator | None = None,
     record_bytes_max: int = BODY_BYTES_MAX,
 ) -> FastAPI:
     """Return the app over `dependencies`. Its start and end include the background services.
@@ -61,7 +61,7 @@ def create_app(
     These are the supervisor, backfills, removal of old slices, copying of dead letters, following of lookups, and notices.
     Args: dependencies: None for an app that can only describe itself.
         `names`: Host names of the service, in addition to loopback.
-        `doorkeeper`: The authenticator, which the caller closes. None if each client can do everything.
+        `authenticator`: The authenticator, which the caller closes. None if each client can do everything.
         `record_bytes_max`: Maximum size of a record that gateways accept.
     """
 
@@ -75,7 +75,7 @@ def create_app(
         dependencies.dead_letter_copies.start()
         dependencies.lookups.start()
         dependencies.notices.start()
-        following = asyncio.create_task(doorkeeper.follow()) if doorkeeper is not None else None
+        following = asyncio.create_task(authenticator.follow()) if authenticator is not None else None
         yield
         if following is not None:
             following.cancel()
@@ -101,7 +101,7 @@ def create_app(
         generate_unique_id_function=_operation_id,
     )
     app.state.dependencies = dependencies
-    app.state.doorkeeper, app.state.sessions = doorkeeper, Sessions()
+    app.state.authenticator, app.state.sessions = authenticator, Sessions()
     app.state.is_ending = lambda: False  # the server that runs the app replaces it
     for one in (
         documents,
@@ -123,7 +123,7 @@ def create_app(
         app.add_route(path, answer, methods=["GET"], include_in_schema=False)
     install_problem_handlers(app, methods_of)
     app.add_middleware(HostGuard, names=names, record_bytes_max=record_bytes_max)
-    app.add_middleware(TokenGuard, doorkeeper=doorkeeper, sessions=app.state.sessions)
+    app.add_middleware(TokenGuard, authenticator=authenticator, sessions=app.state.sessions)
     app.add_middleware(AnswerHeaders)  # the last added middleware is called first
     _describe_problems(app)
     return app
@@ -162,7 +162,7 @@ def _describe_rights(description: dict[str, Any]) -> None:
         for method, operation in operations.items():
             need = REST_OPERATIONS[f"{method.upper()} {path}"]
             operation["x-strandline-needs"] = need.value
-            operation["security"] = [] if need is Need.OPEN else [{"token": []}]
+            operation["security"] = [] if need is RequiredRight.OPEN else [{"token": []}]
 
 
 def _describe_parameters(description: dict[str, Any]) -> None:

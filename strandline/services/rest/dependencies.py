@@ -10,7 +10,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from strandline.access.rights import ANYONE, Need, may
+from strandline.access.rights import ANYONE, RequiredRight, may
 from strandline.core.errors import NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import KafkaStatus
@@ -19,7 +19,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.services.jobs.apply_documents import Applier
 from strandline.services.jobs.dead_letters import DeadLetters
 from strandline.services.jobs.histories import Histories
-from strandline.services.jobs.job_lives import JobLives
+from strandline.services.jobs.job_lifecycle import JobLifecycle
 from strandline.services.processes.limited_work import RunLimited, run_here
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
@@ -41,7 +41,7 @@ class Dependencies:
     backfills: BackfillJobs
     old_slices: OldSlices
     dead_letter_copies: DeadLetterCopies
-    lives: JobLives
+    lifecycle: JobLifecycle
     dead_letters: DeadLetters
     lookups: LookupFollower
     notices: NoticeService
@@ -49,7 +49,7 @@ class Dependencies:
     """URL of the results store. Can contain a password."""
     data_dir: Path
     """Directory of the files of this control service."""
-    store_away: Callable[[CheckedPipeline], str | None]
+    unavailable_store: Callable[[CheckedPipeline], str | None]
     """Returns the name of the unavailable store of a pipeline's results. None if its stores respond."""
     asks_for_tokens: bool = False
     """True if requests are authenticated."""
@@ -83,11 +83,11 @@ def _caller(request: Request) -> str | None:
 
 
 def _may_read(request: Request) -> bool:
-    return may(request.state.principal, Need.VIEWER)
+    return may(request.state.principal, RequiredRight.VIEWER)
 
 
 def _may_read_topics(request: Request) -> bool:
-    return may(request.state.principal, Need.OPERATOR)
+    return may(request.state.principal, RequiredRight.OPERATOR)
 
 
 INTEGER_MAX = 2**53 - 1

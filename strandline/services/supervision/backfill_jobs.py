@@ -28,7 +28,13 @@ from strandline.processing.backfill.plan import plan_backfill, stores_of
 from strandline.processing.pipelines.checked_pipeline import aliases_of
 from strandline.processing.pipelines.stored import load_pipeline, streams_of_version
 from strandline.services.processes.worker_process import WorkerProcess
-from strandline.services.supervision.deaths import AWAY_DEATHS_MAX, DEATHS_MAX, Blame, JobDeaths, blame_of
+from strandline.services.supervision.failures import (
+    FAILURES_MAX,
+    OUTAGE_EXITS_MAX,
+    FailureCause,
+    JobFailures,
+    cause_of_exit,
+)
 from strandline.services.supervision.repeated_errors import RepeatedErrors
 
 logger = structlog.get_logger()
@@ -36,10 +42,10 @@ logger = structlog.get_logger()
 LOOK_INTERVAL_S = 0.5
 PAUSE_FIRST_S = 1.0
 PAUSE_MAX_S = 30.0
-AWAY_PAUSE_MAX_S = 10.0
+OUTAGE_PAUSE_MAX_S = 10.0
 """Maximum pause while an external service doesn't respond, so that the backfill soon notices its return."""
 SWAP_PAUSE_S = 600.0
-"""Pause between attempts at a swap, after DEATHS_MAX failures in a row."""
+"""Pause between attempts at a swap, after FAILURES_MAX failures in a row."""
 END_PATIENCE_S = 30.0
 _NEVER_SHOWN = (BackfillState.CANCELLED, BackfillState.FAILED)
 
@@ -71,7 +77,7 @@ class BackfillJobs:
         log_starts: Callable[[str], Mapping[int, int]],
         discard: Callable[[str, int], None],
         *,
-        outside_answers: Callable[[], bool] = lambda: False,
+        external_services_up: Callable[[], bool] = lambda: False,
         newest_generation: Callable[[Sequence[str]], int] = lambda stores: 0,
         command: Callable[[str, int], Sequence[str]] = backfill_command,
         pause_first_s: float = PAUSE_FIRST_S,
@@ -79,7 +85,7 @@ class BackfillJobs:
         """Args: leads: Returns True if this control service leads the job now.
         `log_starts`: Returns the first offset that each partition of a stream still contains.
         `discard`: Deletes the documents of a generation in a store.
-        `outside_answers`: Returns True if Kafka and Elasticsearch respond to this service now.
+        `external_services_up`: Returns True if Kafka and Elasticsearch respond to this service now.
         `newest_generation`: Returns the highest generation with an index."""
         self._newest_generation = newest_generation
         self._ledger = ledger
@@ -87,11 +93,11 @@ class BackfillJobs:
         self._leads = leads
         self._log_starts = log_starts
         self._discard = discard
-        self._outside_answers = outside_answers
+        self._external_services_up = external_services_up
         self._command = command
         self._pause_first_s = pause_first_s
         self._work: _Work | None = None
-        self._deaths: dict[tuple[str, int], JobDeaths] = {}
+        self._failures: dict[tuple[str, int], JobFailures] = {}
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="backfill-jobs", daemon=True)
 
@@ -175,8 +181,8 @@ class BackfillJobs:
                 self._clear(row)
         self._forget_cancelled()
         for row in self._ledger.open_backfills():
-            deaths = self._deaths.get((row.job, row.generation))
-            if self._leads(row.job) and (deaths is None or deaths.may_start()):
+            failures = self._failures.get((row.job, row.generation))
+            if self._leads(row.job) and (failures is None or failures.may_start()):
                 self._start(row)
                 return
 
@@ -186,7 +192,7 @@ class BackfillJobs:
             self._work = _Work(row, WorkerProcess(self._data_dir, name, command))
         except OSError as error:
             why = f"its process could not be started: {error}"
-            self._count_death(row, why, self._data_dir / "logs" / f"{name}.log", Blame.JOB)
+            self._count_failure(row, why, self._data_dir / "logs" / f"{name}.log", FailureCause.JOB)
 
     def _should_end(self, work: _Work, row: BackfillRow) -> bool:
         """Return True if the process must be killed. If its backfill has ended, it has END_PATIENCE_S to exit."""
@@ -197,11 +203,11 @@ class BackfillJobs:
 
     def _forget_cancelled(self) -> None:
         """Clear the backfills that were cancelled between two attempts."""
-        for job, generation in list(self._deaths):
+        for job, generation in list(self._failures):
             row = self._ledger.backfill(job, generation)
             if row.state is BackfillState.CANCELLED:
                 self._clear(row)
-                del self._deaths[job, generation]
+                del self._failures[job, generation]
 
     def _handle_end(self, work: _Work) -> None:
         """Count a failure, or log that the backfill has ended."""
@@ -211,27 +217,27 @@ class BackfillJobs:
             logger.info("backfill ended", action="backfill", job=row.job, generation=row.generation, state=row.state)
             if row.state in _NEVER_SHOWN:
                 self._clear(row)
-            self._deaths.pop((row.job, row.generation), None)
+            self._failures.pop((row.job, row.generation), None)
             return
-        blame = blame_of(code, self._outside_answers)
-        self._count_death(row, row.message or f"its process ended with code {code}", work.process.log, blame)
+        cause = cause_of_exit(code, self._external_services_up)
+        self._count_failure(row, row.message or f"its process ended with code {code}", work.process.log, cause)
 
-    def _count_death(self, row: BackfillRow, why: str, log: Path, blame: Blame) -> None:
+    def _count_failure(self, row: BackfillRow, why: str, log: Path, cause: FailureCause) -> None:
         """Count a failure. After too many without a chunk, the backfill has failed. A swap is retried forever, with longer
         pauses."""
-        deaths = self._deaths.get((row.job, row.generation))
-        if deaths is None or deaths.progress != row.done_ms:
-            deaths = self._deaths[row.job, row.generation] = JobDeaths(row.done_ms)
-        too_often = deaths.note(blame, DEATHS_MAX, AWAY_DEATHS_MAX)
-        if blame is Blame.JOB:
-            deaths.add(self._pause_first_s, PAUSE_MAX_S if deaths.held <= DEATHS_MAX else SWAP_PAUSE_S)
+        failures = self._failures.get((row.job, row.generation))
+        if failures is None or failures.progress != row.done_ms:
+            failures = self._failures[row.job, row.generation] = JobFailures(row.done_ms)
+        too_often = failures.note(cause, FAILURES_MAX, OUTAGE_EXITS_MAX)
+        if cause is FailureCause.JOB:
+            failures.add(self._pause_first_s, PAUSE_MAX_S if failures.job_exits <= FAILURES_MAX else SWAP_PAUSE_S)
         else:
-            deaths.add(self._pause_first_s, AWAY_PAUSE_MAX_S)
-        in_a_row = f"{deaths.count} attempts in a row made no progress; the last: {why}; see its log {log}"
+            failures.add(self._pause_first_s, OUTAGE_PAUSE_MAX_S)
+        in_a_row = f"{failures.count} attempts in a row made no progress; the last: {why}; see its log {log}"
         message = f"an attempt at backfill {row.generation} of job {row.job} ended: {in_a_row}"
-        logger.warning(message, action="backfill", job=row.job, generation=row.generation, deaths=deaths.count)
+        logger.warning(message, action="backfill", job=row.job, generation=row.generation, failures=failures.count)
         if (
-            deaths.count.bit_count() == 1
+            failures.count.bit_count() == 1
         ):  # the 1st, 2nd, 4th, ...: an outage of days must not fill the ledger; the log has each
             self._ledger.record_event("backfill_died", message, row.job, facts={"generation": row.generation})
         if too_often and row.state is not BackfillState.SWAPPING:

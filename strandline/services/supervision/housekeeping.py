@@ -13,7 +13,7 @@ import structlog
 
 from strandline.core.errors import StrandlineError
 from strandline.core.settings import Settings
-from strandline.ledger.lives import LifeReader
+from strandline.ledger.lifecycle import LifecycleReader
 from strandline.processing.run.snapshots import remove_of_deleted
 from strandline.processing.spark.cluster import snapshot_directory
 from strandline.processing.spark.scratch import sweep
@@ -29,7 +29,7 @@ _CRASHES = "java-crash-*.log"
 class Housekeeping:
     """Runs in its own thread, from `__enter__` to `__exit__`."""
 
-    def __init__(self, settings: Settings, ledger: LifeReader) -> None:
+    def __init__(self, settings: Settings, ledger: LifecycleReader) -> None:
         self._settings = settings
         self._ledger = ledger
         self._logs = settings.data_dir / "logs"

@@ -4,7 +4,7 @@ A standby has already done the slow parts of a cold start: the JVM, the session,
 needs the memory of an idle runner. A standby starts only while no other process starts, because a start uses all cores for
 seconds.
 
-A standby that exits is replaced after an increasing pause. After DEATHS_MAX exits in a row, none is started any more. Then jobs
+A standby that exits is replaced after an increasing pause. After FAILURES_MAX exits in a row, none is started any more. Then jobs
 start without a standby, and an event reports the reason. A restarted control service tries again.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from strandline.core.errors import StackError
-from strandline.services.supervision.deaths import DEATHS_MAX, SOUND_S, Deaths
+from strandline.services.supervision.failures import FAILURES_MAX, SOUND_S, FailureCounter
 from strandline.services.supervision.runner_process import RunnerCommand, RunnerProcess, ending
 
 logger = structlog.get_logger()
@@ -40,26 +40,26 @@ class Standbys:
         self._wanted = wanted
         self._waiting: list[RunnerProcess] = []
         self._on_given_up = on_given_up
-        self._deaths = Deaths(None)
+        self._failures = FailureCounter(None)
         self._numbers = itertools.count(1)
         self._busy_at = time.monotonic()
 
     def keep(self, *, is_calm: bool) -> None:
         """Reap standbys that have ended. Start a missing one if the machine was calm for CALM_S."""
         for standby in [one for one in self._waiting if one.has_ended()]:
-            self._note_death(standby)
+            self._note_failure(standby)
         if not is_calm:
             self._busy_at = time.monotonic()
         if len(self._waiting) >= self._wanted or time.monotonic() - self._busy_at < CALM_S:
             return
-        if not self._deaths.may_start():
+        if not self._failures.may_start():
             return
         self._busy_at = time.monotonic()
         name = f"{STANDBY_NAME}{next(self._numbers)}"
         try:
             standby = RunnerProcess(self._data_dir, name, self._command, None, None)
         except OSError as error:
-            self._count_death(f"could not be started: {error}")
+            self._count_failure(f"could not be started: {error}")
             return
         self._waiting.append(standby)
         logger.info("standby started", action="standby", pid=standby.pid)
@@ -72,9 +72,9 @@ class Standbys:
             standby = self._waiting[0]
             if standby.assign(job, lease):
                 self._waiting.remove(standby)
-                self._deaths = Deaths(None)
+                self._failures = FailureCounter(None)
                 return standby
-            self._note_death(standby)
+            self._note_failure(standby)
         return None
 
     def close(self) -> None:
@@ -85,19 +85,19 @@ class Standbys:
             except (StackError, OSError) as error:
                 logger.error("a standby did not end", action="close", error=str(error))
 
-    def _note_death(self, standby: RunnerProcess) -> None:
+    def _note_failure(self, standby: RunnerProcess) -> None:
         if time.monotonic() - standby.began_at > SOUND_S:
-            self._deaths = Deaths(None)
+            self._failures = FailureCounter(None)
         code = self._forget(standby)
-        self._count_death(f"{ending(code)}; see its log {standby.log}")
+        self._count_failure(f"{ending(code)}; see its log {standby.log}")
 
-    def _count_death(self, how: str) -> None:
-        pause_s = self._deaths.add(CALM_S, PAUSE_MAX_S)
-        logger.warning(f"a standby {how}", action="standby", in_a_row=self._deaths.count, next_in_s=pause_s)
-        if self._deaths.count >= DEATHS_MAX and self._wanted:
+    def _count_failure(self, how: str) -> None:
+        pause_s = self._failures.add(CALM_S, PAUSE_MAX_S)
+        logger.warning(f"a standby {how}", action="standby", in_a_row=self._failures.count, next_in_s=pause_s)
+        if self._failures.count >= FAILURES_MAX and self._wanted:
             self._wanted = 0
             self._on_given_up(
-                f"{self._deaths.count} standbys in a row exited; the last {how}. No standby is started any more, and jobs "
+                f"{self._failures.count} standbys in a row exited; the last {how}. No standby is started any more, and jobs "
                 "start without one; fix the cause, then restart the control service"
             )
 

@@ -22,12 +22,12 @@ The contract with a runner (`python -m strandline.processing.run.process --job N
 Any other end is a failure: the rest of its process tree is killed, and a new runner rewinds, after an increasing pause. The
 number of failures is limited. Progress is a new checkpoint, or a run that lived for long and left no slice uncommitted. Without
 progress:
-* DEATHS_MAX failures in a row fail the job, with the last cause.
+* FAILURES_MAX failures in a row fail the job, with the last cause.
 * A runner that ended because an external service didn't respond is restarted for as long as the outage lasts. External services
   are Kafka, Elasticsearch, the ledger, a schema registry, another store of results, and the Spark cluster. The supervisor
-  checks the first four itself after each such end. If they responded after AWAY_DEATHS_MAX ends in a row, there is no outage,
+  checks the first four itself after each such end. If they responded after OUTAGE_EXITS_MAX ends in a row, there is no outage,
   and the job fails with the last cause.
-* AWAY_DEATHS_MAX failed starts in a row fail the job, too.
+* OUTAGE_EXITS_MAX failed starts in a row fail the job, too.
 
 If there is a standby (`standbys.py`), it is used for the start.
 """
@@ -48,7 +48,14 @@ from strandline.ledger.states import Desired, JobRow, JobState, LeaseRow
 from strandline.services.processes.log_files import keep_newest
 from strandline.services.processes.pids import PidFile
 from strandline.services.processes.process_tree import kill_tree, tree_mark
-from strandline.services.supervision.deaths import AWAY_DEATHS_MAX, DEATHS_MAX, Blame, JobDeaths, blame_of, was_sound
+from strandline.services.supervision.failures import (
+    FAILURES_MAX,
+    OUTAGE_EXITS_MAX,
+    FailureCause,
+    JobFailures,
+    cause_of_exit,
+    was_sound,
+)
 from strandline.services.supervision.leadership import Leadership, ServiceIdentity, is_on_this_machine
 from strandline.services.supervision.repeated_errors import RepeatedErrors
 from strandline.services.supervision.runner_process import (
@@ -91,14 +98,14 @@ class SupervisionTimes:
     """First pause in seconds. It doubles with each failure. After a first failure of the job itself, the next runner starts
     immediately: most have external causes, and until then the job has no results."""
     pause_max_s: float = 30.0
-    away_pause_max_s: float = 10.0
+    outage_pause_max_s: float = 10.0
     """Maximum pause while an external service doesn't respond, so that the job soon notices its return."""
     stop_patience_s: float = 60.0
     """Seconds that a runner has to stop, after its slice or immediately, before the supervisor kills it. The next run rewinds."""
     close_patience_s: float = 15.0
     """Seconds that all runners together have to stop when the control service ends."""
-    deaths_max: int = DEATHS_MAX
-    away_deaths_max: int = AWAY_DEATHS_MAX
+    failures_max: int = FAILURES_MAX
+    outage_exits_max: int = OUTAGE_EXITS_MAX
 
 
 TIMES = SupervisionTimes()
@@ -115,23 +122,23 @@ class Supervisor:
         service: ServiceIdentity | None = None,
         times: SupervisionTimes = TIMES,
         standbys: int = 0,
-        outside_answers: Callable[[], bool] = lambda: False,
+        external_services_up: Callable[[], bool] = lambda: False,
         command: RunnerCommand = runner_command,
     ) -> None:
         """Args: service: Name of the service. Default: the data directory, which no other service on this machine can use.
-        `outside_answers`: Returns True if Kafka and Elasticsearch respond to this service now. Default: exits of runners
+        `external_services_up`: Returns True if Kafka and Elasticsearch respond to this service now. Default: exits of runners
         that wait for them never count against the job."""
         self._ledger = ledger
         self._data_dir = data_dir
         self._command = command
-        self._outside_answers = outside_answers
+        self._external_services_up = external_services_up
         self._times = times
         service = service or ServiceIdentity(str(data_dir), "", str(data_dir))
         self._leadership = Leadership(ledger, service, times.lease_s, self._end_at_once)
         self._pids = PidFile(data_dir)
         self._standbys = Standbys(data_dir, command, standbys, self._tell_of_standbys)
         self._runners: dict[str, _Runner] = {}
-        self._deaths: dict[str, JobDeaths] = {}
+        self._failures: dict[str, JobFailures] = {}
         self._errors = RepeatedErrors(logger)
         self._wake = threading.Event()
         self._is_closing = False
@@ -328,17 +335,17 @@ class Supervisor:
             return
         if job.state is JobState.FAILED or (job.desired is Desired.DRAINED and job.state is JobState.DRAINED):
             return
-        deaths = self._deaths.get(job.name)
-        if deaths is not None and job.restarts != deaths.restarts:
-            del self._deaths[job.name]
-        elif deaths is not None and not deaths.may_start():
+        failures = self._failures.get(job.name)
+        if failures is not None and job.restarts != failures.restarts:
+            del self._failures[job.name]
+        elif failures is not None and not failures.may_start():
             return
         if job.state is JobState.STOPPING:
             self._move(job.name, JobState.STOPPED)
         self._start(self._move(job.name, JobState.STARTING))
 
     def _come_to_rest(self, job: JobRow) -> None:
-        self._deaths.pop(job.name, None)
+        self._failures.pop(job.name, None)
         if job.state in (JobState.STOPPED, JobState.DRAINED):
             return
         if job.state not in (JobState.CREATED, JobState.FAILED, JobState.STOPPING):
@@ -353,7 +360,7 @@ class Supervisor:
             try:
                 process = RunnerProcess(self._data_dir, runner_name(job.name), self._command, job.name, lease)
             except OSError as error:
-                self._judge(job, f"could not be started: {error}", Blame.MACHINE)
+                self._judge(job, f"could not be started: {error}", FailureCause.MACHINE)
                 return
         self._runners[job.name] = _Runner(process, lease, job.restarts)
         logger.info(
@@ -368,7 +375,7 @@ class Supervisor:
         if job.state in _RESTING or runner.process.is_told:
             logger.info("runner ended", action="end", job=name, code=code, state=job.state.value)
             return
-        self._count_death(job, runner, code)
+        self._count_failure(job, runner, code)
 
     def _reap(self, name: str, runner: _Runner) -> int:
         """Kill the remaining processes of a runner, forget it, and return its exit code. Raises StackError."""
@@ -376,7 +383,7 @@ class Supervisor:
         del self._runners[name]
         return code
 
-    def _count_death(self, job: JobRow, runner: _Runner, code: int) -> None:
+    def _count_failure(self, job: JobRow, runner: _Runner, code: int) -> None:
         """Record a failure in the ledger, and report the next start of a runner, or that the job has failed."""
         how = ending(code)
         runs = self._ledger.runs(job.name)
@@ -386,32 +393,32 @@ class Supervisor:
             if run.message and run.message != how:
                 how = f"{how} ({run.message})"  # the runner recorded its reason before it ended
         if was_sound(self._ledger, job, time.monotonic() - runner.process.began_at):
-            self._deaths.pop(job.name, None)
-        blame = blame_of(code, self._outside_answers)
+            self._failures.pop(job.name, None)
+        cause = cause_of_exit(code, self._external_services_up)
         self._record("runner_died", job, f"the runner {how}; see its log {self._log(job.name)}", runner.process)
-        self._judge(job, how, blame)
+        self._judge(job, how, cause)
 
-    def _judge(self, job: JobRow, how: str, blame: Blame) -> None:
+    def _judge(self, job: JobRow, how: str, cause: FailureCause) -> None:
         """Count a failure, and report the next start of a runner, or that the job has failed."""
         checkpoint = self._ledger.last_checkpoint(job.name)
         slice_done = checkpoint.slice if checkpoint else 0
-        deaths = self._deaths.get(job.name)
-        if deaths is None or deaths.progress != slice_done:
-            deaths = self._deaths[job.name] = JobDeaths(slice_done)
-        deaths.restarts = job.restarts
-        if too_often := deaths.note(blame, self._times.deaths_max, self._times.away_deaths_max):
-            del self._deaths[job.name]
+        failures = self._failures.get(job.name)
+        if failures is None or failures.progress != slice_done:
+            failures = self._failures[job.name] = JobFailures(slice_done)
+        failures.restarts = job.restarts
+        if too_often := failures.note(cause, self._times.failures_max, self._times.outage_exits_max):
+            del self._failures[job.name]
             message = (
                 f"the runner {too_often}; the last time it {how}. See the end of {self._log(job.name)}, fix the cause, then run "
                 f"strandline job start {job.name}"
             )
             self._move(job.name, JobState.FAILED, message)
             return
-        pause_max_s = self._times.pause_max_s if blame is Blame.JOB else self._times.away_pause_max_s
-        is_first = deaths.count == 0 and blame is Blame.JOB
-        pause_s = deaths.add(0.0 if is_first else self._times.pause_first_s, pause_max_s)
+        pause_max_s = self._times.pause_max_s if cause is FailureCause.JOB else self._times.outage_pause_max_s
+        is_first = failures.count == 0 and cause is FailureCause.JOB
+        pause_s = failures.add(0.0 if is_first else self._times.pause_first_s, pause_max_s)
         if job.desired is not Desired.STOPPED:
-            how_often = f" ({deaths.count} ends in a row without progress)" if deaths.count > 1 else ""
+            how_often = f" ({failures.count} ends in a row without progress)" if failures.count > 1 else ""
             message = (
                 f"the runner {how}{how_often}; the next one starts {f'in {pause_s:g} s' if pause_s else 'immediately'}"
             )

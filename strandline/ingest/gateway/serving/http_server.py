@@ -13,7 +13,7 @@ import structlog
 
 from strandline.ingest.gateway.serving.http_connection import Application, HttpConnection
 from strandline.ingest.gateway.serving.http_request import SMALL_REQUEST_BYTES
-from strandline.ingest.gateway.serving.tls_door import ServerTls, behind_tls
+from strandline.ingest.gateway.serving.tls_handshakes import ServerTls, with_tls
 
 logger = structlog.get_logger()
 
@@ -42,7 +42,7 @@ class HttpServer:
         self._is_empty = asyncio.Event()
         self._sweep_each_second()
         self._server = await self.loop.create_server(
-            behind_tls(self._tls, lambda: HttpConnection(self)), sock=listener, backlog=BACKLOG
+            with_tls(self._tls, lambda: HttpConnection(self)), sock=listener, backlog=BACKLOG
         )
 
     async def stop(self, timeout_s: float) -> None:

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from strandline.core.errors import Conflict, NotFound
-from strandline.ledger.lives import ResultStore
+from strandline.ledger.lifecycle import ResultStore
 from strandline.ledger.roles import LedgerReader
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
@@ -60,7 +60,9 @@ class PlaceChanges:
             self._refuse_left_results(pipeline.job, new)
             documents = self._ledger.documents_of(pipeline.job)
             self._refuse_another_meaning(pipeline, new, documents.present)
-            self._refuse_earlier_lives(pipeline.job, new - _ever_emitted(documents.present.values()), documents.earlier)
+            self._refuse_earlier_incarnations(
+                pipeline.job, new - _ever_emitted(documents.present.values()), documents.earlier
+            )
 
     def _refuse_deleted_streams(self, pipeline: CheckedPipeline) -> None:
         """Refuse a stream that was recreated: it lacks the results that the job emitted before, which an audit would miss."""
@@ -78,7 +80,7 @@ class PlaceChanges:
         same problem with the job's own results."""
         for alias in sorted(name for kind, name in new if form_of(kind).has_generations):
             for store in self._stores():
-                if store.job != job and _is_of_earlier_life(store, alias):
+                if store.job != job and _is_of_earlier_incarnation(store, alias):
                     raise Conflict(_told_of_left(alias, store, job))
 
     def _refuse_another_meaning(
@@ -108,7 +110,7 @@ class PlaceChanges:
                     f"{'; '.join(f'{one.what} ({one.reason})' for one in forbidden)}"
                 )
 
-    def _refuse_earlier_lives(self, job: str, new: set[KindAndName], documents: list[dict[str, Any]]) -> None:
+    def _refuse_earlier_incarnations(self, job: str, new: set[KindAndName], documents: list[dict[str, Any]]) -> None:
         """Refuse sinks without generations that contain results of an earlier incarnation: the job would emit the same results
         again.
 
@@ -146,7 +148,7 @@ def _ever_emitted(documents: Iterable[dict[str, Any]]) -> set[KindAndName]:
     return {place for document in documents for place in _emitted(PipelineSpec.from_document(document))}
 
 
-def _is_of_earlier_life(store: ResultStore, alias: str) -> bool:
+def _is_of_earlier_incarnation(store: ResultStore, alias: str) -> bool:
     """Return True if the index contains results of this alias that an earlier incarnation of its job wrote."""
     generation = generation_of(alias, store.index)
     return generation is not None and generation < store.generation

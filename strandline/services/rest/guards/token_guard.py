@@ -19,8 +19,16 @@ import structlog
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from strandline.access.doorkeeper import Doorkeeper
-from strandline.access.rights import ANYONE, PAGE_OPERATIONS, REST_OPERATIONS, STRANGER, Need, Principal, require
+from strandline.access.authenticator import Authenticator
+from strandline.access.rights import (
+    ANYONE,
+    PAGE_OPERATIONS,
+    REST_OPERATIONS,
+    STRANGER,
+    Principal,
+    RequiredRight,
+    require,
+)
 from strandline.access.sessions import Sessions
 from strandline.core.errors import Forbidden, StrandlineError, TransientError, Unauthenticated
 from strandline.services.rest.guards.session_cookie import is_of_own_page, session_of
@@ -37,7 +45,7 @@ _TELLS_VIEWERS_MORE = frozenset({"GET /readyz", "GET /v1/session"})
 class _Operation(NamedTuple):
     name: str
     """Method and path, as `POST /v1/jobs/{name}/start`."""
-    need: Need
+    need: RequiredRight
     path: re.Pattern[str]
 
 
@@ -52,9 +60,9 @@ class TokenGuard:
     """ASGI middleware: responds with 401, 403, and 503 itself, and passes the principal to the routes
     (`scope["state"]["principal"]`). Without an authenticator, every client that reaches the service can do everything."""
 
-    def __init__(self, app: ASGIApp, doorkeeper: Doorkeeper | None, sessions: Sessions | None = None) -> None:
+    def __init__(self, app: ASGIApp, authenticator: Authenticator | None, sessions: Sessions | None = None) -> None:
         self._app = app
-        self._doorkeeper = doorkeeper
+        self._authenticator = authenticator
         self._sessions = sessions or Sessions()
         self._said_s = -SAY_AGAIN_S
         self._unsaid = 0
@@ -65,15 +73,15 @@ class TokenGuard:
             return
         operation, about = _operation_of(scope["method"], scope["path"])
         principal = ANYONE
-        if self._doorkeeper is not None and session_of(scope) is not None and not is_of_own_page(scope):
+        if self._authenticator is not None and session_of(scope) is not None and not is_of_own_page(scope):
             foreign = Forbidden(
                 "a request with the cookie of the console must come from its own page; send a token instead"
             )
             await _refuse(scope, receive, send, 403, foreign, {})
             return
-        if self._doorkeeper is not None and (operation is None or operation.need is not Need.OPEN):
+        if self._authenticator is not None and (operation is None or operation.need is not RequiredRight.OPEN):
             try:
-                principal = await self._doorkeeper.admit(_authorization(scope, self._sessions))
+                principal = await self._authenticator.admit(_authorization(scope, self._sessions))
             except Unauthenticated as error:
                 self._say_unauthenticated(scope)
                 await _refuse(scope, receive, send, 401, error, {"WWW-Authenticate": CHALLENGE})
@@ -88,10 +96,10 @@ class TokenGuard:
                     _audit(scope, principal, operation, about, 403)
                     await _refuse(scope, receive, send, 403, error, {})
                     return
-        elif self._doorkeeper is not None and operation is not None:
-            principal = await _caller_of_open(self._doorkeeper, self._sessions, operation, scope)
+        elif self._authenticator is not None and operation is not None:
+            principal = await _caller_of_open(self._authenticator, self._sessions, operation, scope)
         scope.setdefault("state", {})["principal"] = principal
-        if operation is None or operation.need in (Need.OPEN, Need.METRICS, Need.VIEWER):
+        if operation is None or operation.need in (RequiredRight.OPEN, RequiredRight.METRICS, RequiredRight.VIEWER):
             await self._app(scope, receive, send)
             return
 
@@ -140,11 +148,13 @@ def _authorization(scope: Scope, sessions: Sessions) -> bytes | None:
     return None if session is None else sessions.authorization(session)
 
 
-async def _caller_of_open(doorkeeper: Doorkeeper, sessions: Sessions, operation: _Operation, scope: Scope) -> Principal:
+async def _caller_of_open(
+    authenticator: Authenticator, sessions: Sessions, operation: _Operation, scope: Scope
+) -> Principal:
     """Return the caller of an open operation. A token isn't required, but used by operations that return more to viewers."""
     if operation.name in _TELLS_VIEWERS_MORE:
         with suppress(Unauthenticated, TransientError):
-            return await doorkeeper.admit(_authorization(scope, sessions))
+            return await authenticator.admit(_authorization(scope, sessions))
     return STRANGER
 
 

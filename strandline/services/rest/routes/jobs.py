@@ -12,7 +12,7 @@ from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.services.jobs.explanation import ExplanationView
 from strandline.services.jobs.histories import HistoryView
-from strandline.services.jobs.job_lives import Place
+from strandline.services.jobs.job_lifecycle import Place
 from strandline.services.jobs.job_status import (
     StreamRanges,
     explanation,
@@ -64,13 +64,13 @@ def show_job(control: Control, name: str) -> JobView:
 @router.get("/v1/jobs/{name}/explanation")
 def explain_job(control: Control, name: str) -> ExplanationView:
     """Explain why the job has no output, or what it waits for: one cause in a sentence, and what to do."""
-    return explanation(control.ledger, StreamRanges(control.log), control.ledger.job(name), control.store_away)
+    return explanation(control.ledger, StreamRanges(control.log), control.ledger.job(name), control.unavailable_store)
 
 
 @router.get("/v1/explanations")
 def explain_jobs(control: Control) -> ExplanationList:
     """Return the explanation of each job, by name. It also covers jobs whose stream or lookup no longer exists."""
-    found = explanations(control.ledger, StreamRanges(control.log), control.store_away)
+    found = explanations(control.ledger, StreamRanges(control.log), control.unavailable_store)
     return ExplanationList(explanations=found)
 
 
@@ -180,7 +180,7 @@ def delete_job(
     """Delete a stopped job. Its results and dead letters are kept unless requested. For a deleted job, the request
     deletes them now.
     """
-    deleted = control.lives.delete(name, results=results, dead_letters=dead_letters, principal=caller)
+    deleted = control.lifecycle.delete(name, results=results, dead_letters=dead_letters, principal=caller)
     control.supervisor.wake()
     return DeletedJobView(**vars(deleted))
 
@@ -202,7 +202,7 @@ def reset_job(
     older results.
     """
     place = int(to) if to.isdecimal() else cast(Place, to)  # as the pattern says
-    job = control.lives.reset(name, place, caller)
+    job = control.lifecycle.reset(name, place, caller)
     control.supervisor.wake()
     return job_view(job_status(control.ledger, StreamRanges(control.log), job))
 

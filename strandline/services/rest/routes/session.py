@@ -7,7 +7,7 @@ from typing import cast
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
-from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.authenticator import Authenticator
 from strandline.access.rights import ANYONE, REST_OPERATIONS, STRANGER, Principal, may
 from strandline.access.sessions import Sessions
 from strandline.core.errors import Conflict
@@ -59,12 +59,12 @@ async def sign_in(request: Request, wanted: SignIn, response: Response) -> Sessi
     """Sign in to the console with a token: the response sets a cookie. Programs send the token with each request
     instead.
     """
-    doorkeeper = _doorkeeper(request)
-    if doorkeeper is None:
+    authenticator = _authenticator(request)
+    if authenticator is None:
         raise Conflict("this service doesn't authenticate clients (STRANDLINE_AUTH=none); use it without signing in")
     cookie(request.scope, "checked before the token is read")
     authorization = b"Bearer " + wanted.token.encode("ascii")
-    principal = await doorkeeper.admit(authorization)
+    principal = await authenticator.admit(authorization)
     sessions = _sessions(request)
     former = session_of(request.scope)
     if former is not None:
@@ -80,7 +80,7 @@ async def sign_out(request: Request, response: Response) -> SessionView:
     if session is not None:
         _sessions(request).close(session)
         response.headers["Set-Cookie"] = cookie(request.scope, "")
-    return _view(request, ANYONE if _doorkeeper(request) is None else STRANGER)
+    return _view(request, ANYONE if _authenticator(request) is None else STRANGER)
 
 
 def _view(request: Request, principal: Principal) -> SessionView:
@@ -89,15 +89,15 @@ def _view(request: Request, principal: Principal) -> SessionView:
         name: OperationView(needs=need.value, allowed=may(principal, need)) for name, need in REST_OPERATIONS.items()
     }
     return SessionView(
-        asks_for_tokens=_doorkeeper(request) is not None,
+        asks_for_tokens=_authenticator(request) is not None,
         name=principal.name if is_known else None,
         role=principal.role,
         operations=operations,
     )
 
 
-def _doorkeeper(request: Request) -> Doorkeeper | None:
-    return cast(Doorkeeper | None, request.app.state.doorkeeper)
+def _authenticator(request: Request) -> Authenticator | None:
+    return cast(Authenticator | None, request.app.state.authenticator)
 
 
 def _sessions(request: Request) -> Sessions:

@@ -103,5 +103,5 @@ def delete_stream(control: Control, caller: Caller, name: str, keep_topic: bool 
     """Delete a stream that no job reads or emits to, and its topic unless it is kept. Gateways refuse records for it
     after their next poll of the ledger.
     """
-    control.lives.delete_stream(name, keep_topic=keep_topic, principal=caller)
+    control.lifecycle.delete_stream(name, keep_topic=keep_topic, principal=caller)
     return DeletedStreamView(stream=name, topic="kept" if keep_topic else "deleted")

@@ -1,4 +1,4 @@
-"""Reset and deletion of jobs, deletion of streams. See `ledger/lives.py` for incarnations of a job and their separation.
+"""Reset and deletion of jobs, deletion of streams. See `ledger/lifecycle.py` for incarnations of a job and their separation.
 
 Every method can be killed at any point and called again. In between, the job is stopped in its old incarnation, or the request
 is complete.
@@ -16,8 +16,8 @@ import structlog
 from strandline.core.errors import Conflict, Fenced, IndexUnavailable, NotFound
 from strandline.core.failpoints import failpoint
 from strandline.core.record_headers import DEAD_LETTER_PARTITION, dead_letter_topic
-from strandline.ledger.lives import Origin
-from strandline.ledger.roles import LivesLedger
+from strandline.ledger.lifecycle import Origin
+from strandline.ledger.roles import LifecycleLedger
 from strandline.ledger.states import JobRow, Offsets, RunRow
 from strandline.log.admin import KafkaAdmin
 from strandline.processing.emission.fencing import fence_older_runs
@@ -53,10 +53,10 @@ class Deleted:
     dead_letters: Literal["kept", "deleted"] = "kept"
 
 
-class JobLives:
+class JobLifecycle:
     """Blocking. Safe for several threads and several control services."""
 
-    def __init__(self, ledger: LivesLedger, admin: KafkaAdmin, elasticsearch_url: str) -> None:
+    def __init__(self, ledger: LifecycleLedger, admin: KafkaAdmin, elasticsearch_url: str) -> None:
         """Args: admin: Client that can change topics."""
         self._ledger = ledger
         self._admin = admin

@@ -170,7 +170,7 @@ def server_tls(certificate: Path | None, key: Path | None, client_ca: Path | Non
     return None
 
 
-class TlsDoor:
+class TlsHandshaker:
     """Creates protocols that begin with a TLS handshake. For one event loop."""
 
     def __init__(self, tls: ServerTls, *, handshakes_max: int = HANDSHAKES_MAX) -> None:
@@ -217,12 +217,12 @@ class _CheckedClient(NamedTuple):
     """Expiry of the client's certificate, in seconds since 1970."""
 
 
-def behind_tls(tls: ServerTls | None, make: Protocols) -> Protocols:
+def with_tls(tls: ServerTls | None, make: Protocols) -> Protocols:
     """Return the factory of a server's protocols: `make`, preceded by a TLS handshake if there is a certificate."""
     if tls is None:
         return make
-    door = TlsDoor(tls)
-    return lambda: door.before(make)
+    handshaker = TlsHandshaker(tls)
+    return lambda: handshaker.before(make)
 
 
 class Handshake(asyncio.Protocol):
@@ -232,33 +232,33 @@ class Handshake(asyncio.Protocol):
     a connection that is already open, uvloop can't be relied on to begin TLS, because it may have read the first bytes.
     """
 
-    def __init__(self, door: TlsDoor, make: Protocols) -> None:
-        self._door = door
+    def __init__(self, handshaker: TlsHandshaker, make: Protocols) -> None:
+        self._handshaker = handshaker
         self._make = make
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         own = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
         own.setblocking(False)
         cast(asyncio.Transport, transport).abort()  # before it reads; the connection continues in `own`
-        under_way = self._door.under_way
+        under_way = self._handshaker.under_way
         under_way[self] = None
-        if len(under_way) > self._door.handshakes_max:
+        if len(under_way) > self._handshaker.handshakes_max:
             next(iter(under_way)).drop()
         self._task = asyncio.get_running_loop().create_task(self._shake_hands(own))
 
     def drop(self) -> None:
         """End a running handshake."""
-        self._door.under_way.pop(self, None)
+        self._handshaker.under_way.pop(self, None)
         self._task.cancel()
 
     async def _shake_hands(self, own: socket.socket) -> None:
         try:
             transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
-                self._make, own, ssl=self._door.tls.context, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S
+                self._make, own, ssl=self._handshaker.tls.context, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S
             )
-            if self._door.tls.checks_clients:
-                self._door.keep_checked(transport)
+            if self._handshaker.tls.checks_clients:
+                self._handshaker.keep_checked(transport)
         except (OSError, EOFError, asyncio.CancelledError):  # not TLS, no client certificate, too slow, or disconnected
             own.close()
         finally:
-            self._door.under_way.pop(self, None)
+            self._handshaker.under_way.pop(self, None)

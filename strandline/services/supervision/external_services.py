@@ -19,12 +19,12 @@ from strandline.results.elasticsearch_client import is_writable
 from strandline.results.sinks.registry import sink_of
 from strandline.services.trust import certificates_for
 
-ASK_S = 5.0
+RESULT_VALID_S = 5.0
 """Time in seconds for which a result is cached: in an outage, many jobs need it, and each check can take two timeouts."""
 TIMEOUT_S = 2.0
 
 
-class Outside:
+class ExternalServices:
     """Kafka, Elasticsearch, and the schema registry, if one is configured. The ledger isn't checked, because callers have just
     used it."""
 
@@ -42,29 +42,29 @@ class Outside:
         self._registry_url = registry_url
         self._clock_s = clock_s
         self._lock = threading.Lock()
-        self._asked_s: float | None = None
-        self._answered = False
+        self._checked_s: float | None = None
+        self._is_up = False
 
-    def answers(self) -> bool:
-        """Return True if all respond and accept writes, as far as jobs write to them. Checked at most once in ASK_S."""
+    def are_up(self) -> bool:
+        """Return True if all respond and accept writes, as far as jobs write to them. Checked at most once in RESULT_VALID_S."""
         with self._lock:
-            if self._asked_s is None or self._clock_s() - self._asked_s >= ASK_S:
-                self._answered = (
-                    self._does_kafka_answer()
+            if self._checked_s is None or self._clock_s() - self._checked_s >= RESULT_VALID_S:
+                self._is_up = (
+                    self._does_kafka_respond()
                     and is_writable(self._elasticsearch_url, TIMEOUT_S)
-                    and self._does_registry_answer()
+                    and self._does_registry_respond()
                 )
-                self._asked_s = self._clock_s()
-            return self._answered
+                self._checked_s = self._clock_s()
+            return self._is_up
 
-    def _does_kafka_answer(self) -> bool:
+    def _does_kafka_respond(self) -> bool:
         try:
             self._kafka.check_writable()
         except LogUnavailable:
             return False
         return True
 
-    def _does_registry_answer(self) -> bool:
+    def _does_registry_respond(self) -> bool:
         """Return True also if the registry refuses the login: that is no outage, and needs a correction by a user."""
         if self._registry_url is None:
             return True
@@ -80,7 +80,7 @@ class Outside:
             return False
 
 
-def store_away(pipeline: CheckedPipeline, settings: Settings) -> str | None:
+def unavailable_store(pipeline: CheckedPipeline, settings: Settings) -> str | None:
     """Return the name of a server that the pipeline emits to and that doesn't respond. None if all respond. Kafka, files, and
     most sinks of packages aren't checked."""
     sinks = dict.fromkeys(sink_of(emit) for stage in pipeline.all_stages for emit in stage.emits)

@@ -13,10 +13,10 @@ from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_AWAY_UNSEEN
 from strandline.processing.slices.rewind import REPLAY_RECORDS_PER_S_MIN, RUN_BEGINS
 
 _DOUBLINGS_MAX = 16
-DEATHS_MAX = 5
+FAILURES_MAX = 5
 """Maximum number of failures in a row without progress: a new checkpoint of a job, or a new chunk of a backfill. A backfill
 never fails during its swap."""
-AWAY_DEATHS_MAX = 20
+OUTAGE_EXITS_MAX = 20
 """Maximum number of exits that a runner attributes to an external service, although the supervisor found all services
 available. It is also the maximum number of failed starts. It is higher, because an outage can be partial or short, and so can a
 lack of disk or memory. This number of failures takes over two minutes."""
@@ -25,11 +25,11 @@ SOUND_S = 600.0
 
 
 @dataclass
-class Deaths:
+class FailureCounter:
     """Failures of one job's runners, or of one backfill's processes, since the last progress."""
 
     progress: object
-    """Progress at these failures: the last committed slice, or the last chunk. After progress, create a new `Deaths`."""
+    """Progress at these failures: the last committed slice, or the last chunk. After progress, create a new `FailureCounter`."""
     count: int = 0
     next_start: float = 0.0
     """Monotonic time before which no new process may start."""
@@ -45,51 +45,51 @@ class Deaths:
         return time.monotonic() >= self.next_start
 
 
-class Blame(Enum):
+class FailureCause(Enum):
     """Cause to which an exit is attributed."""
 
     JOB = "job"
-    OUTSIDE = "outside"
+    EXTERNAL = "external"
     """An external service doesn't respond. The exit isn't counted."""
-    OUTSIDE_WRONGLY = "outside, wrongly"
+    EXTERNAL_WRONGLY = "external, wrongly"
     """The runner reports that an external service doesn't respond, but all of them do."""
     MACHINE = "machine"
     """The process could not be started."""
 
 
-def blame_of(code: int, outside_answers: Callable[[], bool]) -> Blame:
-    """Return the cause of an exit with this code. `outside_answers`: result of the supervisor's own check."""
+def cause_of_exit(code: int, external_services_up: Callable[[], bool]) -> FailureCause:
+    """Return the cause of an exit with this code. `external_services_up`: result of the supervisor's own check."""
     if code == EXIT_AWAY:
-        return Blame.OUTSIDE_WRONGLY if outside_answers() else Blame.OUTSIDE
-    return Blame.OUTSIDE if code == EXIT_AWAY_UNSEEN else Blame.JOB
+        return FailureCause.EXTERNAL_WRONGLY if external_services_up() else FailureCause.EXTERNAL
+    return FailureCause.EXTERNAL if code == EXIT_AWAY_UNSEEN else FailureCause.JOB
 
 
 @dataclass
-class JobDeaths(Deaths):
+class JobFailures(FailureCounter):
     """Failures of a job or a backfill, by their cause."""
 
     restarts: int = 0
     """Number of requested restarts at that time. A new request clears the failures."""
-    held: int = 0
+    job_exits: int = 0
     """Number of failures that are attributed to the job."""
-    away: int = 0
+    outage_exits: int = 0
     """Number of exits in a row that the runner attributed to an external service, although all responded to the supervisor."""
     unstarted: int = 0
     """Number of failed starts in a row."""
 
-    def note(self, blame: Blame, held_max: int, away_max: int) -> str:
+    def note(self, cause: FailureCause, failures_max: int, outage_exits_max: int) -> str:
         """Count one failure by its cause. Return a description if a limit is reached; empty otherwise. The limits are those of
-        DEATHS_MAX and AWAY_DEATHS_MAX."""
-        if blame is Blame.JOB:
-            self.held += 1
-        elif blame is not Blame.MACHINE:
-            self.away = self.away + 1 if blame is Blame.OUTSIDE_WRONGLY else 0
-        self.unstarted = self.unstarted + 1 if blame is Blame.MACHINE else 0
-        if self.held >= held_max:
-            return f"exited {self.held} times without progress"
-        if self.away >= away_max:
-            return f"ended {self.away} times without progress, although Kafka, Elasticsearch, and the ledger respond"
-        if self.unstarted >= away_max:
+        FAILURES_MAX and OUTAGE_EXITS_MAX."""
+        if cause is FailureCause.JOB:
+            self.job_exits += 1
+        elif cause is not FailureCause.MACHINE:
+            self.outage_exits = self.outage_exits + 1 if cause is FailureCause.EXTERNAL_WRONGLY else 0
+        self.unstarted = self.unstarted + 1 if cause is FailureCause.MACHINE else 0
+        if self.job_exits >= failures_max:
+            return f"exited {self.job_exits} times without progress"
+        if self.outage_exits >= outage_exits_max:
+            return f"ended {self.outage_exits} times without progress, although Kafka, Elasticsearch, and the ledger respond"
+        if self.unstarted >= outage_exits_max:
             return f"could not be started {self.unstarted} times in a row"
         return ""
 

@@ -51,7 +51,7 @@ class TokensUnavailable(TransientError):
     code = "tokens_unavailable"
 
 
-class TokenBook(Protocol):
+class TokenStore(Protocol):
     """Store of the tokens: the ledger. Every method blocks, and can raise LedgerUnavailable."""
 
     def live_tokens(self) -> list[TokenRow]: ...
@@ -92,12 +92,12 @@ class Signer(NamedTuple):
     key: bytes
 
 
-class Doorkeeper:
+class Authenticator:
     """Authenticates requests by their `Authorization` header. Use it from one event loop. `follow` must run all the time."""
 
     def __init__(
         self,
-        book: TokenBook,
+        book: TokenStore,
         *,
         look_s: float,
         kept_s: float,

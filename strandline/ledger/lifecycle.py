@@ -75,7 +75,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class LifeDocuments:
+class VersionHistory:
     """The documents of a job's versions, the oldest first."""
 
     earlier: list[dict[str, Any]]
@@ -100,7 +100,7 @@ class ResultStore:
 _STREAM_DELETED = "stream_deleted"
 
 
-class LifeReader(Part):
+class LifecycleReader(Part):
     """Reads the remains of deleted jobs and streams, and the results of earlier incarnations."""
 
     def deleted_job(self, job: str) -> bool:
@@ -143,7 +143,7 @@ class LifeReader(Part):
         with self._database.reading("list the indices of jobs with earlier incarnations") as connection:
             return [ResultStore(*row) for row in connection.execute(wanted)]
 
-    def documents_of(self, job: str) -> LifeDocuments:
+    def documents_of(self, job: str) -> VersionHistory:
         """Return the documents of all versions of this job, deleted or not. Empty if the job never existed."""
         versions = job_versions.c
         wanted = (
@@ -156,7 +156,7 @@ class LifeReader(Part):
         )
         with self._database.reading(f"read all versions of job {job}") as connection:
             rows = connection.execute(wanted).all()
-        return LifeDocuments(
+        return VersionHistory(
             [row.document for row in rows if not row.is_present],
             {row.version: row.document for row in rows if row.is_present},
         )
@@ -181,7 +181,7 @@ class LifeReader(Part):
             return None if last.get("keeps_topic", True) else last["topic_id"]
 
 
-class Lives(Part):
+class Lifecycle(Part):
     """Ends incarnations of jobs, and deletes streams. Each method is one transaction."""
 
     def end_runs(self, job: str, verb: str) -> RunRow:
@@ -219,7 +219,7 @@ class Lives(Part):
         Args: fence: Result of `end_runs`. generation_taken: See `request_backfill`.
         """
         with self._database.writing(f"reset job {fence.job}") as connection:
-            self._begin_life(connection, fence, origin, generation_taken)
+            self._begin_incarnation(connection, fence, origin, generation_taken)
             return read_job(connection, fence.job)
 
     def delete_job(self, fence: RunRow, letter_offsets: Mapping[int, int]) -> None:
@@ -228,12 +228,14 @@ class Lives(Part):
         Args: letter_offsets: End offsets of its dead letters.
         """
         with self._database.writing(f"delete job {fence.job}") as connection:
-            self._begin_life(connection, fence, Origin({}, letter_offsets))
+            self._begin_incarnation(connection, fence, Origin({}, letter_offsets))
             connection.execute(sa.delete(places).where(places.c.job == fence.job))
             gone = sa.update(jobs).where(jobs.c.name == fence.job)
             connection.execute(gone.values(deleted_ms=self._clock_ms(), version_first=jobs.c.version + 1))
 
-    def _begin_life(self, connection: sa.Connection, fence: RunRow, origin: Origin, generation_taken: int = 0) -> None:
+    def _begin_incarnation(
+        self, connection: sa.Connection, fence: RunRow, origin: Origin, generation_taken: int = 0
+    ) -> None:
         """Replace all slices and checkpoints by the origin, in a transaction that locks the job's row."""
         job, now_ms = fence.job, self._clock_ms()
         known = lock_job(connection, job)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from strandline.access.doorkeeper import Doorkeeper
+from strandline.access.authenticator import Authenticator
 from strandline.core.settings import Settings
 from strandline.ledger.roles import GatewayLedger
 
 
-def open_doorkeeper(settings: Settings, ledger: GatewayLedger) -> Doorkeeper | None:
+def open_authenticator(settings: Settings, ledger: GatewayLedger) -> Authenticator | None:
     """Return the authenticator. None without authentication: then every client can do everything. The caller closes it, before
     the ledger.
 
@@ -27,10 +27,10 @@ def open_doorkeeper(settings: Settings, ledger: GatewayLedger) -> Doorkeeper | N
             look_s=settings.oidc_keys_look_s,
             kept_s=settings.oidc_keys_kept_s,
         )
-    return Doorkeeper(ledger, look_s=settings.tokens_look_s, kept_s=settings.tokens_kept_s, issuer=issuer)
+    return Authenticator(ledger, look_s=settings.tokens_look_s, kept_s=settings.tokens_kept_s, issuer=issuer)
 
 
-def open_token_keys(settings: Settings, ledger: GatewayLedger) -> Doorkeeper:
+def open_token_keys(settings: Settings, ledger: GatewayLedger) -> Authenticator:
     """Return an authenticator for signatures, which a stream document requires, whatever `STRANDLINE_AUTH` is. The caller
     closes it, before the ledger."""
-    return Doorkeeper(ledger, look_s=settings.tokens_look_s, kept_s=settings.tokens_kept_s)
+    return Authenticator(ledger, look_s=settings.tokens_look_s, kept_s=settings.tokens_kept_s)
