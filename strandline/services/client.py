@@ -57,8 +57,8 @@ class ControlClient:
     ) -> None:
         """Raise InvalidSettings if `trust` can't be used.
 
-        Args: timeout_s: Timeout of one request. A request that applies documents can take APPLY_S_MAX. trust: TLS files for an
-        `https` service.
+        Args: timeout_s: Timeout of one request. `apply` waits at least APPLY_S_MAX, whatever this is. trust: TLS files
+        for an `https` service.
         """
         self._url = url.rstrip("/")
         self._timeout_s = timeout_s
@@ -80,11 +80,11 @@ class ControlClient:
         self._http.close()
 
     def get(self, path: str, **query: str | int) -> Answer:
-        """Return the response to a GET. `next` of an earlier response is also a path."""
+        """Return the response to a GET. `path`: also the `next` of an earlier response."""
         return self._ask("GET", path, params=query or None)  # an empty dict would remove the query of the path
 
     def post(self, path: str, body: Answer | None = None) -> Answer:
-        """Return the response to a POST of a JSON object, or of no body. `next` of an earlier response is also a path."""
+        """Return the response to a POST of a JSON object, or of no body. `path`: also the `next` of an earlier response."""
         return self._ask("POST", path, **({} if body is None else {"json": body}))
 
     def apply(self, text: bytes, source: str) -> list[Answer]:
@@ -108,7 +108,7 @@ class ControlClient:
         return self._post_yaml("/v1/documents/plan", text, source)
 
     def check(self, text: bytes, source: str) -> Answer:
-        """Check a pipeline. Changes nothing."""
+        """Check a pipeline, and return its stages or its problems. `source`: see `apply`. Changes nothing."""
         return self._post_yaml("/v1/pipelines/check", text, source)
 
     def preview(self, text: bytes, source: str, **query: str | float) -> Answer:
@@ -153,8 +153,9 @@ class ControlClient:
         return self.get(f"/v1/topics/{quote(topic, safe='')}/proposal")
 
     def dead_letters(self, job: str, after: int = -1, limit: int = 100, **wanted: str | int) -> Answer:
-        """Return dead letters of the job with a number above `after`. `wanted`: reason, step, since_ms, until_ms. Raises
-        NotFound."""
+        """Return dead letters of the job with a number above `after`. `wanted`: filters (reason, step, since_ms,
+        until_ms). Raises NotFound.
+        """
         return self.get(f"{job_path(job)}/dead-letters", after=after, limit=limit, **wanted)
 
     def count_dead_letters(self, job: str, **wanted: str | int) -> Answer:
@@ -168,7 +169,7 @@ class ControlClient:
         return self._ask("POST", f"{job_path(job)}/dead-letters/replay", params=wanted)
 
     def repair_dead_letter(self, job: str, letter: str, payload: bytes, **how: str | int) -> Answer:
-        """Requeue the record of one dead letter with another payload. Raises NotFound, Conflict."""
+        """Requeue the record of one dead letter with another payload. `how`: `anyway`, `dry_run`. Raises NotFound, Conflict."""
         headers = {"Content-Type": "application/octet-stream"}
         path = f"{job_path(job)}/dead-letters/repair"
         return self._ask("POST", path, content=payload, params={"letter": letter, **how}, headers=headers)

@@ -167,6 +167,7 @@ def _protocols(settings: ControlSettings) -> type[asyncio.Protocol]:
 
 
 def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Dependencies:
+    """Create the parts of the service from its settings, without starting them. `name`: name of this service in the ledger."""
     topics = Topics(
         settings.kafka_bootstrap,
         replication=settings.stream_replication,

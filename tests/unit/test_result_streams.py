@@ -275,7 +275,7 @@ def test_a_job_that_reads_results_beside_streams_is_thought_of_when_their_emitte
     assert api.apply("---\n".join((STREAM, own, BOTH))).status_code == 200
     told = problem_of(api.apply(MINUTES), 409, "conflict")["detail"]
     assert (
-        "job both reads turbine-minute in parallel with other streams as records of senders, but job minutes would emit"
+        "job both reads stream turbine-minute and others by the rules for senders, but job minutes would emit results"
         in told
     )
     api.log.ranges["turbine-minute"] = api.log.ranges["turbines"]

@@ -9,7 +9,7 @@ from strandline.services.doctor.finding import Finding, ok, wrong
 
 
 def check_gateway(gateway: Gateway, servers: StackServers | None) -> Iterator[Finding]:
-    """Yield the findings. Raises InvalidSettings."""
+    """Yield the findings of the gateway's own check. Raises InvalidSettings if its settings are invalid."""
     subject = gateway.subject or gateway.title
     for sentence, remedy in gateway.examine(servers):
         yield wrong(subject, sentence, remedy) if remedy else ok(subject, sentence)

@@ -198,7 +198,9 @@ Trial = Callable[[str, str], int]
 
 
 def try_topic(bootstrap: str, topic: str) -> int:
-    """Write one record in a transaction, and read it back as committed. Raises LogUnavailable."""
+    """Write one record in a transaction, read it back, and return its log time (ms). Raises LogUnavailable if one of
+    them fails.
+    """
     own = {
         "transactional.id": topic,
         "acks": "all",
@@ -223,7 +225,9 @@ def try_topic(bootstrap: str, topic: str) -> int:
                 return int(message.timestamp()[1])
     finally:
         reader.close()
-    raise LogUnavailable(f"the record that was written to topic {topic} is missing in the topic")
+    raise LogUnavailable(
+        f"topic {topic} lacks the record that was just committed; see the log of its broker for lost data"
+    )
 
 
 def _wait_for_leader(admin: KafkaAdmin, topic: str) -> None:

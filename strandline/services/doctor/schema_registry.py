@@ -15,7 +15,9 @@ _NOBODYS = 2_147_483_647
 
 
 def check_registry(settings: Settings, registry: Registry | None = None) -> Iterator[Finding]:
-    """The finding. Raises InvalidSettings."""
+    """Yield the finding about the configured registry; none if there is none. Raises InvalidSettings if its settings
+    are invalid.
+    """
     registry = registry or registry_of(settings)
     if registry is None:
         return

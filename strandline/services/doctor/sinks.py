@@ -10,6 +10,6 @@ from strandline.services.doctor.finding import Finding, ok, wrong
 
 
 def check_sink(sink: Sink, settings: Settings) -> Iterator[Finding]:
-    """Yield the findings. Raises InvalidSettings."""
+    """Yield the findings of the sink's own check. Raises InvalidSettings if its settings are invalid."""
     for sentence, remedy in sink.examine(settings):
         yield wrong(sink.subject, sentence, remedy) if remedy else ok(sink.subject, sentence)

@@ -177,7 +177,11 @@ def _fit_streams(
     registered: Mapping[str, dict[str, Any]],
     broken: set[str],
 ) -> Iterator[Problem]:
-    """Check that the streams to which a pipeline emits can contain its results. Add unregistered streams to `streams`."""
+    """Yield a problem for each result that doesn't fit the schema of the stream to which the pipeline emits it.
+
+    For a stream that is neither in `streams` nor in `registered`, add a stream made for the results to `streams`.
+    Streams in `broken` aren't checked.
+    """
     for stage in pipeline.all_stages:
         for position, emit in enumerate(stage.emits):
             if not sink_of(emit).is_stream or emit.name in broken:
@@ -330,7 +334,12 @@ class Applier:
     def _apply_stream(
         self, stream: StreamSpec, base: int, notes: list[str], principal: str | None, together: Collection[str]
     ) -> Applied:
-        """Args: base: Version against which the document was checked; 0 if there was none. together: Streams of the same text."""
+        """Create or widen the stream's topic, register the stream, and return the outcome. Raises Conflict if the
+        stream's topic was replaced, or if the ledger refuses the stream (see `put_stream`).
+
+        Args: base: Version against which the document was checked; 0 if there was none. together: All streams being
+        applied.
+        """
         topic = self._topics.ensure_stream_topic(stream)
         self._refuse_other_topic(stream.stream, topic)
         row = self._ledger.put_stream(stream.stream, stream.as_document(), base, together)
@@ -351,8 +360,10 @@ class Applier:
         lookups: Mapping[str, int],
         principal: str | None,
     ) -> Applied:
-        """Args: bases: States against which the jobs of the same text were checked. lookups: Lookups of the same text with
-        their new versions."""
+        """Submit the pipeline as a job, or as the next version of its job, and return the outcome.
+
+        Args: bases: Job -> state against which its pipeline was checked. lookups: Lookup -> its new version, if applied before.
+        """
         before = find_job(self._ledger, pipeline.job)
         emitted = {stream for _, stream in emissions_to_streams(pipeline.spec)}
         dead_letters = self._topics.ensure_dead_letter_topic(pipeline.job)

@@ -360,8 +360,9 @@ class DeadLetters:
         *,
         again: bool,
     ) -> tuple[list[PutBackRecord], list[Prospect]]:
-        """Return the records of the dead letters that can be requeued, each once, with their prospects. The report counts the
-        others."""
+        """Return the records of the dead letters that can be requeued, each once, and what the current version would do
+        with each. The report counts the others.
+        """
         records = dict[str, PutBackRecord]()
         originals = self._originals(stream, [one for one in letters if _is_of_record(one)])
         counted = self._counted(pipeline, stream, letters, originals)

@@ -314,7 +314,7 @@ def _of_event_time(facts: JobFacts) -> _Answer:
 
 
 def _of_quiet(facts: JobFacts, quiet_ms: int) -> _Answer:
-    """Senders have stopped, after results."""
+    """Return the explanation for senders that sent records before, but none for `quiet_ms`."""
     emitted = ", ".join(f"{stage} {count}" for stage, count in facts.totals.results.items())
     sentence = (
         f"the newest record of {facts.streams} is {format_about(quiet_ms)} old, and all records are read; results so far: "

@@ -45,7 +45,11 @@ def notice_service(ledger: NoticeLedger, log: KafkaStatus, settings: NoticeSetti
 
 
 def job_facts(ledger: NoticeLedger, log: KafkaStatus, job: str) -> JobFacts:
-    """Return facts about a job. Facts from Kafka are None while it doesn't respond. Raises LedgerUnavailable."""
+    """Return the job's lag, its retention, and the part of the retention that is left, for conditions of notices.
+
+    A value is None if it is unknown: while Kafka doesn't respond, or if the job doesn't exist. Raises
+    LedgerUnavailable.
+    """
     try:
         row = ledger.job(job)
         status = job_status(ledger, StreamRanges(log, _KAFKA_WAIT_S), row)

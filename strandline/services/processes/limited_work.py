@@ -63,7 +63,7 @@ class Outcome:
 
 
 class RunLimited(Protocol):
-    """`LimitedWork.run`."""
+    """Signature of `LimitedWork.run` and `run_here`."""
 
     def __call__(
         self, kind: str, function: Callable[..., T], *arguments: object, environment: Mapping[str, str] = ...

@@ -31,8 +31,13 @@ class WorkerProcess:
         stdout: int | None = None,
         pass_fds: Sequence[int] = (),
     ) -> None:
-        """Start `command` and record it as `name`. Its output goes to `logs/NAME.log`, unless `stdout` is given. It has a mark
-        with which `kill_tree` finds it: `mark`, or a dot and its name, which no job can have."""
+        """Start `command`, and record its pid as `name` in `pids.json`. If it can't be recorded, kill it and raise the
+        error.
+
+        Args: mark: Value in its environment by which `kill_tree` finds it and its descendants. Default: a dot and
+        `name`, which is no job's mark. stdout: File descriptor for its output. Default: `logs/NAME.log`, which also
+        gets stderr.
+        """
         self.name = name
         self.log = data_dir / "logs" / f"{name}.log"
         self._mark = tree_mark(data_dir, mark or f".{name}")

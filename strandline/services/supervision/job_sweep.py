@@ -33,13 +33,15 @@ class JobSweep:
         self._thread.start()
 
     def close(self) -> None:
-        """Wait until the running work has ended. `is_closing` tells it to end."""
+        """Start no more work, and wait until the running work has ended. `is_closing` now returns True, so that it can
+        end early.
+        """
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def is_closing(self, pause_s: float) -> bool:
-        """Return True if the work must end. Wait for `pause_s` before returning False."""
+        """Wait for `close`, at most `pause_s`. Return True if it was called: then the work must end."""
         return self._closing.wait(pause_s)
 
     def look(self) -> int:

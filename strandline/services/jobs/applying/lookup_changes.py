@@ -124,7 +124,9 @@ class LookupChanges:
         return Applied(kind="lookup", name=row.name, outcome=outcome, version=row.version, notes=change.notes)
 
     def _read(self, spec: LookupSpec, change: LookupChange) -> LookupRow:
-        """Store the rows of its source. The lookup is claimed, so that no follower records newer rows."""
+        """Read the rows of the lookup's source, and register them with the document as a version. The lookup is claimed
+        first, so that no follower records newer rows before.
+        """
         if self._sources is None:
             raise InvalidSettings("this service can't follow sources; put the rows into the document, or into a file")
         claimed = self._ledger.claim_lookup(spec.lookup, _READER, HOLD_MS, at_once=True)

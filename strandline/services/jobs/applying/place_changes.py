@@ -22,12 +22,12 @@ KindAndName = tuple[str, str]
 
 
 class PlaceChanges:
-    """Checks the sinks of the pipelines of one text. Blocking."""
+    """Checks the sinks of the pipelines that are applied together. Blocking."""
 
     def __init__(
         self, ledger: LedgerReader, present: Mapping[str, PipelineSpec], submitted: Mapping[str, PipelineSpec]
     ) -> None:
-        """Args: present: Job -> its current version. submitted: Job -> its pipeline in the text."""
+        """Args: present: Job -> its current version. submitted: Job -> its pipeline that is applied now."""
         self._ledger = ledger
         self._owners: dict[KindAndName, tuple[str, str]] = {}
         """Sink -> (job, stage) that owns it."""
@@ -86,9 +86,10 @@ class PlaceChanges:
     def _refuse_another_meaning(
         self, pipeline: CheckedPipeline, new: set[KindAndName], documents: Mapping[int, dict[str, Any]]
     ) -> None:
-        """Refuse results of another meaning at a sink that the current version lacks, but an earlier version emitted to.
+        """Refuse a sink to which an earlier version emitted, but not the current one, if the results there have another
+        meaning. `forbidden_at_places` decides; a version that can't be compared any more counts as different. Raises Conflict.
 
-        Args: documents: Documents of the versions of the current incarnation.
+        Args: documents: Version -> document, of the current incarnation.
         """
         job = pipeline.job
         for version in sorted(documents, reverse=True):
@@ -107,7 +108,7 @@ class PlaceChanges:
             if forbidden:
                 raise Conflict(
                     f"job {job} emitted to {_listed(put_back)} in version {version}, and can't change "
-                    f"{'; '.join(f'{one.what} ({one.reason})' for one in forbidden)}"
+                    f"{'; '.join(f'{one.what} ({one.reason})' for one in forbidden)}; emit under another name"
                 )
 
     def _refuse_earlier_incarnations(self, job: str, new: set[KindAndName], documents: list[dict[str, Any]]) -> None:

@@ -10,10 +10,12 @@ from strandline.processing.pipelines.result_streams import emissions_to_streams,
 
 
 class ResultsRead:
-    """Checks the results that the pipelines of one text read."""
+    """Checks which results of jobs the pipelines that are applied together read, and how."""
 
     def __init__(self, specs: Mapping[str, PipelineSpec], submitted: Collection[str]) -> None:
-        """Args: specs: Job -> its pipeline, for all jobs after the application. submitted: Jobs of the text."""
+        """Args: specs: Job -> its pipeline, for all jobs after the application. submitted: Jobs whose pipelines are
+        applied now.
+        """
         self._specs, self._submitted = specs, submitted
         self._emitters = {stream: job for job, spec in specs.items() for _, stream in emissions_to_streams(spec)}
         self._before = {
@@ -24,8 +26,12 @@ class ResultsRead:
         self._of_windows = {stream for spec in specs.values() for stream in streams_of_windows(spec)}
 
     def refuse_beside_streams(self, submitted: str) -> None:
-        """Refuse a job that reads results in parallel with other streams with the rules for senders, and so would lose some.
-        Also refuse a job that emits to a stream that a job outside of the text reads in this form. Raises Conflict."""
+        """Raise Conflict if a job would read results and other streams, but not wait for the results (`watermark:
+        emissions`). With the rules for records of senders, some results would be late for it.
+
+        `submitted`: The job that is refused: the reader, or the emitter of the results if the reader's pipeline isn't
+        applied now.
+        """
         for job, spec in self._specs.items():
             for read in spec.reads:
                 if (
@@ -37,8 +43,9 @@ class ResultsRead:
                 emitter = self._emitters[read.stream]
                 if submitted == (job if job in self._submitted else emitter):
                     raise Conflict(
-                        f"job {job} reads {read.stream} in parallel with other streams as records of senders, but job {emitter} "
-                        f"would emit to it. Apply the pipeline of job {job} together with it, so that it waits for the results"
+                        f"job {job} reads stream {read.stream} and others by the rules for senders, but job {emitter} would "
+                        f"emit results to it, and some would be late. Apply the pipelines of both jobs together; then job {job} "
+                        "waits for the results"
                     )
 
     def refuse_circle(self, job: str) -> None:

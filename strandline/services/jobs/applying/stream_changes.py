@@ -91,5 +91,6 @@ class StreamChanges:
                 ]
                 if reasons:
                     raise Conflict(
-                        f"stream {stream.stream} could not contain the results of job {job}: {'; '.join(reasons)}"
+                        f"can't change stream {stream.stream}: it could not contain the results of job {job}: "
+                        f"{'; '.join(reasons)}"
                     )

@@ -157,7 +157,9 @@ class LookupFollower:
         return int(row is not None and row.version > present.version)
 
     def _tell_of_old(self) -> None:
-        """Record an event for each lookup that has become too old, and log a line while this service sees it."""
+        """Record an event and log a warning for each lookup whose rows have become older than its `max_age`, once until
+        they are current again.
+        """
         found = self._ledger.lookup_sources()
         documents = {row.name: row.document for row in self._ledger.lookups()} if found else {}
         for name, row in found.items():
