@@ -72,7 +72,11 @@ def gateway_actions() -> dict[str, RequiredRight]:
 
 
 def section_problems(stream: StreamSpec) -> Iterator[tuple[Path, str]]:
-    """Yield problems in the sections of packages' gateways, each with its path in the document."""
+    """Yield problems in the document's `gateways`, the sections for gateways of packages: path in the document, and
+    message.
+
+    For example, no installed package has this gateway, or its model refuses the section.
+    """
     from strandline.core.documents import did_you_mean
 
     for name, data in stream.gateways.items():

@@ -320,9 +320,8 @@ class IdempotentWriter:
         self._producer = producer
 
     def _replace_clients(self) -> None:
-        """Fail every record that is still waiting.
-
-        New clients send the next records, as soon as they can be created.
+        """Fail every record that is still waiting, drop the clients, and create new ones for the next records. If that
+        isn't possible yet, it is tried again after REMAKE_S.
         """
         if self._unmade is None:
             self._retire_clients()

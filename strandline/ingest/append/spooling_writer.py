@@ -210,7 +210,9 @@ class SpoolingWriter:
             await asyncio.wait_for(self._work.wait(), timeout_s)
 
     async def _open(self) -> None:
-        """Open a producer, which fences all earlier ones. Raises KafkaException and InvalidSettings."""
+        """Open a producer, which fences all earlier ones. Raises KafkaException if Kafka doesn't respond,
+        InvalidSettings if its settings can't be used.
+        """
         await self._writer.open()
         self._come_back()
 

@@ -11,9 +11,11 @@ CHALLENGE: Headers = ((b"www-authenticate", b'Bearer realm="strandline"'),)
 
 
 def refuse_without_token(authenticator: Authenticator, request: Request, stream: str) -> None:
-    """Admit a principal that is known to have the right, and refuse a request that can be refused without the ledger.
+    """Raise Refusal for a request without a token, or with the token of a known principal without the right to write.
+    Admit a known principal with the right. For an unknown token, decide nothing: `require_right` queries the ledger
+    later.
 
-    Called when a request's head is complete, before its body is read. Costs one look-up. Raises Refusal.
+    Called when a request's head is complete, before its body is read. Costs one look-up.
     """
     header = request.headers.get(b"authorization")
     if header is None:
@@ -30,7 +32,9 @@ def refuse_without_token(authenticator: Authenticator, request: Request, stream:
 async def require_right(
     authenticator: Authenticator, request: Request, need: RequiredRight, what: str, stream: str = ""
 ) -> None:
-    """Raises Unauthenticated or Forbidden, and TransientError if the principal can't be determined now."""
+    """Return if the token of the request has the right. Raises Unauthenticated without a valid token, Forbidden without
+    the right, and TransientError if the token can't be checked now. `what`: see `require`.
+    """
     header = request.headers.get(b"authorization")
     principal = authenticator.known(header) if header is not None else None
     if principal is None:

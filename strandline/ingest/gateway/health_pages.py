@@ -46,7 +46,9 @@ class HostNames:
         self._names = frozenset(name.lower() for name in names) | LOOPBACK_NAMES
 
     def check(self, request: Request) -> None:
-        """Raises Refusal. A request without a `Host` passes: every browser sends it, some devices don't."""
+        """Raise Refusal if the `Host` isn't a name of the gateway, or if a page of another site sent the request. A
+        request without a `Host` passes: every browser sends it, some devices don't.
+        """
         host = request.headers.get(b"host", b"")
         if host and not (len(host) <= _HOST_BYTES_MAX and _is_among(host, self._names)):
             name = host[:_HOST_BYTES_MAX].decode("latin-1")
@@ -91,7 +93,7 @@ class HealthPages:
         self.room = BodyRoom(body_bytes_max=0, bytes_held_max=HEADS_BYTES_MAX)
 
     def admit(self, request: Request) -> None:
-        """Raises Refusal."""
+        """Raise Refusal for an unknown path, a method other than GET and HEAD, or `/metrics` under a foreign host name."""
         path = request.path
         if path not in HEALTH_PATHS and path != _METRICS_PATH:
             raise Refusal(404, "not_found", f"there is no {path} here{self._hint}")

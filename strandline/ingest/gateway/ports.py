@@ -20,7 +20,7 @@ class Port(Protocol):
     appender: StreamAppender
 
     def use(self, appender: StreamAppender) -> None:
-        """Append later records by a changed document."""
+        """Append the records that arrive from now on with this appender, made for a changed document."""
 
     async def close(self) -> None:
         """Accept no more records, and return when all received records are confirmed or refused."""

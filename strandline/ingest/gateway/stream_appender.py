@@ -133,7 +133,9 @@ class StreamAppender:
             async with self._turn:
                 while True:
                     if self._failures != failures_before:
-                        raise LogBusy("records before these were not confirmed; nothing of these was persisted")
+                        raise LogBusy(
+                            "records before these were not confirmed; nothing of these was persisted: send them again"
+                        )
                     appending = asyncio.ensure_future(append())
                     await asyncio.sleep(0)  # now the writer has its records, or has refused them
                     is_busy = appending.done() and isinstance(appending.exception(), LogBusy)

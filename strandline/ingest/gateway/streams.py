@@ -83,7 +83,9 @@ class Streams:
             await asyncio.sleep(self._every_s)
 
     async def find(self, name: str) -> StreamSpec:
-        """Raises NotFound, and LedgerUnavailable if the ledger doesn't answer and the stream isn't known yet."""
+        """Return the document of this stream. Raises NotFound if no stream has the name, and LedgerUnavailable if the
+        stream isn't known yet and the ledger doesn't respond.
+        """
         known = self._known.get(name)
         if known is not None:
             return known

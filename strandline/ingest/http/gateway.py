@@ -150,7 +150,7 @@ class HttpGateway:
         return answer
 
     def note_disconnected(self, request: Request) -> None:
-        """The sender disconnected before its request was complete: nothing of it is in the log."""
+        """Count a request whose sender disconnected before it was complete. Nothing of it is in the log."""
         if target_of(request.url) is not None:
             self._metrics.requests.labels("disconnected").inc()
 

@@ -258,7 +258,9 @@ class MqttConnections:
     async def _log_in(self, connection: Connection, connect: Connect) -> Login | None:
         """Return the login of a CONNECT. None if the listener requires no login.
 
-        Wrong passwords of other clients never delay a password that was right before.
+        Raises ConnectRefused for a wrong password, during the pause after several wrong ones of this user at this
+        address, and if the password can't be checked now. A password that was right before is always accepted without
+        this.
         """
         user, password = connect.user or "", connect.password or b""
         if not self._logins.asks:

@@ -76,7 +76,7 @@ class Connect(msgspec.Struct, frozen=True):
 
 
 class Publish(msgspec.Struct, frozen=True, gc=False):
-    """DUP isn't included, because it does not identify the message."""
+    """A PUBLISH packet: one message. DUP isn't included, because it does not identify the message."""
 
     topic: bytes
     """UTF-8, without wildcards."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ServerEntry(Gateway):
-    """Sensors connect to it."""
+    """The MQTT server, to which sensors connect."""
 
     name = "mqtt-listener"
     title = "the MQTT server"

@@ -193,10 +193,11 @@ class Sessions:
                 self._lines = len(whole)
 
     def _take(self) -> tuple[list[str], list[str] | None]:
-        """Return the lines that are not written yet, and the lines of all sessions if the file must be rewritten.
+        """Return the lines to append to the file, and the lines of all sessions if the file must be replaced, because
+        it has too many outdated lines.
 
-        Lines that could not be written count again at each attempt. So they are bounded: with too many the file is
-        rewritten, and that is tried until it succeeds.
+        Lines of a failed write are returned again, and count each time. So repeated failures end in a replacement of
+        the file, and memory for unwritten lines is bounded.
         """
         lines, self._unwritten = self._unwritten, []
         self._lines += len(lines)

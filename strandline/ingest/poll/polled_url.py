@@ -116,7 +116,9 @@ class PolledUrl:
         return None
 
     async def _take(self, reply: Reply) -> str:
-        """Persist an answer. Return its kind. Raises AskFailed, TooLarge, and NOT_CONFIRMED."""
+        """Persist an answer, and return its outcome for the metrics. Raises AskFailed if its status isn't a success,
+        TooLarge, and NOT_CONFIRMED.
+        """
         if reply.status == 304:
             return "not_modified"
         if not 200 <= reply.status < 300:

@@ -245,7 +245,9 @@ class TcpConnection(asyncio.BufferedProtocol):
             self._fail("log_busy", f"{self._room.line_bytes} bytes of unfinished lines are buffered; try again later")
 
     def _add(self, lines: list[bytes | None]) -> None:
-        """Queue the lines as records, and refuse those that are too long."""
+        """Queue the lines as records, and start to append them. A None is a line that was too long: count it as
+        refused, and answer `refused` if the stream requires answers.
+        """
         appender, queue = self._port.appender, self._queue
         find_key = appender.find_key
         bytes_new = 0

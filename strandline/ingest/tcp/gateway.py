@@ -65,7 +65,7 @@ class TcpPort:
         return self.appender.spec.tcp is not None and self.appender.spec.tcp.ack
 
     def use(self, appender: StreamAppender) -> None:
-        """Append later records by a changed document."""
+        """Append the records that arrive from now on with this appender, made for a changed document."""
         self.appender = appender
 
     async def close(self) -> None:

@@ -94,7 +94,7 @@ class UdpPort:
             self._drops[one] = drops
 
     def use(self, appender: StreamAppender) -> None:
-        """Append later records by a changed document."""
+        """Append the records that arrive from now on with this appender, made for a changed document."""
         self.count_drops()
         self.appender = appender
         self._senders = self._senders_of(appender.spec)

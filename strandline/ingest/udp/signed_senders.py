@@ -79,7 +79,10 @@ class SignedSenders:
         return taken, refused
 
     def _open(self, datagram: bytes, now_us: int) -> tuple[str, bytes | None]:
-        """Return the principal and the payload, or the reason for a refusal and None."""
+        """Return the name of the principal that signed the datagram, and the payload; or, for a refused datagram, the
+        word of the refusal (see above) and None. `now_us`: this machine's clock, with which a counter that is a time is
+        compared.
+        """
         signed = read_signed(datagram)
         if signed is None:
             return "unsigned", None

@@ -142,7 +142,7 @@ class Request:
             self._body = bytearray(self._body) + chunk
 
     def hold(self, count: int) -> None:
-        """Count bytes that must be kept. Raises RoomFull."""
+        """Count bytes that must be kept. Raises RoomFull if they don't fit into the budget."""
         self._room.take(self, count)
         self.bytes_held += count
 
