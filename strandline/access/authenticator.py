@@ -64,8 +64,9 @@ class Issuer(Protocol):
     """Another issuer of tokens: an OIDC provider."""
 
     def principal(self, text: bytes) -> tuple[Principal, float, str]:
-        """Return the holder of a token, its expiry in seconds since 1970, and the thumbprint of its signing key. Blocks. Raises
-        Unauthenticated, TransientError."""
+        """Return the holder of a token, its expiry in seconds since 1970, and the thumbprint of its signing key.
+        Blocks. Raises Unauthenticated if the token isn't valid, TransientError if that can't be checked now.
+        """
 
     def trusts(self, mark: str) -> bool:
         """Return True if tokens of the key with this thumbprint are still valid. Doesn't block."""
@@ -93,7 +94,10 @@ class Signer(NamedTuple):
 
 
 class Authenticator:
-    """Authenticates requests by their `Authorization` header. Use it from one event loop. `follow` must run all the time."""
+    """Returns the principal for the header `Authorization` of a request. Use it from one event loop.
+
+    Run `follow` as a task: without it, revoked tokens stay valid, and after `kept_s` no token can be checked any more.
+    """
 
     def __init__(
         self,
@@ -105,6 +109,9 @@ class Authenticator:
         clock_s: Callable[[], float] = time.monotonic,
         now_s: Callable[[], float] = time.time,
     ) -> None:
+        """Args: look_s: Seconds between two reads of the tokens. kept_s: Seconds for which known tokens stay valid
+        while the ledger doesn't respond. issuer: Checks tokens that aren't Strandline's. None if there are no others.
+        """
         self._book = book
         self._issuer = issuer
         self._look_s = look_s
@@ -133,7 +140,9 @@ class Authenticator:
         return found.principal if found is not None else None
 
     async def admit(self, header: bytes | None) -> Principal:
-        """Return the sender of this header. Raises Unauthenticated; TransientError if the header can't be checked now."""
+        """Return the sender of this header. Raises Unauthenticated without a valid token; TransientError if that can't
+        be checked now.
+        """
         if header is None:
             raise Unauthenticated(f"this needs a token; {SEND_ONE}")
         recalled = self.recall(header)
@@ -196,7 +205,7 @@ class Authenticator:
         return not self.is_current or any(row.name == name and row.is_valid_at(now_ms) for row in self._rows.values())
 
     def note_use(self, token_id: str) -> None:
-        """Record in the ledger, with the next read, that a token was used."""
+        """Note the time at which a token was used. The next `look`, within seconds, records it in the ledger."""
         self._used_ms[token_id] = self._now_ms()
 
     async def follow(self) -> None:
@@ -242,7 +251,9 @@ class Authenticator:
         self.forget_old()
 
     def forget_old(self) -> None:
-        """Remove invalid entries, and all entries if the last read is too old."""
+        """Remove known tokens that have expired, were revoked, or whose signing key was withdrawn. If the tokens were
+        last read more than `kept_s` ago, remove all tokens of the ledger.
+        """
         clock_s, now_s = self._clock_s(), self._now_s()
         if clock_s - self._seen_s > self._kept_s:
             self._rows, self._counts = {}, None

@@ -71,7 +71,10 @@ class OidcIssuer:
     ) -> None:
         """Raise InvalidSettings if an argument is invalid.
 
-        Args: rights: Value of the claim -> a role, or `write:STREAM`.
+        Args:
+        - rights: Value of the claim -> a role, or `write:STREAM`.
+        - look_s: Seconds between two reads of the provider's keys.
+        - kept_s: Seconds for which the keys stay valid while they can't be read.
         """
         parts = urlsplit(issuer)
         is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
@@ -189,10 +192,12 @@ class OidcIssuer:
         try:
             about = self._fetch(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
             if about["issuer"] != self._issuer:
-                raise ValueError("it names another issuer")
+                raise ValueError("its configuration names another issuer; correct STRANDLINE_OIDC_ISSUER")
             place = urlsplit(about["jwks_uri"])
             if place.scheme != urlsplit(self._issuer).scheme:
-                raise ValueError("its keys have another URL scheme than the issuer")
+                raise ValueError(
+                    "the URL of its keys has another scheme than STRANDLINE_OIDC_ISSUER; use https for both"
+                )
             keys = _public_keys(self._fetch(about["jwks_uri"]))
             if withdrawn := self._keys.keys() - keys.keys():
                 logger.info(

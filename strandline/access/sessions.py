@@ -26,7 +26,9 @@ class _Session(NamedTuple):
 
 
 class Sessions:
-    """The open sessions of one control service. Use it from one event loop."""
+    """The login sessions of the console, in the memory of one control service: identifier in the cookie -> header with
+    the token. Use it from one event loop.
+    """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s

@@ -11,7 +11,8 @@ _LITTLE, _BIG = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 
 
 def to_utf8(value: bytes, charset: str) -> bytes | None:
-    """Return a text in UTF-8, without a byte order mark. None if it isn't a text of the charset.
+    """Convert a text of this charset to UTF-8, without a byte order mark. None if the bytes aren't a text of the
+    charset.
 
     UTF-16 without a byte order mark is little-endian, as programs on Windows write it.
     """
@@ -27,6 +28,7 @@ def to_utf8(value: bytes, charset: str) -> bytes | None:
 
 
 def from_utf8(value: bytes, charset: str) -> bytes:
-    """Return a text in UTF-8 in another charset. UTF-16 is little-endian and has no byte order mark. Characters that the charset
-    doesn't have are replaced."""
+    """Convert a text from UTF-8 to another charset. UTF-16 is little-endian and has no byte order mark. Characters that
+    the charset doesn't have are replaced.
+    """
     return value.decode(errors="replace").encode("utf-16-le" if charset == "utf-16" else charset, errors="replace")

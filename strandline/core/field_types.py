@@ -145,7 +145,9 @@ def is_decimal(name: str) -> bool:
 
 
 def decimal_digits(name: str) -> tuple[int, int]:
-    """Return precision and scale of a number type. An integer type is a decimal that fits all its values."""
+    """Return precision and scale of a decimal or integer type: for an integer type, those of a decimal that fits all
+    its values.
+    """
     return digits_of(name) or ((20, 0) if name == "long" else (10, 0))
 
 

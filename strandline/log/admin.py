@@ -128,11 +128,11 @@ class KafkaAdmin:
         changes_topics: bool = False,
         make_client: Callable[[dict[str, Any]], AdminClient] = AdminClient,
     ) -> None:
-        """With `changes_topics`, a refusal is final and raises Conflict.
+        """`changes_topics`: If the brokers refuse a request, raise Conflict, because a retry can't help. Otherwise, a
+        refusal is LogUnavailable, like every failure.
 
-        Otherwise it raises LogUnavailable, like every failure.
-
-        `patience_s`: how long a question is repeated whose answer is an error that passes. None: for the timeout.
+        `patience_s`: Seconds for which a request is repeated while its answer is a temporary error. None for the
+        timeout.
         """
         self.bootstrap = bootstrap
         self.timeout_s = timeout_s
@@ -160,7 +160,9 @@ class KafkaAdmin:
         for topic in topics:
             for number, partition in topic.partitions.items():
                 if partition.leader < 0 or len(partition.isrs) < max(1, len(partition.replicas) - 1):
-                    raise LogUnavailable(f"partition {number} of topic {topic.topic} can't be written now")
+                    raise LogUnavailable(
+                        f"partition {number} of topic {topic.topic} lacks a leader or in-sync replicas; check the brokers"
+                    )
 
     def brokers(self) -> list[int]:
         """Return the ids of the brokers that are up."""

@@ -38,7 +38,9 @@ class BatchChecksums:
     """
 
     def __init__(self, bootstrap: str, timeout_s: float, patience_s: float | None = None) -> None:
-        """`patience_s`: how long an offset is requested again whose response proves nothing. None: for the timeout."""
+        """`patience_s`: Seconds for which an offset is requested again while its response proves nothing. None for the
+        timeout.
+        """
         self._bootstrap = bootstrap
         self._patience_s = timeout_s if patience_s is None else patience_s
         self._loop = asyncio.new_event_loop()

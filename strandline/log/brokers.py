@@ -141,7 +141,9 @@ class Brokers:
         return self._leaders[place]
 
     async def _learn_leaders(self, places: Sequence[Place]) -> dict[Place, Answer | Exception]:
-        """Return why the leader isn't known, for each of these partitions whose leader isn't known."""
+        """Query the leaders of these partitions, unless they are known. Return partition -> reason why its leader is
+        still unknown.
+        """
         unknown = [place for place in places if place not in self._leaders]
         if not unknown:
             return {}

@@ -1,4 +1,4 @@
-"""Positions in the log: partitions, starts, ends, and the offset of a log time."""
+"""Positions in the log: partitions, their first and last offsets, the offset of a log time, and checksums of record batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _SETTLED_POLL_S = 0.01
 
 
 class LogIndex:
-    """Positions of records, for one run of a job or for the runs of many jobs.
+    """Partitions, first and end offsets, offsets of log times, and checksums of the log, for the runs of one or more
+    jobs.
 
     It queries the brokers at each call; only the partitions are cached for a moment. Use it in a `with` statement, or
     close it, if `checksums` is called: it keeps connections.
@@ -36,9 +37,8 @@ class LogIndex:
     """
 
     def __init__(self, bootstrap: str, *, timeout_s: float = _TIMEOUT_S, patience_s: float | None = None) -> None:
-        """`patience_s`: how long a request is repeated while its answer for a stream is a temporary error.
-
-        The other streams of the request wait for it. None: for the timeout.
+        """`patience_s`: Seconds for which a request is repeated while its answer for a stream is a temporary error. The
+        other streams of the request wait for it. None for the timeout.
         """
         self._admin = KafkaAdmin(bootstrap, timeout_s=timeout_s, patience_s=patience_s)
         self._bootstrap = bootstrap

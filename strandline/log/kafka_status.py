@@ -91,9 +91,10 @@ class KafkaStatus:
         self._admin.check(wait_s)
 
     def range(self, topic: str, wait_s: float | None = None) -> LogRange:
-        """Return the offsets of the topic.
+        """Return the offsets of the topic. Raises NotFound if it doesn't exist, and LogUnavailable without an answer in
+        `wait_s`.
 
-        Waits at most `wait_s` if it is set. Raises NotFound if the topic doesn't exist.
+        `wait_s`: None for the timeout of this object.
         """
         return answer_of(self.ranges_of([topic], wait_s), topic)
 

@@ -73,7 +73,7 @@ class Topics:
         return _with_settings(present, self._config_that_fits(spec, present))
 
     def ensure_room_for_records(self, topic: str) -> None:
-        """Make an existing topic accept the largest record, and change nothing else. Raises Conflict."""
+        """Make an existing topic accept the largest record, and change nothing else. Raises Conflict if the brokers refuse."""
         self._change_config(topic, self._room_for_records(self._admin.config(topic)))
 
     def require_whole_log(self, topic: str) -> None:

@@ -68,7 +68,7 @@ def join_bulks(bulks: Sequence[Bulk]) -> Bulk:
 def cut_bulks(columns: DocumentColumns, documents_max: int, bytes_max: int) -> Iterator[Bulk]:
     """Yield bulks of at most `documents_max` documents and `bytes_max` bytes. A larger document is alone in its bulk.
 
-    No row may have a problem.
+    No row may have an entry in `columns.problems`: `sorted_out` removes such rows.
     """
     indices, ids = columns.indices(), columns.ids.cast(pa.binary())
     actions: list[pa.BinaryArray | bytes] = [_ACTION]

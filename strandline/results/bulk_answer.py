@@ -74,7 +74,7 @@ def _read_item(item: Any, document: Document) -> BulkItem:
         status = int(result["status"])
         identity, index = result["_id"], result["_index"]
     except (TypeError, KeyError, ValueError) as error:
-        raise IndexUnavailable(f"a bulk answer has an item that is not readable: {item!r:.200}") from error
+        raise IndexUnavailable(f"a bulk answer has an unreadable item; sending it again: {item!r:.200}") from error
     # An item that didn't reach the index contains the alias to which it was sent.
     is_written = status == 201 or (status == 200 and document.version is not None)
     places = (document.index,) if is_written else (document.index, write_alias(document.index))

@@ -20,7 +20,7 @@ from strandline.results.remedies import stopped_by_request
 
 
 class MadeIndices(Protocol):
-    """Names of the indices that a job created. They are kept longer than a process and the store. Pickles."""
+    """Names of the indices that a job has created, in the ledger: they outlive a process, and the loss of an index. Pickles."""
 
     def names(self) -> set[str]:
         """Return the names of the created indices. Raises LedgerUnavailable."""

@@ -33,9 +33,9 @@ def newer_document(
     Such a document was written in one of three ways:
 
     - by a run after `epoch`
-    - by an emission after `emission`
-    - by an emission in `digests` (slice -> its digest) from a slice with another digest: a slice that was lost, and
-      planned again under the same number
+    - by the emission of a slice after number `emission`
+    - by the emission of a slice in `digests` (slice number -> digest in the ledger), if that slice had another digest.
+      It was lost, and planned again under the same number
 
     Searches only documents that the job itself wrote (its own `generation`), and only windows that end after
     `after_ms`, which are in few indices. Raises IndexUnavailable, RequestRefused.

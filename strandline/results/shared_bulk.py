@@ -50,9 +50,11 @@ class PreparedWrite:
 def send_together(
     writes: Sequence[PreparedWrite], *, documents_max: int, bytes_max: int, timeout_s: float, is_tried_once: bool
 ) -> None:
-    """Send the documents of all writes that can be shared, in requests of a limited size, once.
+    """Send the documents of all writes that can be shared, in requests of a limited size, and each request once.
 
-    `is_tried_once`: also record why the store doesn't accept the documents of a write now. Otherwise the writer tries again.
+    Records in `created` of each write which of its bulks are done. Its writer sends the other bulks afterwards.
+    `is_tried_once`: True if the writers must not try again. Then also record in `failure` why the store doesn't accept
+    documents now, and `is_created` raises it.
     """
     by_url: dict[str, list[tuple[PreparedWrite, int]]] = defaultdict(list)
     for write in writes:

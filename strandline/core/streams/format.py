@@ -22,7 +22,7 @@ ANOTHER_STREAM = "register a stream of another name for it, and a job that reads
 
 
 class StreamDocument(Protocol):
-    """Document of a stream, as formats use it: a `StreamSpec`, which imports this module."""
+    """Fields of a `StreamSpec` that formats use. A protocol, because the module of `StreamSpec` imports this one."""
 
     @property
     def stream(self) -> str: ...
@@ -52,7 +52,7 @@ class NamedFile(NamedTuple):
 
 
 class ValueRows(NamedTuple):
-    """Form of records that are rows of values."""
+    """Delimiter and columns of records that are rows of values without names, as in CSV."""
 
     delimiter: str
     columns: tuple[str, ...]
@@ -147,7 +147,9 @@ class StreamFormat:
         return None
 
     def value_rows(self, stream: StreamDocument) -> ValueRows | None:
-        """Return the form of records that are rows of values. None for other records."""
+        """Return the delimiter and the columns, if a record is a row of values without names, as in CSV. None for other
+        records.
+        """
         return None
 
     def framing(self) -> Framing:

@@ -180,7 +180,9 @@ class StreamSpec(_FormatOptions):
 
     @property
     def explode_path(self) -> str | None:
-        """Path of the array whose elements are rows. None if there is no array, or if the shape is another one."""
+        """Path of the array whose elements are rows, if nothing else is filled from it. None if a record is one row, or
+        if `shape` describes its rows.
+        """
         if isinstance(self.explode, ShapeSpec):
             is_path = self.explode.kind == "elements" and self.explode.index is None and self.explode.time is None
             return self.explode.elements if is_path else None
@@ -234,7 +236,9 @@ class StreamSpec(_FormatOptions):
         return self.decoding_changes(other) + ["key"] * (self.key != other.key)
 
     def entrances(self) -> Iterator[tuple[Path, str]]:
-        """Yield the endpoints that only one stream can have, because they route records: path and name."""
+        """Yield the endpoints that only one stream can have: MQTT topic filters, and ports. Each with its path in the
+        document, and a name for messages.
+        """
         for number, topic in enumerate(self.mqtt.topics if self.mqtt else ()):
             yield ("mqtt", "topics", number), f"MQTT topic filter {topic}"
         if self.udp is not None:

@@ -96,7 +96,9 @@ def ask_for_token(client: OauthClient) -> tuple[str, float]:
     try:
         return _token_in(body)
     except (ValueError, TypeError, KeyError):
-        raise SaslAuthenticationFailed(f"{where} answers without a token for client {client.client_id}") from None
+        raise SaslAuthenticationFailed(
+            f"{where} answers without a token for client {client.client_id}; is it the token endpoint?"
+        ) from None
 
 
 def _token_in(body: bytes) -> tuple[str, float]:

@@ -32,8 +32,8 @@ _AGAIN = (ItemOutcome.RETRY, ItemOutcome.NO_INDEX)
 class DeadLetterIndex:
     """The index of one job.
 
-    Every method raises IndexUnavailable. They raise RequestRefused or IndexMisconfigured if an operator must fix the
-    cause.
+    Every method raises IndexUnavailable if Elasticsearch doesn't respond, and RequestRefused or IndexMisconfigured if
+    an operator must fix the cause.
     """
 
     def __init__(self, url: str, job: str) -> None:

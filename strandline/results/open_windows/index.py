@@ -31,8 +31,8 @@ _DELETED_AT_ONCE = 5_000
 class OpenIndex:
     """The open-window index of one emission.
 
-    Every method sends its requests once, and raises IndexUnavailable. They raise RequestRefused or Conflict if an
-    operator must fix the cause.
+    Every method sends its requests once, and raises IndexUnavailable if Elasticsearch doesn't respond. They raise
+    RequestRefused or Conflict if an operator must fix the cause.
     """
 
     def __init__(self, url: str, emit_name: str) -> None:

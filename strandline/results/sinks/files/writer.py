@@ -205,7 +205,7 @@ def newest_manifests(path: str, job: str, stage: str, first: int | None = None) 
 
 
 def read_manifest(path: str, place: str) -> Manifest:
-    """Raises SinkUnavailable, and ValueError if it isn't a manifest."""
+    """Return a manifest of the sink. Raises SinkUnavailable, and ValueError if the file isn't a manifest."""
     return _Store.of(path).manifest(place)
 
 
@@ -305,7 +305,7 @@ class _Store:
             return bytes(stream.read())
 
     def manifest(self, place: str) -> Manifest:
-        """Raises ValueError if it isn't a manifest."""
+        """Return the manifest in this file. Raises ValueError if it isn't one."""
         return msgspec.json.decode(self.read(place), type=Manifest)
 
     def open(self, place: str) -> pa.NativeFile:

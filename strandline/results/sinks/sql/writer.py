@@ -325,7 +325,11 @@ def count_emissions(url: str, table_name: str, job: str, first: int) -> dict[int
 
 @contextmanager
 def reading(url: str, table_name: str) -> Iterator[sa.Connection]:
-    """A connection to read the table, which converts errors of the database. `url`: without its password."""
+    """Open a connection that reads the table, for a `with` statement. Raises SinkUnavailable if the database doesn't
+    respond, and Conflict if the table can't be read, for example without the right.
+
+    `url`: without its password, which comes from STRANDLINE_SQL_SINK_URL.
+    """
     try:
         with engine_of(url).connect() as connection:
             yield connection
