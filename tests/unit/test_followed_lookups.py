@@ -383,11 +383,11 @@ def test_a_topic_that_was_made_anew_is_not_followed(tmp_path: Path, monkeypatch:
     control, sources = reader_of(tmp_path, log, monkeypatch)
     applied(control, REGISTRY, LOOKUP)
     log.topic_id = "id-2"
-    with pytest.raises(Conflict, match="topic registry was deleted and made again"):
+    with pytest.raises(Conflict, match="topic registry was deleted and recreated"):
         sources.read_on(control.ledger.lookup("devices"), {"registry": {0: 0, 1: 0}})
     log.topic_id = "id-1"
     log.append(0, b'{"device":"a"}')
-    with pytest.raises(LogTruncated, match="holds offsets 0 to 1, and is to be read from 7 on"):
+    with pytest.raises(LogTruncated, match="holds offsets 0 to 1, but must be read from 7 on"):
         sources.read_on(control.ledger.lookup("devices"), {"registry": {0: 7, 1: 0}})
     for number in range(3):
         log.append(0, json.dumps({"device": f"d{number}"}).encode())

@@ -32,7 +32,7 @@ def test_a_ledger_that_refuses_says_that_the_environment_does_not_name_it(monkey
 
     monkeypatch.setattr(TaskLedger, "open", refuse)
     monkeypatch.setenv("STRANDLINE_LEDGER_URL", "sqlite:///other.sqlite")
-    with pytest.raises(LedgerUnavailable, match=r"no password supplied\. STRANDLINE_LEDGER_URL .* does not name it"):
+    with pytest.raises(LedgerUnavailable, match=r"no password supplied\. STRANDLINE_LEDGER_URL .* is another ledger"):
         open_ledger(ADDRESS)
     monkeypatch.setenv("STRANDLINE_LEDGER_URL", WITH_PASSWORD)
     with pytest.raises(LedgerUnavailable, match=r"no password supplied\.$"):

@@ -1,5 +1,5 @@
 """The reader of the log for Spark, used through `spark_source`. Its offsets are slice numbers. A batch is one slice, or several
-slices merged for a replay.
+slices of a replay, merged.
 
 Spark calls `SliceStreamReader.latestOffset` and `partitions` in one planner process next to the driver, and `read` in the Python
 workers of the executors. There a task decodes its part of the log, validates each record, runs the steps before the first
@@ -46,7 +46,7 @@ _LOOK_EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """All that planner and tasks of one run need; travels pickled inside Spark, so it holds no secret."""
+    """Settings of one run for its planner and its source tasks. Pickled by Spark, so it contains no secret."""
 
     task: TaskConfig
     planner: PlannerSettings
@@ -54,7 +54,7 @@ class SourceConfig:
     replay_rows_max: int
     slice_interval_ms: int
     parallelism: int
-    """Tasks that read at once, at most."""
+    """Maximum number of source tasks of a batch."""
     ledger_url: str
     """Without its password."""
 
@@ -83,9 +83,9 @@ def source_of_run(
 
 
 def planner_settings(run: JobRun, emitters: Mapping[str, str]) -> PlannerSettings:
-    """Return the settings with which this run cuts the log. `emitters`: stream of results -> the job that emits to it.
+    """Return the settings with which this run plans its slices. `emitters`: stream of results -> the job that emits to it.
 
-    A stream to which no job emits any more is cut at the emissions of the job that did, as long as the run hasn't read them all.
+    If no job emits to a stream any more, slices end at the emissions of the former job until the run has read all of them.
     """
     from strandline.log.topics import has_senders_times
     from strandline.processing.pipelines.result_streams import former_emitter_of
@@ -134,8 +134,9 @@ class SourceInputPartition(InputPartition):
     """Spark's input partition: what one source task reads, which may be pieces of several partitions of the log."""
 
     def __init__(self, pieces: list[Piece], is_new: bool, work: bytes | None = None, *, restores: bool = False) -> None:
-        """`is_new`: whether the slice is new; a replayed one sends no rejected records. `work`: what the keyed tasks have to do;
-        one task of a batch hands it on. `restores`: True if results of committed slices are emitted again."""
+        """`is_new`: True if the slice is new; a replayed slice sends no rejected records. `work`: encoded `SliceWork` for the
+        keyed tasks. None except for one task of the batch. `restores`: True if results of committed slices are emitted
+        again."""
         super().__init__(None)
         self.restores = restores
         self.pieces = pieces
@@ -144,7 +145,9 @@ class SourceInputPartition(InputPartition):
 
 
 class SliceStreamReader(DataSourceStreamReader):
-    """The stream of slices. In the planner process it keeps the ledger and the log's index open."""
+    """Plans the slices of a run as Spark's batches, and reads them in the tasks.
+
+    In the planner process it keeps the ledger and the log's index open until `stop`."""
 
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
@@ -187,15 +190,15 @@ class SliceStreamReader(DataSourceStreamReader):
         return offset_of_slice(planned.number)
 
     def interrupt(self) -> None:
-        """Plan no more slices, and return from a wait. Called by another thread of a process that plans by itself."""
+        """Plan no more slices, and end a wait in `latestOffset`. Called by another thread, if the process of the query plans."""
         self._is_interrupted = True
 
     def _next_slice(self, planner: SlicePlanner, number: int) -> SliceRow | None:
         return None if self._is_interrupted else planner.next_slice(number)
 
     def _pause(self, planner: SlicePlanner) -> None:
-        """Wait until the next slice is due, so that a steady trickle makes fewer and larger slices; in a long wait silence is
-        counted meanwhile. A job that is behind, that drains or that has an end waits for nothing."""
+        """Wait until the next slice is due, so that a slow stream makes fewer and larger slices. Count silence during a long
+        wait. Return immediately if the job is behind, drains, or is a batch."""
         due_s = self._planned_at_s + self._config.slice_interval_ms / 1000
         while not self._is_behind and not self._is_interrupted and (left_s := due_s - time.monotonic()) > 0:
             if left_s > _LOOK_EVERY_S and planner.is_to_end():
@@ -284,7 +287,7 @@ class SliceStreamReader(DataSourceStreamReader):
 def spread_pieces(
     slices: Sequence[SliceRow], parallelism: int, formats: StreamFormats | None = None
 ) -> list[list[Piece]]:
-    """Spread the slices' partitions over at most `parallelism` tasks, the largest first. There is always one task at least."""
+    """Return the pieces of each task: at least one task, at most `parallelism`. A partition's pieces are in one task."""
     pieces: dict[tuple[str, int], list[Piece]] = {}
     for row in slices:
         for stream, ends in row.offsets.items():

@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every 
 
 
 def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str, ledger_url: str = "") -> DecodingConfig:
-    """The decoding that the pipeline asks for. `ledger_url`: without its password."""
+    """Return how the records of the pipeline's streams are decoded. `ledger_url`: without its password."""
     inputs = tuple(
         StreamDecoding(
             stream=one.name,
@@ -56,7 +56,8 @@ def task_config(
     events_ms: tuple[int, int] | None = None,
     ledger_url: str = "",
 ) -> TaskConfig:
-    """Return the config of the source tasks of a pipeline."""
+    """Return the config of the source tasks of a pipeline. `bucket_keys`: see `slice_rows.bucket_keys`. `events_ms`: only records
+    from the first to before the second event time are computed. None for all."""
     return TaskConfig(
         decoding=decoding_of(pipeline, kafka_bootstrap, ledger_url),
         stages=pipeline.stages,
@@ -70,7 +71,7 @@ def task_config(
 
 
 def decoder_of(config: StreamDecoding) -> Decoder:
-    """A decoder, once for each task."""
+    """Return a decoder for one stream. A task makes it once."""
     return Decoder(
         fields=config.format.fields,
         event_time=config.event_time_source,
@@ -123,7 +124,7 @@ class DecodedChunk:
         return replace(self, is_late=event_ms < watermarks_ms[self.accepted_places()])
 
     def late_column(self, rows: npt.NDArray[np.int64]) -> pa.Array:
-        """The column LATE of these accepted rows."""
+        """Return the column LATE of these accepted rows, by index: True for a late row."""
         is_late = np.zeros(len(rows), np.bool_) if self.is_late is None else self.is_late[rows]
         return pa.array(is_late, mask=~is_late)
 
@@ -162,12 +163,12 @@ SessionsRead = dict[tuple[str, int], SessionState]
 
 
 class RecordReader(Protocol):
-    """Reads ranges of the log, as `RangeReader.read`."""
+    """Reads ranges of the log. `RangeReader` is one."""
 
     def read(
         self, ranges: Sequence[OffsetRange], headers: Sequence[str] = (), headers_beside: Sequence[str] = ()
     ) -> Iterator[FetchedRecords]:
-        """Yield the records of the ranges in the order of the ranges."""
+        """Yield the records of the ranges in the order of the ranges. See `RangeReader.read`."""
 
 
 def decode_pieces(
@@ -179,14 +180,13 @@ def decode_pieces(
     reader: RecordReader | None = None,
     decoders: dict[str, Decoder] | None = None,
 ) -> Iterator[DecodedChunk]:
-    """Read and decode the pieces in order, in chunks. A chunk may span slices; each record is decoded and validated by the rules
-    of its own slice. All rows of a chunk are of one stream, and enriched with the same versions of lookups.
+    """Read and decode the pieces in order, and yield their rows in chunks. A chunk may span slices; each record is decoded and
+    validated by the rules of its own slice. All rows of a chunk are of one stream, and enriched with the same lookup versions.
 
-    Pieces of another format come as columns of the types of their stream's config, too. `is_new`: whether
-    they are of a new slice. Where records name schemas of a registry, only a new slice asks whether they are still the same.
-    `sessions` takes what the records declare: once all chunks are read it is that of all records, also of those without rows.
-    `reader`: reads the ranges of the pieces. None: the reader of this process. `decoders`: stream -> its decoder, for calls with
-    the same config; a call adds those that it makes.
+    The columns have the types of the stream's config, also if a piece has another format. `is_new`: True for pieces of a new
+    slice; only then the schema registry is queried whether the schemas that records name have changed. `sessions`: filled with
+    the declarations of all records; complete after the last chunk. `reader`: reads the ranges of the pieces. None: the reader of
+    this process. `decoders`: stream -> decoder, kept by the caller for later calls with the same config; missing ones are added.
     Raises what the log's reader raises; RegistryUnavailable, LedgerUnavailable, SchemaChanged.
     """
     decoders = {} if decoders is None else decoders
@@ -209,7 +209,7 @@ def decode_pieces(
 
 
 class _RegistrySchemas:
-    """The registered schemas that records name, by the slice of each piece."""
+    """Returns the schemas of the schema registry that the records of a piece may name."""
 
     def __init__(self, config: DecodingConfig, *, is_new: bool) -> None:
         self._config = config
@@ -218,7 +218,7 @@ class _RegistrySchemas:
         """Streams for which this process has read again since when each schema is used."""
 
     def generation_of(self, piece: Piece) -> int:
-        """Equal for committed slices whose records are read by the same schemas. 0 where records name none."""
+        """Return a number that is equal for pieces of committed slices that use the same schemas. 0 if records name none."""
         if self._is_new or not piece.job or not self._uses_registry(piece):
             return 0
         stream = piece.offsets.stream
@@ -228,7 +228,7 @@ class _RegistrySchemas:
         return self._kept().generation(piece.job, stream, piece.slice)
 
     def schemas_of(self, piece: Piece) -> RegisteredSchemas | None:
-        """Return the schemas for this piece, and for others of its generation; None where records name none."""
+        """Return the schemas for this piece and others of the same `generation_of`. None if its records name no schemas."""
         if not self._uses_registry(piece):
             return None
         from strandline.processing.source.kept_schemas import SchemasNow, SchemasOfSlice, SliceScope
@@ -340,8 +340,8 @@ def _whole(run: Sequence[Piece]) -> OffsetRange:
 
 
 def _adjoining(pieces: Sequence[Piece], registry: _RegistrySchemas) -> Iterator[list[Piece]]:
-    """Group pieces that follow each other in one partition and have one format, the same lookups, and the same registered
-    schemas: each group is fetched at once."""
+    """Yield groups of consecutive pieces that are fetched and decoded together. Pieces of a group follow each other in one
+    partition, and have the same format, lookup versions, and registered schemas."""
     run: list[Piece] = []
     for piece in pieces:
         before = run[-1].offsets if run else None
@@ -365,7 +365,7 @@ _readers: dict[tuple[str, float], RangeReader] = {}
 
 
 def reader_of_process(bootstrap: str, timeout_s: float = READER_TIMEOUT_S) -> RangeReader:
-    """This process's reader: Python workers are reused, and a new reader has to connect first."""
+    """Return the log reader of this process. It is kept, because Spark reuses Python workers, and a new reader must connect."""
     key = bootstrap, timeout_s
     if key not in _readers:
         from strandline.log.range_reader import RangeReader

@@ -68,12 +68,11 @@ def taken_anew(
     stream_versions: StreamVersions,
     rejected: Sequence[RejectedPlace],
 ) -> set[int]:
-    """Return the indices in `rejected` of records that a version accepted when it read their slice again, or will accept when it
-    begins. One accepting branch is enough. If the ledger no longer holds a slice that such a version may have read, its records
-    count as accepted.
+    """Return the indices in `rejected` of records that a later version accepted in a replay, or will accept in its first one.
 
-    `pipeline`: the job's current version, compiled with these versions of its streams' documents. `stream`: the stream of the
-    records. Raises NotFound, LedgerUnavailable.
+    A record counts as accepted if at least one branch of the pipeline accepts it. It also counts if its slice was removed from
+    the ledger and a version may have replayed it. `pipeline`: the job's current version, compiled with `stream_versions`.
+    `stream`: the stream of the records. Raises NotFound if a slice was removed in the meantime, LedgerUnavailable.
     """
     spans = _spans(ledger, job, pipeline, stream_versions)
     if not rejected or not spans:
@@ -115,8 +114,8 @@ def _moment(record: RejectedPlace, row: SliceRow | int | None, stream: str) -> M
 
 
 def _spans(ledger: LedgerReader, job: str, pipeline: CheckedPipeline, stream_versions: StreamVersions) -> list[_Span]:
-    """Return the slices that each version replayed when it began, for each version of its streams' documents. If the current
-    version has not begun yet, include the slices that it will replay."""
+    """Return the ranges of slices that runs replayed, one range for each pipeline version and versions of its streams' documents.
+    If the current versions haven't run yet, the last range contains the slices that they will replay."""
     runs = {run.epoch: run for run in ledger.runs(job)}
     spans: dict[tuple[int, tuple[int | None, ...]], _Span] = {}
     for event in ledger.events_of_kind(job, RUN_BEGINS):
@@ -135,7 +134,7 @@ def _spans(ledger: LedgerReader, job: str, pipeline: CheckedPipeline, stream_ver
 
 
 class _Slices:
-    """Finds the slices that hold records, in blocks of neighbours, since those that are asked for lie near each other."""
+    """Finds the slice of a record. Reads slices from the ledger in blocks, because the records are often in adjacent slices."""
 
     def __init__(self, ledger: LedgerReader, job: str, stream: str, first: int) -> None:
         self._ledger, self._job, self._stream = ledger, job, stream
@@ -144,7 +143,8 @@ class _Slices:
         self._blocks: dict[int, Mapping[int, SliceRow]] = {}
 
     def holding(self, partition: int, offset: int) -> SliceRow | int | None:
-        """The slice; the floor, where it is in a slice up to that; None where it is before all that counts, or in no slice."""
+        """Return the slice that contains the record. If that slice was removed from the ledger, return the floor. None if the
+        record is in no slice from `first` on."""
         at = bisect_right(self._numbers, offset, key=lambda number: self._end(number, partition))
         if at == len(self._numbers):
             return None

@@ -1,5 +1,4 @@
-"""The rows of lookups that recorded slices are enriched by, as the ledger keeps them: which version a slice goes by, and its
-rows, once in each process."""
+"""Lookup versions that enrich recorded slices, and the tables of their rows from the ledger. A process loads a table once."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ HELD_BYTES_MAX = 64 << 20
 
 
 class LookupRef(NamedTuple):
-    """One version of a lookup; travels pickled inside Spark, with each piece of the log that is enriched by it."""
+    """One version of a lookup. Spark pickles it with each piece of the log that is enriched with it."""
 
     name: str
     version: int
@@ -34,13 +33,13 @@ class SliceLookups:
     """Versions of lookups that enrich recorded slices. Queries the ledger only for versions that it has not seen."""
 
     def __init__(self, ledger: LookupReader, bases: Iterable[tuple[str, int]]) -> None:
-        """`bases`: the lookups that the pipeline uses, each with the version by which slices go that say none."""
+        """`bases`: the lookups that the pipeline uses, each with the version for slices that record no version of it."""
         self._ledger = ledger
         self._bases = tuple(bases)
         self._digests: dict[tuple[str, int], str] = {}
 
     def of(self, row: SliceRow) -> tuple[LookupRef, ...]:
-        """The version of each lookup. Raises LedgerUnavailable."""
+        """Return the version of each lookup with which the slice is enriched. Raises LedgerUnavailable."""
         found = []
         for name, base in self._bases:
             version = row.lookup_versions.get(name, base)
@@ -55,7 +54,7 @@ Tables = dict[str, "LookupTable"]
 
 
 class KeptTables:
-    """The tables of one ledger for one process. Holds a bounded amount of those that it needed before."""
+    """Cache of lookup tables of one ledger, for one process. It keeps up to `held_bytes_max` of the last used tables."""
 
     def __init__(self, open_ledger: Callable[[], LookupReader], held_bytes_max: int = HELD_BYTES_MAX) -> None:
         self._open_ledger = open_ledger
@@ -63,7 +62,7 @@ class KeptTables:
         self._held: OrderedDict[LookupRef, LookupTable] = OrderedDict()
 
     def tables(self, refs: Sequence[LookupRef]) -> Tables:
-        """Lookup -> its table. Raises LedgerUnavailable; PermanentError when the ledger no longer keeps one."""
+        """Return lookup -> table of this version. Raises LedgerUnavailable; PermanentError if a version was removed."""
         missing = [ref for ref in refs if ref not in self._held]
         if missing:
             with closing(self._open_ledger()) as ledger:
@@ -86,8 +85,8 @@ def _table(ledger: LookupReader, ref: LookupRef) -> LookupTable:
         packed = ledger.lookup_table(ref.digest)
     except NotFound as error:
         raise PermanentError(
-            f"Version {ref.version} of lookup {ref.name} is not kept any more, and slices that are read again used it. "
-            "Nothing that follows from them was emitted. Submit the pipeline under another name."
+            f"Version {ref.version} of lookup {ref.name} is not kept any more, but slices that must be read again were "
+            "enriched with it. Nothing that depends on them was emitted. Submit the pipeline under another name."
         ) from error
     return kept_table(ledger.lookup_version(ref.name, ref.version), packed)
 
@@ -96,25 +95,25 @@ _kept: dict[str, KeptTables] = {}
 
 
 def tables_of_process(ledger_url: str, refs: Sequence[LookupRef]) -> Tables:
-    """The tables from this process's store: Python workers are reused. `ledger_url`: without its password."""
+    """Return lookup -> table, from the cache of this process, which Spark reuses. `ledger_url`: without its password."""
     if ledger_url not in _kept:
         _kept[ledger_url] = KeptTables(lambda: open_ledger(ledger_url))
     return _kept[ledger_url].tables(refs)
 
 
 def present_tables(ledger: LookupReader, names: Iterable[str]) -> Tables:
-    """Lookup -> the table of its current version, which would enrich the next slice. Raises NotFound, LedgerUnavailable."""
+    """Return lookup -> table of its current version. Raises NotFound if a lookup doesn't exist, LedgerUnavailable."""
     present: list[Any] = [ledger.lookup(name) for name in names]
     return {row.name: _table(ledger, LookupRef(row.name, row.version, row.digest)) for row in present}
 
 
 def with_present_tables(ledger: LookupReader, pipeline: CheckedPipeline) -> CheckedPipeline:
-    """The pipeline with the tables that it holds not yet: for a desk, which has no slices."""
+    """Return the pipeline with the current table of each lookup whose table it lacks. For local runs, which have no slices."""
     missing = [name for name, _ in pipeline.lookups if name not in pipeline.tables]
     return replace(pipeline, tables={**pipeline.tables, **present_tables(ledger, missing)}) if missing else pipeline
 
 
 def with_recorded_tables(ledger: LookupReader, pipeline: CheckedPipeline, refs: Sequence[LookupRef]) -> CheckedPipeline:
-    """The pipeline with the tables by which a recorded slice is enriched. Raises LedgerUnavailable; PermanentError when the
-    ledger no longer keeps one."""
+    """Return the pipeline with the tables that enrich a recorded slice. Raises LedgerUnavailable; PermanentError if the ledger
+    no longer contains a table."""
     return replace(pipeline, tables={ref.name: _table(ledger, ref) for ref in refs}) if refs else pipeline

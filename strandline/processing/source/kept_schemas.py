@@ -54,7 +54,7 @@ class Registry(Protocol):
 
 
 class KeptSchemas:
-    """The schemas of one ledger for one process. What it read of a number never changes, so it keeps that in memory."""
+    """The schemas that one ledger stores, for one process. A schema's number never gets another schema, so it caches them."""
 
     def __init__(self, open_ledger: Callable[[], TaskLedger], open_registry: Callable[[], Registry | None]) -> None:
         """`open_registry()`: with the current password; None if no registry is set."""
@@ -70,11 +70,12 @@ class KeptSchemas:
         return sum(first <= slice_number for first in self._uses_of(job, stream).values())
 
     def is_used(self, scope: SliceScope, key: SchemaKey) -> bool:
-        """True if the slice, or an earlier one, has read records by this schema."""
+        """Return True if this slice or an earlier one of the job has decoded records with this schema."""
         return self._uses_of(scope.job, scope.stream).get(key, scope.slice + 1) <= scope.slice
 
     def used(self, scope: SliceScope, key: SchemaKey) -> RegisteredSchema:
-        """Return a schema for which `is_used`. Raises SchemaChanged if the registry now gives another one."""
+        """Return a schema for which `is_used` is True. Raises SchemaChanged if the slice is open and the registry returns another
+        schema for the number now."""
         found = self._stored(key)
         assert found is not None, f"the ledger has lost {key}"
         if scope.is_open:
@@ -82,13 +83,13 @@ class KeptSchemas:
         return found
 
     def compare_once(self, key: SchemaKey, kept: RegisteredSchema) -> None:
-        """Raise SchemaChanged if the registry now gives another schema. It is queried once per process and number."""
+        """Raise SchemaChanged if the registry now returns another schema. A process queries each number once."""
         if key not in self._compared:
             self._compare(key, kept)
             self._compared.add(key)
 
     def query(self, key: SchemaKey) -> RegisteredSchema | None:
-        """Return the schema that the registry gave first, or gives now; None if it has none. Keep it in the ledger."""
+        """Return the schema in the ledger; if there is none, store and return that of the registry. None if neither has it."""
         stored = self._stored(key)
         if stored is not None:
             return stored
@@ -102,7 +103,8 @@ class KeptSchemas:
         return self._read[key]
 
     def record(self, scope: SliceScope, key: SchemaKey, *, is_known: bool) -> bool:
-        """Record the registry's answer for an open slice; return the one that counts. Raises Fenced."""
+        """Record whether the registry knows the schema, for a slice that isn't committed. Return the answer that was recorded
+        first for this slice; all its records are decoded with that. Raises Fenced if the slice is committed by now."""
         with closing(self._open_ledger()) as ledger:
             is_used = ledger.record_schema(
                 scope.job, scope.stream, scope.slice, key, is_known=is_known, unknown_max=UNKNOWN_MAX
@@ -112,12 +114,13 @@ class KeptSchemas:
         return is_used
 
     def unknown(self, scope: SliceScope) -> tuple[set[SchemaNumber], bool]:
-        """Return the numbers that are unknown in this open slice, and whether it takes no more."""
+        """Return the schema numbers that are recorded as unknown for this open slice, and True if it has UNKNOWN_MAX of them."""
         with closing(self._open_ledger()) as ledger:
             return ledger.unknown_schemas(scope.job, scope.stream, scope.slice)
 
     def forget_uses(self, job: str, stream: str) -> None:
-        """Read them again when they are needed: other processes record them, too."""
+        """Forget which slices used which schemas. They are read from the ledger again, because other processes record them
+        too."""
         self._uses.pop((job, stream), None)
 
     def _uses_of(self, job: str, stream: str) -> dict[SchemaNumber, int]:
@@ -188,9 +191,9 @@ class SchemasOfSlice:
     def schema(self, kind: SchemaKind, number: int) -> RegisteredSchema | Rejection:
         """See `RegisteredSchemas.schema`.
 
-        1. A schema that this slice or an earlier one has used counts.
-        2. In a committed slice, and where the slice has recorded that the number is unknown, it is unknown.
-        3. Otherwise the registry is queried, and the ledger says which answer counts.
+        1. If this slice or an earlier one has used the schema, return it.
+        2. In a committed slice, or if the slice has recorded the number as unknown, return a rejection.
+        3. Otherwise query the registry, and use the answer that the ledger recorded first for the slice.
         """
         key: SchemaKey = (kind, number)
         if self._kept.is_used(self._scope, key):
@@ -240,15 +243,17 @@ _kept: dict[str, KeptSchemas] = {}
 
 
 def schemas_of_process(ledger_url: str) -> KeptSchemas:
-    """This process's schemas: Python workers are reused. The registry and its password come from this process's environment, so
-    that they don't go through Spark, whenever it is asked: a password may have been replaced. Asking raises InvalidSettings."""
+    """Return the schemas of this process, which Spark reuses.
+
+    URL and password of the registry are read from the environment for each query: so they aren't sent through Spark, and a
+    replaced password is used. A query raises InvalidSettings if they are missing or wrong."""
     if ledger_url not in _kept:
         _kept[ledger_url] = KeptSchemas(lambda: open_ledger(ledger_url), lambda: registry_of(Settings.read()))
     return _kept[ledger_url]
 
 
 def registry_of(settings: Settings) -> Registry | None:
-    """The registry that these settings name; None where they name none. Raises InvalidSettings."""
+    """Return the registry of these settings. None if its URL isn't set. Raises InvalidSettings if it can't be used."""
     from strandline.processing.formats.with_schema.schema_registry import SchemaRegistry
 
     if settings.schema_registry_url is None:

@@ -1,7 +1,7 @@
-"""Declarations of records, for formats that keep sessions: kept in the ledger by hash, for every replay.
+"""Declarations of records, for formats with sessions (Sparkplug births): stored in the ledger by hash, for every replay.
 
-A source task keeps what the records of a new slice declare before it tells the driver, so all that a slice's row or a checkpoint
-names is there.
+A source task stores the declarations of a new slice before it reports their hashes to the driver. So the ledger contains each
+declaration whose hash is in a slice or a checkpoint.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ CHARACTERS_MAX = 32 << 20
 
 
 class KeptSessions:
-    """The kept contents of one ledger, for one process. Caches contents in memory: a hash always has the same content."""
+    """Declarations in one ledger, for one process. Caches them in memory, because a hash always has the same content."""
 
     def __init__(self, open_ledger: Callable[[], TaskLedger]) -> None:
         self._open_ledger = open_ledger
         self._known: dict[str, dict[str, Any]] = {}
-        """Format -> what it keeps of contents that it has read."""
+        """Format -> its cache of decoded declarations."""
         self._texts: dict[str, str] = {}
-        """What was read last."""
+        """Hash -> declaration, for those that were read last."""
         self._kept: set[str] = set()
         """Hashes that are in the ledger."""
 
     def unpack(self, form: Format, packed: str) -> SessionState:
-        """The state of which `SessionState.packed` is this. Raises LedgerUnavailable, NotFound."""
+        """Return the state from its `SessionState.packed`. Raises LedgerUnavailable; NotFound if a declaration is missing."""
         return form.unpack_sessions([packed], self._load, self._known.setdefault(form.name, {}))
 
     def keep(self, sessions: Iterable[SessionState]) -> None:
-        """Keep what these tell by hash. Doing it again changes nothing. Raises LedgerUnavailable."""
+        """Store the declarations of these states in the ledger. Idempotent. Raises LedgerUnavailable."""
         contents: dict[str, str] = {}
         for one in sessions:
             contents |= {key: text for key, text in one.contents().items() if key not in self._kept}
@@ -54,8 +54,8 @@ class KeptSessions:
                 found = ledger.contents(missing)
             if lacking := sorted(missing - found.keys()):
                 raise NotFound(
-                    f"the ledger lacks declarations of birth records ({lacking[0]}, table decoder_contents). The row was "
-                    "removed, so the slices that begin with it can't be read; restore it from a backup of the ledger"
+                    f"the ledger lacks row {lacking[0]} of table decoder_contents, the declarations of a birth record. Slices "
+                    "whose records depend on it can't be read; restore the row from a backup of the ledger"
                 )
             if sum(map(len, self._texts.values())) > CHARACTERS_MAX:
                 self._texts.clear()
@@ -66,7 +66,7 @@ class KeptSessions:
 
 
 def sessions_of_partitions(ledger: SchemaReader, form: Format, packed: Iterable[str]) -> SessionState:
-    """Return all declarations of these partitions of a stream. Raises LedgerUnavailable."""
+    """Return all declarations of some partitions. `packed`: `SessionState.packed` of each. Raises LedgerUnavailable."""
     return form.unpack_sessions([*packed], ledger.contents, {})
 
 

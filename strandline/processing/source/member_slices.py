@@ -1,4 +1,4 @@
-"""The slice of one job as a batch of a pool carries it.
+"""The slice of one job in a batch of a pool.
 
 A *member* is a job that runs in a pool. One task reads and computes the whole slice of a member.
 """

@@ -14,12 +14,11 @@ if TYPE_CHECKING:  # a worker that only reads the log starts sooner without SQL
 
 
 def open_ledger(url: str) -> TaskLedger:
-    """Open the ledger that `url` names without its password.
+    """Open the ledger with this URL, which contains no password, because it was sent through Spark.
 
-    A password never goes through Spark: it comes from STRANDLINE_LEDGER_URL in this process's environment, where that names the
-    same ledger.
+    If STRANDLINE_LEDGER_URL in the environment of this process is the same ledger with a password, that password is used.
 
-    Raises LedgerUnavailable, and InvalidSettings when it is a file that this machine hasn't.
+    Raises LedgerUnavailable; InvalidSettings if the ledger is a file that doesn't exist on this machine.
     """
     from strandline.core.settings import Settings
     from strandline.ledger.database import sqlite_file, without_secrets
@@ -31,7 +30,8 @@ def open_ledger(url: str) -> TaskLedger:
     file = sqlite_file(url)
     if file is not None and not file.exists():
         raise InvalidSettings(
-            f"There is no ledger {file} on {socket.gethostname()}: on a cluster it must be in PostgreSQL."
+            f"There is no ledger {file} on {socket.gethostname()}. If Spark runs on a cluster, set STRANDLINE_LEDGER_URL of the "
+            "control services to a PostgreSQL database. Otherwise restore the file."
         )
     try:
         return TaskLedger.open(own_url if is_named else url)
@@ -39,8 +39,9 @@ def open_ledger(url: str) -> TaskLedger:
         if is_named:
             raise
         raise LedgerUnavailable(
-            f"{error} STRANDLINE_LEDGER_URL in the environment of this process on {socket.gethostname()} does not name it. If "
-            "it needs a password, set the variable there, on a cluster for the Spark worker on each machine."
+            f"{error} STRANDLINE_LEDGER_URL in the environment of this process on {socket.gethostname()} is missing, or is "
+            "another ledger. If the ledger needs a password, set the variable there, on a cluster for the Spark worker on each "
+            "machine."
         ) from error
 
 
@@ -50,8 +51,8 @@ _kept: dict[str, TaskLedger] = {}
 
 @contextmanager
 def kept_ledger(url: str) -> Iterator[TaskLedger]:
-    """Yield the ledger that this process keeps open. To open it, a process needs several queries: the slice of a small job asks
-    one. An error of the connection, or of the settings, closes the ledger, so the next use opens it again.
+    """Yield the ledger that this process keeps open, because opening it costs more queries than a small slice needs. After
+    LedgerUnavailable or InvalidSettings the ledger is closed, and the next use opens it again.
 
     Raises what `open_ledger` raises.
     """

@@ -28,7 +28,7 @@ class Prospect:
     """`accepted`, or the reason for which it would be rejected."""
     message: str = ""
     taken_by: str = ""
-    """The stages that another branch of the pipeline passes the rejected record to."""
+    """The stages of other branches of the pipeline that receive the rejected record."""
 
 
 class Moment(NamedTuple):
@@ -50,11 +50,11 @@ class Prospects:
         sessions: SessionState | None = None,
         stream: str | None = None,
     ) -> None:
-        """`pipeline`: with the tables of its lookups. `watermark_ms`: what is closed already; a record with an earlier event time
-        will be late, whatever the next slice is. `other`: how the records are decoded, if not as their stream is.
+        """`pipeline`: with the tables of its lookups. `watermark_ms`: current watermark; a record with an earlier event time
+        will be late, whatever the next slice is. `other`: format of the records. None for the current format of their stream.
 
-        `sessions`: what records of the stream have declared, where the format keeps that. `stream`: whose records they are; None:
-        the first that the pipeline reads."""
+        `sessions`: declarations of earlier records of the stream. None if its format has none. `stream`: the stream of the
+        records. None for the first input stream of the pipeline."""
         config = task_config(pipeline, "", (0,))
         stream = stream or pipeline.inputs[0].name
         decoding, place = config.decoding.of(stream), config.decoding.index_of(stream)
@@ -70,12 +70,12 @@ class Prospects:
     def of_records(
         self, values: Sequence[bytes | None], headers: Sequence[Mapping[str, bytes]], log_time_ms: int
     ) -> list[Prospect]:
-        """Return the outcome of each record if it gets into the log at `log_time_ms`. If a record has several rows, its first
+        """Return the outcome of each record if it were appended at `log_time_ms`. If a record has several rows, its first
         rejected row determines the outcome."""
         return self.at(values, headers, [Moment(log_time_ms, self._watermark_ms, self._max_ahead_ms)] * len(values))
 
     def _source(self, headers: Mapping[str, bytes]) -> bytes | None:
-        """The headers that rows depend on, as the log's reader gives them."""
+        """Return the headers on which rows depend, packed as by the log's reader. None if there are none."""
         reader = self._row_reader
         first = next((headers[name] for name in reader.headers if name in headers), None)
         named = {name: headers[name] for name in reader.headers_beside if name in headers}
@@ -86,7 +86,7 @@ class Prospects:
     def at(
         self, values: Sequence[bytes | None], headers: Sequence[Mapping[str, bytes]], moments: Sequence[Moment]
     ) -> list[Prospect]:
-        """See `of_records`. Each record has its own conditions. `headers`: with the key of each record as `RECORD_KEY`."""
+        """Return the outcome of each record under its own conditions. `headers`: with the Kafka key as `RECORD_KEY`."""
         sources = [
             self._source(with_record_metadata(one, None, moment.log_time_ms))
             for one, moment in zip(headers, moments, strict=True)

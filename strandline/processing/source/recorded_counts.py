@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
 
 @dataclass(frozen=True)
 class RecordedCounts:
-    """The counts of slices `slice_first` to `slice_last` of a job when they were committed; travels pickled."""
+    """Numbers of read and rejected records of committed slices, as recorded at their commit. Pickled by Spark."""
 
     job: str
     slice_first: int
@@ -27,11 +27,11 @@ class RecordedCounts:
     """Reason -> records. Only reasons whose count must be equal now. Duplicates are left out, because the records before the
     first slice are not known."""
     has_expression: bool
-    """Whether records that a step rejected are among them: without a value for an expression, or without a row of a lookup."""
+    """True if `rejected` includes records that a step rejected: an expression without a value, or no row of a lookup."""
 
     def require_same(self, facts: SourceFacts) -> None:
-        """Raise ReplayMismatch unless `facts`, of all that was read of the slices, counts the same records, and as many rejected
-        for each reason."""
+        """Raise ReplayMismatch unless `facts` counts as many records, and as many rejected ones for each reason. `facts`: of all
+        records of the slices, when they are read again."""
         found = [("records", self.records, facts.records)]
         for reason in sorted(self.rejected.keys() | facts.rejected.keys()):
             then, now = self.rejected.get(reason, 0), facts.rejected.get(reason, 0)
@@ -43,9 +43,9 @@ class RecordedCounts:
         if differences:
             raise ReplayMismatch(
                 f"slices {self.slice_first} to {self.slice_last} of job {self.job} have changed since their commit: "
-                f"{'; '.join(differences)}. Nothing that follows from them was emitted. Records were deleted from the topic, or "
-                "the topic or its stream's document was changed. Put it back as it was and start the job again, or submit the "
-                "pipeline under another name."
+                f"{'; '.join(differences)}. Nothing that depends on them was emitted. Records were deleted from the topic, or "
+                "the topic or its stream's document was changed. Restore the former state and start the job again, or submit "
+                "the pipeline under another name."
             )
 
 
@@ -57,11 +57,12 @@ def recorded_counts(
     version: int,
     streams: StreamVersions,
 ) -> RecordedCounts:
-    """Return the counts of these committed slices, as far as `version` of the job must count the same.
+    """Return the records of these committed slices, and the rejected ones by reason, that `version` of the job must count again.
 
-    `versions`: the versions that committed the slices. Most reasons for a rejection depend only on the slice and its recorded
-    version of the stream's document. Two reasons also depend on the version of the job and on the types of the fields, which
-    `streams` declares. These are an expression without a value, and a missing row of a lookup. Raises LedgerUnavailable.
+    Most reasons for a rejection depend only on the slice and its recorded version of the stream's document. Two reasons depend on
+    the version of the job and on field types: an expression without a value, and a missing row of a lookup. They are included
+    only if `version` committed all slices, with these stream versions. `versions`: the versions that committed the slices.
+    `streams`: stream versions of the reader. Raises LedgerUnavailable.
     """
     first, last = slices[0], slices[-1]
     before, after = ledger.totals(job, first - 1), ledger.totals(job, last)

@@ -56,10 +56,10 @@ class Replay:
         """Read, and behind the batch; the next one last."""
 
     def batch_from(self, slice_first: int) -> list[SliceRow]:
-        """The batch that begins with this slice: as many slices of one version as hold `rows_max` records, and one at least. The
-        counts of another version's slices can be compared in part only.
+        """Return the slices of the batch that begins with this slice: at most about `rows_max` records, at least one slice.
 
-        Batches are asked for one after the other; the last one may be asked for again.
+        All slices of a batch are of one job version, because counts of another version can be compared only in part. Call it for
+        each batch in turn; the call for the last batch may be repeated.
         """
         if not self._batch or self._batch[0].number != slice_first:
             if self._ahead and self._ahead[-1].number != slice_first:
@@ -97,14 +97,16 @@ def recorded_tasks(
     own_formats: Mapping[str, RecordFormat] | None = None,
     lookups: Iterable[tuple[str, int]] = (),
 ) -> list[LogTask]:
-    """The tasks for these slices of a job; those before `slice_own` are not its own. `own_formats` (by
-    stream) and `lookups`: of who reads them. Raises LedgerUnavailable, and NotFound when some of them were removed."""
+    """Return tasks that read these slices of a job. Records of slices before `slice_own` are read, but don't count in totals.
+
+    `own_formats`: stream -> format of the reader's pipeline. `lookups`: as for `SliceLookups`. Raises LedgerUnavailable; NotFound
+    if a slice was removed."""
     formats = None if own_formats is None else StreamFormats(ledger, own_formats, lookups)
     return cut_tasks(recorded_rows(ledger, job, slice_first, slice_last), slice_own, TASK_ROWS, formats)
 
 
 def recorded_rows(ledger: LedgerReader, job: str, slice_first: int, slice_last: int) -> Iterator[SliceRow]:
-    """The slices, which are all there. Raises LedgerUnavailable, and NotFound when some of them were removed."""
+    """Yield the slices in order. Raises LedgerUnavailable; NotFound if a slice was removed from the ledger."""
     for first in range(slice_first, slice_last + 1, SLICES_A_LOOK):
         last = min(first + SLICES_A_LOOK - 1, slice_last)
         found = ledger.slices(job, first, last)
@@ -116,9 +118,9 @@ def recorded_rows(ledger: LedgerReader, job: str, slice_first: int, slice_last: 
 def cut_tasks(
     slices: Iterable[SliceRow], slice_own: int, rows_max: int, formats: StreamFormats | None = None
 ) -> list[LogTask]:
-    """Cut slices, in order, into tasks of one partition and at most `rows_max` offsets each; slices before `slice_own` get tasks
-    of their own. Each offset belongs to exactly one task, and keeps the watermark and the format of its slice. Where records
-    depend on those before them, a task begins with a slice."""
+    """Divide slices, in order, into tasks of one partition and at most `rows_max` offsets each. Slices before `slice_own` are
+    in separate tasks. Each offset is in exactly one task, with the watermark and the format of its slice. If the format has
+    sessions, so that records depend on earlier ones, a task contains complete slices."""
     tasks: list[LogTask] = []
     is_whole = formats is not None and formats.keeps_sessions
     open_tasks: dict[tuple[str, int, bool], tuple[LogTask, int]] = {}

@@ -1,4 +1,4 @@
-"""Records of the members of one task, fetched in one go.
+"""Records for all members of one task, fetched with few requests. A *member* is a job of the task's pool.
 
 One request to Kafka contains as many ranges as fit, of all members. While a member is computed, the broker sends the next ranges.
 An error belongs to the range that is read at that moment, so it concerns one member.
@@ -19,7 +19,7 @@ STUCK_MAX = 3
 
 
 class BatchReader(Protocol):
-    """Reads the batches of ranges, as `RangeReader.batches`."""
+    """Fetches record batches of ranges. `RangeReader` is one."""
 
     def batches(self, ranges: Sequence[OffsetRange]) -> Iterator[FetchedBatches]:
         """Yield the batches of the ranges, one range after the other."""
@@ -73,7 +73,8 @@ class SharedRecords:
             raise
 
     def _watched(self, wanted: OffsetRange, batches: Iterator[FetchedBatches]) -> Iterator[FetchedBatches]:
-        """Yield the batches of this range. Raises LogUnavailable without a wait if ranges before it were waited for in vain."""
+        """Yield the batches of this range. Raises LogUnavailable, immediately if Kafka sent nothing of STUCK_MAX ranges
+        before."""
         if self._stuck >= STUCK_MAX:
             raise LogUnavailable(
                 f"stream {wanted.stream}, partition {wanted.partition} was not read, because Kafka sent nothing of the "

@@ -74,13 +74,13 @@ class SliceWork(msgspec.Struct, frozen=True):
     """Windows that end after it become final, up to `to_ms`, or up to what the new slice closes."""
     to_ms: int | None
     dead_letter_offsets: dict[int, int]
-    """Where the dead-letter stream ended at the checkpoint before: partition -> offset."""
+    """End of the dead-letter stream at the checkpoint before: partition -> offset."""
     result_offsets: Offsets
-    """Where each stream that the job emits to ended at the checkpoint before."""
+    """End of each stream that the job emits to, at the checkpoint before: stream -> partition -> offset."""
     new_slice: SliceRow | None = None
     """The slice, if the windows that it closes depend on its records. None if `to_ms` is known."""
     emitted_ms: int | None = None
-    """Windows that end at or before it were emitted by slices before, and may be revised; None: none are."""
+    """Windows that end at or before it were emitted by earlier slices, and may be revised. None if none were."""
     digest: str = ""
     """Digest of the slice `number`, which the emitted results record. Empty if the batch emits nothing."""
     restores: bool = False
@@ -108,7 +108,7 @@ class SourceFacts(msgspec.Struct):
     """Stream -> partition -> how far the event time of an accepted record was ahead of its log time, at most. Only if one was."""
     latest_log_ms: int | None = None
     sessions: dict[str, dict[int, str]] = {}
-    """Stream -> partition -> what its records up to here have declared, packed; of formats that keep sessions."""
+    """Stream -> partition -> declarations of its records up to the end of the task, packed. Only for formats with sessions."""
     partitions: dict[str, dict[int, PartitionFacts]] = {}
     """Stream -> partition -> its records and the faults of their senders. Only of a new slice."""
 
@@ -119,12 +119,12 @@ class SourceFacts(msgspec.Struct):
 
 
 def kind_of_records(entry: int) -> int:
-    """The kind of rows with accepted records for this entry of the cascade."""
+    """Return the kind of rows with accepted records for this entry of the cascade."""
     return RECORDS if entry == 0 else RECORD_ROWS + entry
 
 
 def entry_of(kind: int) -> int | None:
-    """The entry for which rows of this kind are; None: they are no accepted records."""
+    """Return the entry of the cascade for rows of this kind. None if such rows aren't accepted records."""
     if kind == RECORDS:
         return 0
     return kind - RECORD_ROWS if kind > RECORD_ROWS else None
@@ -137,7 +137,7 @@ def row_identity(stream: str, partition: int, offset: int, element: int | None) 
 
 
 def reached_in(row: SliceRow, facts: SourceFacts) -> Offsets:
-    """Event time reached in each partition after the slice. `facts`: of all its records."""
+    """Return stream -> partition -> event time reached after the slice. `facts`: sum over all its source tasks."""
     bounded = {
         stream: {
             partition: bounded_ms(row.rule.of(stream), row, latest_ms, facts.logged_ms[stream][partition])
@@ -149,7 +149,7 @@ def reached_in(row: SliceRow, facts: SourceFacts) -> Offsets:
 
 
 def sessions_after(row: SliceRow, facts: SourceFacts) -> dict[str, dict[int, str]]:
-    """Return the declarations of each partition after the slice. A partition without a record in it keeps those from before."""
+    """Return the packed declarations of each partition after the slice: those of `facts`, otherwise those before the slice."""
     if not facts.sessions:
         return row.sessions
     return {
@@ -186,28 +186,28 @@ def add_facts(parts: Iterable[SourceFacts]) -> SourceFacts:
 
 
 def encode(value: SliceWork | SourceFacts) -> bytes:
-    """A blob of the kind `WORK` or `FACTS`."""
+    """Return the value as a blob of the kind `WORK` or `FACTS`."""
     return msgspec.json.encode(value)
 
 
 def decode_work(blob: bytes) -> SliceWork:
-    """Raises msgspec.DecodeError."""
+    """Return the work in a blob of `encode`. Raises msgspec.DecodeError if it isn't one."""
     return msgspec.json.decode(blob, type=SliceWork)
 
 
 def decode_facts(blob: bytes) -> SourceFacts:
-    """Raises msgspec.DecodeError."""
+    """Return the facts in a blob of `encode`. Raises msgspec.DecodeError if it isn't one."""
     return msgspec.json.decode(blob, type=SourceFacts)
 
 
 def batches_of(rows: Iterable[SliceRowBlob]) -> Iterator[pa.RecordBatch]:
-    """The rows as Arrow batches of bounded size."""
+    """Yield the rows as Arrow batches of bounded size."""
     for part in parts_by_size(rows, lambda row: len(row[-1]), _BATCH_BYTES):
         yield batch_of(part, ROWS_SCHEMA)
 
 
 def parts_by_size(items: Iterable[Item], size_of: Callable[[Item], int], size_enough: int) -> Iterator[list[Item]]:
-    """Cut items, in their order, into parts. A part ends with the item that makes it as large as `size_enough`."""
+    """Yield the items, in their order, in lists. A list ends with the item that makes it at least as large as `size_enough`."""
     held: list[Item] = []
     size = 0
     for item in items:
@@ -252,6 +252,6 @@ def _spark_hash(value: int) -> int:
 
 
 def to_every_bucket(keys: Sequence[int], kind: int, blob: bytes) -> Iterator[SliceRowBlob]:
-    """A copy of the blob for each bucket."""
+    """Yield a row with a copy of the blob for each bucket."""
     for key in keys:
         yield key, kind, 0, 0, blob

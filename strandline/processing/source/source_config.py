@@ -35,7 +35,7 @@ class StreamDecoding:
 
 @dataclass(frozen=True)
 class DecodingConfig:
-    """All that a task needs to read and decode records; travels pickled inside Spark, so it holds no secret."""
+    """Settings with which a task reads and decodes records. Pickled by Spark, so it contains no secret."""
 
     kafka_bootstrap: str
     inputs: tuple[StreamDecoding, ...]
@@ -61,7 +61,7 @@ class DecodingConfig:
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """All that a task needs; travels pickled, so it holds no secret."""
+    """Settings of a source task. Pickled by Spark, so it contains no secret."""
 
     decoding: DecodingConfig
     stages: tuple[Stage, ...]
@@ -70,16 +70,16 @@ class TaskConfig:
     bucket_keys: tuple[int, ...]
     """Spark's key of each bucket."""
     late_is_dropped: bool
-    """Whether a late record is only counted, and gets no dead letter."""
+    """True if a late record is only counted; False if it also becomes a dead letter."""
     crashes: bool
-    """Whether a bad record of a new slice ends the run."""
+    """True if a rejected record of a new slice ends the run."""
     events_ms: tuple[int, int] | None = None
-    """Only records with an event time from the first to before the second are computed; None: all."""
+    """Only records with an event time from the first to before the second are computed. None for all."""
     record_stages: tuple[RecordStage, ...] = ()
     """The emissions of records."""
 
     def record_chain(self, stream: int = 0) -> RecordChain:
-        """All steps that are done to records of the stream at this place."""
+        """Return all steps that records of an input stream pass. `stream`: index of the stream."""
         from strandline.processing.operators.record_chain import record_chain_of
 
         return record_chain_of(self.record_stages, self.stages, self.types[stream], stream)
@@ -94,27 +94,30 @@ class TaskConfig:
 
 @dataclass(frozen=True)
 class Piece:
-    """A range of one partition, the part of one slice, with what is in force for it."""
+    """A range of offsets of one partition and one slice, with the rules of the slice for its records."""
 
     offsets: OffsetRange
     watermark_ms: int | None
-    """Records with an earlier event time are left out: below the watermark in force, or so far below that they revise nothing."""
+    """Records with an earlier event time are rejected as late: below the watermark, or too old to revise a result."""
     max_ahead_ms: int | None
     format: RecordFormat | None = None
-    """How its records are decoded, where it is not the readers' own way: by another version of the stream's document."""
+    """Format of its records, by another version of the stream's document. None for the format of the reader's pipeline."""
     sessions: str = ""
-    """What the records of the partition before the slice have declared, packed; of a piece that begins with its slice."""
+    """Declarations of the partition's records before the slice, packed. Only if the piece begins with its slice."""
     lookups: tuple[LookupRef, ...] = ()
     """Versions of the lookups that enrich its records."""
     revised_below_ms: int | None = None
-    """Where results are revised, the watermark in force: a record below it that is not left out counts as late there."""
+    """Watermark of the slice, if results are revised: an accepted record below it is late. Otherwise None."""
     job: str = ""
     slice: int = 0
     """Number of the job's slice. 0 for a piece outside a slice, which has no job either."""
 
     @staticmethod
     def of_slice(row: SliceRow, offsets: OffsetRange, formats: StreamFormats | None = None) -> Piece:
-        """The part of this slice. Where it is the last one of its partition, the log must still hold the slice's last record."""
+        """Return the piece with these offsets of the slice, and the slice's rules: watermark, formats, and lookup versions.
+
+        If the offsets end with the slice, they include the recorded checksum, so the reader fails if the last record is another
+        one. `formats`: None if the reader's pipeline has the formats of the slice, and no lookups."""
         stream, partition = offsets.stream, offsets.partition
         if offsets.offset_next == row.offsets.get(stream, {}).get(partition):
             offsets = replace(offsets, checksum=row.checksums.get(stream, {}).get(partition))

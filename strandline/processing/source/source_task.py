@@ -61,7 +61,7 @@ class Reject:
 
 
 class SourceTask:
-    """Reads one task's pieces."""
+    """Reads the pieces of one task, and returns their rows for the keyed tasks."""
 
     def __init__(self, config: TaskConfig) -> None:
         self._config = config
@@ -73,9 +73,9 @@ class SourceTask:
     def read(
         self, pieces: Sequence[Piece], *, is_new: bool, work: bytes | None, restores: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """The task's rows of ROWS_SCHEMA, with `work` for every bucket if it is given.
+        """Yield the task's rows of ROWS_SCHEMA: accepted and rejected records, and facts. See `slice_rows`.
 
-        `restores`: True if results of committed slices are emitted again.
+        `work`: sent to every bucket, if it isn't None. `restores`: True if results of committed slices are emitted again.
 
         Raises BadRecord if the job must end at a bad record. No bucket has received rows of the slice by then, because Spark
         starts the buckets after all tasks have read.
@@ -199,7 +199,7 @@ class SourceTask:
     def _record_rows(
         self, chunk: DecodedChunk, at_stages: Sequence[RecordsAtStage], event_us: pa.Array
     ) -> Iterator[SliceRowBlob]:
-        """The records of a chunk that are emitted as such. All of a partition go to one bucket, in their order."""
+        """Yield rows with the records of a chunk that are emitted as records. Those of a partition go to one bucket, in order."""
         offsets, elements = np.asarray(chunk.offsets, np.int64), chunk.elements
         if chunk.decoded.rejects:
             places = chunk.accepted_places()
@@ -212,7 +212,7 @@ class SourceTask:
                 yield keys[chunk.label % len(keys)], RECORD_ROWS, chunk.label, chunk.offsets[0], blob
 
     def _rejected(self, chunk: DecodedChunk, rejects: list[Reject]) -> Iterator[SliceRowBlob]:
-        """The rejected records of a chunk, for their dead letters."""
+        """Yield rows with the rejected records of a chunk, for their dead letters. Raises BadRecord if the job must end."""
         config = self._config
         if config.crashes:
             for one in rejects:
@@ -261,7 +261,7 @@ def _places_of(chunk: DecodedChunk, rows: npt.NDArray[np.int64]) -> dict[str, pa
 
 
 def _facts_of(chunk: DecodedChunk, rejects: list[Reject], event_us: pa.Array, *, is_new: bool) -> SourceFacts:
-    """`event_us`: of the accepted rows of the chunk."""
+    """Return the facts of one chunk. `event_us`: event times of its accepted rows."""
     log_ms = np.asarray(chunk.log_times_ms, np.int64)
     facts = SourceFacts(
         records=len(chunk.offsets),

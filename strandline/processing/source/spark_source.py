@@ -25,11 +25,11 @@ class RowSource(DataSource):
     """A source of rows for the keyed tasks; see `slice_rows`."""
 
     packed: bytes
-    """What reads, as the process of the query itself has packed it."""
+    """The reader, pickled by the process of the query."""
 
     @classmethod
     def of(cls, reader: DataSourceReader | DataSourceStreamReader) -> type[DataSource]:
-        """The source that is read by this reader, for `spark.dataSource.register`."""
+        """Return a source class with this reader, for `spark.dataSource.register`."""
         return type(f"Bound{cls.__name__}", (cls,), {"packed": cloudpickle.dumps(reader)})  # type: ignore[no-untyped-call]
 
     def schema(self) -> str:
@@ -37,7 +37,7 @@ class RowSource(DataSource):
 
 
 class StreamSource(RowSource):
-    """A source of a query that goes on."""
+    """A source of a streaming query."""
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return PackedReader(self.packed)
@@ -52,7 +52,7 @@ class LogSource(StreamSource):
 
 
 class PackedReader(DataSourceStreamReader):
-    """A reader that is unpacked when it is first asked for something."""
+    """A reader that is unpickled when one of its methods is first called."""
 
     def __init__(self, packed: bytes) -> None:
         self._packed = packed

@@ -14,12 +14,12 @@ if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
 
 
 class StreamFormats:
-    """The formats of recorded slices. Asks the ledger only for versions that it has not seen."""
+    """The formats of recorded slices. Queries the ledger only for versions that it has not seen."""
 
     def __init__(
         self, ledger: LedgerReader, own: Mapping[str, RecordFormat], lookups: Iterable[tuple[str, int]] = ()
     ) -> None:
-        """`own`: stream -> the format that readers have anyway. `lookups`: those that they use, as `SliceLookups` takes them."""
+        """`own`: stream -> format in the reader's pipeline. `lookups`: lookups of that pipeline, as for `SliceLookups`."""
         self._ledger = ledger
         self._own = own
         self._lookups = SliceLookups(ledger, lookups)
@@ -27,12 +27,12 @@ class StreamFormats:
 
     @property
     def keeps_sessions(self) -> bool:
-        """Whether what becomes of a record of a stream depends on those before it. All versions of a stream's document have one
-        format."""
+        """True if the decoding of a record depends on earlier records, for at least one stream. All versions of a stream's
+        document have the same format."""
         return any(one.keeps_sessions for one in self._own.values())
 
     def of(self, row: SliceRow, stream: str) -> RecordFormat | None:
-        """Return the format of this stream's records in the slice. None if it is the readers' own format."""
+        """Return the format of this stream's records in the slice. None if it is the format of `own`."""
         version = row.stream_versions[stream]
         if (stream, version) not in self._known:
             from strandline.core.streams.stream import StreamSpec

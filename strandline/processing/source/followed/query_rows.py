@@ -1,4 +1,5 @@
-"""The rows that a query of a database gives, all of them at each reading. The database's user need only be able to read."""
+"""Rows of a lookup from a query of a database. Each reading returns all rows. The database's user needs only the right to
+read."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ def query_rows(spec: LookupSpec, url: str) -> KeyedRows:
     The query is part of a statement with a parameter, in a read-only transaction. So the database accepts no second statement,
     and changes nothing.
 
-    Raises SourceUnavailable if the database does not answer in time, or refuses the connection. Raises Conflict if the result
-    can't be the lookup's rows, and InvalidSettings for a URL that can't be used.
+    Raises SourceUnavailable if the database doesn't respond in time, or refuses the connection. Raises Conflict if it refuses the
+    query, or the result can't be the lookup's rows. Raises InvalidSettings if the URL can't be used.
     """
     assert spec.source is not None
     assert spec.source.sql is not None
@@ -67,7 +68,7 @@ def query_rows(spec: LookupSpec, url: str) -> KeyedRows:
 
 @contextmanager
 def reading(name: str, url: str) -> Iterator[sa.Connection]:
-    """A connection to the database of this name, in a transaction that only reads. Raises as `query_rows`."""
+    """Yield a connection to the database of this name, in a read-only transaction. Raises as `query_rows`."""
     parsed = _parsed(name, url)
     with _seam(name, parsed), _connected(parsed) as connection:
         yield connection
@@ -92,7 +93,7 @@ def _parsed(name: str, url: str) -> sa.URL:
 
 @contextmanager
 def _connected(url: sa.URL) -> Iterator[sa.Connection]:
-    """A transaction that only reads, and ends in time, also if the database no longer responds."""
+    """Yield a connection with a read-only transaction and time limits, which apply also if the database stops responding."""
     is_sqlite = url.get_backend_name() == "sqlite"
     arguments: dict[str, Any] = (
         {"timeout": CONNECT_S_MAX}
@@ -117,7 +118,7 @@ def _connected(url: sa.URL) -> Iterator[sa.Connection]:
 
 @contextmanager
 def _seam(name: str, url: sa.URL) -> Iterator[None]:
-    """The database's errors as ours, in one line and without a password."""
+    """Raise errors of SQLAlchemy as Conflict or SourceUnavailable, with a message of one line that shows no password."""
     try:
         yield
     except _REFUSALS as error:
@@ -156,7 +157,7 @@ def _plain_row(spec: LookupSpec, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(name: str, value: Any, kind: str) -> Any:
-    """A value as JSON has it. Raises Conflict for one that no lookup holds."""
+    """Return a value of the query as a JSON value of this kind. Raises Conflict if a lookup can't contain it."""
     if isinstance(value, datetime):
         return (value if value.tzinfo is not None else value.replace(tzinfo=UTC)).astimezone(UTC)
     if isinstance(value, date | uuid.UUID):

@@ -1,4 +1,4 @@
-"""Reads the sources of lookups: all at first, and then what has come since."""
+"""Reads the sources of followed lookups: all rows first, and then the changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VERSION_BYTES_A_SECOND = 4_096
 
 
 class SourceReader:
-    """Reads them, for a control service. May be used by several threads."""
+    """Reads the sources of lookups (streams and queries), for a control service. Several threads may use it."""
 
     def __init__(
         self, ledger: LedgerReader, kafka: KafkaAdmin, sql_urls: Callable[[], Mapping[str, str]], ledger_url: str = ""
@@ -50,7 +50,8 @@ class SourceReader:
     def read_all(self, spec: LookupSpec) -> tuple[bytes, int, SourceBegin]:
         """Return all rows of a source as JSON, their number, and the position from which the source is followed.
 
-        Raises SourceUnavailable, LogUnavailable, NotFound; Conflict if the content can't be the lookup's rows.
+        Raises SourceUnavailable, LogUnavailable; NotFound if the stream doesn't exist; InvalidSettings if the database isn't
+        configured; Conflict if the content can't be the lookup's rows.
         """
         begun_s = time.monotonic()
         assert spec.source is not None
@@ -71,9 +72,10 @@ class SourceReader:
         return text, len(rows), SourceBegin(position, pause_ms, _since_ms(begun_s), skipped, skipped_last)
 
     def read_on(self, present: LookupRow, position: Offsets | None) -> SourceRows:
-        """Return the rows of the source now. `present`: the current version. `position`: the offsets after its records.
+        """Return the current rows of the source: those of the version `present`, changed by the records from `position` on.
 
-        Raises the errors of `read_all`, and LogTruncated if the stream has lost records that were not read.
+        A query returns all its rows again. `position`: None for a query, or if unread records of the stream were lost. Then
+        raises LogTruncated. Raises the errors of `read_all`, too.
         """
         begun_s = time.monotonic()
         spec = LookupSpec.described(present.document)
@@ -84,8 +86,8 @@ class SourceReader:
         else:
             if position is None:
                 raise LogTruncated(
-                    f"{spec.source.told} has lost records that were not read; apply the lookup's document again, and its "
-                    "rows are rebuilt from the records that the stream holds"
+                    f"{spec.source.told} has lost records that were not read; apply the lookup's document again to rebuild its "
+                    "rows from the records that the stream still contains"
                 )
             (reached,) = position.values()
             if self._ends(self._stream(spec), reached) == reached:
@@ -111,13 +113,13 @@ class SourceReader:
         return query_rows(spec, urls[name])
 
     def _stream(self, spec: LookupSpec) -> StreamSpec:
-        """The stream's document. Raises NotFound; LogChanged when its topic is another by now."""
+        """Return the stream of the lookup's source. Raises NotFound; LogChanged if its topic was deleted and recreated."""
         assert spec.source is not None
         assert spec.source.stream is not None
         row = self._ledger.stream(spec.source.stream)
         if row.topic_id is not None and self._kafka.describe(row.name).topic_id != row.topic_id:
             raise LogChanged(
-                f"topic {row.name} was deleted and made again; register the stream under another name, and follow that"
+                f"topic {row.name} was deleted and recreated; register the stream under another name, and follow that"
             )
         return StreamSpec.from_document(row.document)
 
@@ -129,8 +131,8 @@ class SourceReader:
         for partition, offset in position.items():
             if not starts[partition] <= offset <= ends[partition]:
                 raise LogTruncated(
-                    f"stream {name}, partition {partition} holds offsets {starts[partition]} to {ends[partition]}, and is to be "
-                    f"read from {offset} on: records are lost that were not read. Raise its retention; then apply the lookup's "
+                    f"stream {name}, partition {partition} holds offsets {starts[partition]} to {ends[partition]}, but must be "
+                    f"read from {offset} on: unread records were lost. Raise its retention; then apply the lookup's "
                     "document again, and its rows are rebuilt from the records that the stream holds"
                 )
         return ends
@@ -138,8 +140,8 @@ class SourceReader:
     def _follow(
         self, spec: LookupSpec, rows: KeyedRows, position: Mapping[int, int], seconds_max: float
     ) -> tuple[StreamRows, Offsets, bool]:
-        """Change `rows` by the records from `position` on (of what it lacks: from the first), for about so long; how far that
-        came, and whether it came to the end."""
+        """Change `rows` by the records from `position` on, for about `seconds_max`. A partition that `position` lacks is read
+        from its first record. Return the counts, the offsets up to which the stream was read, and True if these are its end."""
         stream = self._stream(spec)
         name, ends = stream.stream, self._ends(stream, position)
         starts = self._kafka.starts(name, list(ends))
@@ -172,14 +174,15 @@ class SourceReader:
 
 
 def wait_ms(source: LookupSource, version_bytes: int | None, *, is_current: bool = True) -> int:
-    """After how long a source is read again: as its document says, soon if it was not read to its end, and later where large
-    versions would come often. `version_bytes`: what a new version takes; None: there was nothing new."""
+    """Return the time in ms until a source is read again: `every` of its document, or less if it wasn't read to its end.
+
+    It is longer if large versions would be stored often. `version_bytes`: size of the new version. None if nothing changed."""
     every_ms = source.every if is_current else EVERY_MS_MIN
     return max(every_ms, (version_bytes or 0) * 1000 // VERSION_BYTES_A_SECOND)
 
 
 def _packed(text: bytes) -> str:
-    """The rows as they are kept. Raises Conflict."""
+    """Return the rows in the form in which the ledger stores them. Raises Conflict if they are too large."""
     try:
         return pack_rows(text)
     except TooLarge as error:
@@ -204,7 +207,7 @@ def _headers(message: LogMessage, reader: RowReader) -> dict[str, bytes]:
 
 
 def _source(headers: Mapping[str, object], reader: RowReader) -> bytes | None:
-    """The headers that rows depend on, as the log's reader gives them."""
+    """Return the headers on which rows depend, packed as by the log's reader. None if there are none."""
     first = next((_bytes(headers[name]) for name in reader.headers if name in headers), None)
     named = {name: _bytes(headers[name]) or b"" for name in reader.headers_beside if name in headers}
     return pack_header_values(first, named)

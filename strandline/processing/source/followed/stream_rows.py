@@ -1,6 +1,6 @@
-"""The rows that the records of a stream leave: of each key the latest, and none where it was deleted. Pure.
+"""Rows of a lookup from the records of a stream: the latest record of each key. A deleted key has no row. Pure.
 
-Records of one key lie in one partition, where offsets order them; so in which order partitions are read doesn't matter.
+All records of a key are in one partition, where offsets order them. So partitions may be read in any order.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class LoggedRecords:
     """None: a tombstone."""
     keys: Sequence[bytes | None]
     sources: Sequence[bytes | None]
-    """The headers of each that rows depend on, as `RowReader` takes them."""
+    """Packed headers of each record on which rows depend, as `RowReader` reads them."""
 
 
 class StreamRows:
-    """Follows one stream for one lookup. Keeps no records; it only counts those that can't be rows."""
+    """Changes the rows of one lookup by the records of one stream, and counts the records that can't be rows."""
 
     def __init__(self, lookup: LookupSpec, stream: StreamSpec, schemas: RegisteredSchemas | None = None) -> None:
-        """`schemas`: for a stream whose records name schemas of a registry. The lookup fits the stream."""
+        """`lookup`: has been checked against `stream`. `schemas`: None if the stream's records name no schemas of a registry."""
         self._key = lookup.key
         self._names = list(lookup.fields)
         self.skipped = 0
@@ -63,7 +63,7 @@ class StreamRows:
         self._are_tombstones_told = stream.form.skips_tombstones
 
     def take_in(self, rows: KeyedRows, records: LoggedRecords) -> None:
-        """Change `rows` as the records say. One that can be no row changes nothing, and is counted."""
+        """Change `rows` by the records. A record that can't be a row changes nothing and is counted as skipped."""
         changes = [*self._changes(records), *self._deletions(records)]
         for _, key, row in sorted(changes, key=lambda change: change[0]):
             if row is None:
@@ -140,7 +140,7 @@ def _decoder(fields: Sequence[RecordField], columns: Sequence[str]) -> Decoder:
 
 
 def _key_object(field: RecordField, key: bytes | None) -> bytes:
-    """A record's key, as gateways write it, as an object with the field alone: text as it is, numbers as in JSON."""
+    """Return a JSON object with only the key field. `key`: key of a record, as gateways write it: a string, or a JSON number."""
     if key is None:
         return b"{}"
     if field.type != "string":
