@@ -37,8 +37,8 @@ log = structlog.get_logger()
 
 
 class SliceCommitter:
-    """Spark's `foreachBatch` function of one run. Never called twice at once. `error` keeps the typed error that made a
-    batch fail, since Spark passes on only its text."""
+    """Spark's `foreachBatch` function of one run. Spark calls it for one batch at a time. `error`: the exception that made a
+    batch fail, because Spark passes on only its text."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class SliceCommitter:
             self._tell_updates(found)
 
     def _restored(self, number: int, outcomes: list[BucketOutcome]) -> None:
-        """Commit the parts of a slice whose results were restored. After the last one, record that all are restored."""
+        """Commit the results of a slice that were restored to stores. After the last slice, record that all are restored."""
         (sliced,) = self._ledger.slices(self._run.job, number, number)
         self._commit_parts(sliced, outcomes)
         if number < self._plan.slice_committed:
@@ -124,7 +124,7 @@ class SliceCommitter:
         log.info(message, job=self._run.job, epoch=self._run.epoch)
 
     def _commit_parts(self, sliced: SliceRow, outcomes: list[BucketOutcome]) -> None:
-        """Make rows count whose stores wait for the whole slice."""
+        """Notify the stores whose rows become visible only when the slice is complete (`CommittedWriter.commit`)."""
         parts: dict[str, list[str]] = {}
         for outcome in outcomes:
             for place, told in outcome.parts.items():
@@ -133,7 +133,7 @@ class SliceCommitter:
             self._committed_writers[place].commit(sliced.number, self._run.epoch, parts[place], sliced.digest)
 
     def _tell_updates(self, outcomes: list[BucketOutcome]) -> None:
-        """Record in an event how many documents of open windows were dropped, each time that it is twice as many."""
+        """Record an event with the number of dropped documents of open windows, each time that the number has doubled."""
         written, dropped = sum(one.updates for one in outcomes), sum(one.updates_dropped for one in outcomes)
         if written or dropped:
             log.info("open windows shown", job=self._run.job, epoch=self._run.epoch, written=written, dropped=dropped)
@@ -146,19 +146,18 @@ class SliceCommitter:
             self._ledger.record_event("updates_dropped", message, job=self._run.job, epoch=self._run.epoch, facts=facts)
 
     def _require_same(self, first: int, last: int, facts: SourceFacts) -> None:
-        """Raise ReplayMismatch unless the replayed slices hold what they held when they were committed."""
+        """Raise ReplayMismatch unless the replayed slices have as many records and rejections as when they were committed."""
         ledger, job = self._ledger, self._run.job
         versions, streams = ledger.slice_versions(job, first, last), self._run.row.stream_versions
         counts = recorded_counts(ledger, job, range(first, last + 1), versions, self._run.version, streams)
         counts.require_same(facts)
 
     def commit_slice(self, sliced: SliceRow, facts: SourceFacts, outcomes: list[BucketOutcome]) -> None:
-        """Make one slice final, so that doing it again changes nothing. Its results and dead letters are already written and
-        confirmed.
+        """Commit one slice whose results and dead letters are already written and confirmed. Idempotent.
 
-        1. Add up records, rejections by reason, results and those refused; the latest event time, and where the streams written
-           to end.
-        2. Tell the stores whose rows count only then.
+        1. Add up records, rejections by reason, results, and refused results. Find the latest event time, and the ends of the
+           streams to which the job writes.
+        2. Notify the stores whose rows become visible only when the slice is complete.
         3. Commit the checkpoint under this run's epoch. Only after this may the next slice be planned.
         """
         job = self._run.job
@@ -220,8 +219,8 @@ class SliceCommitter:
             self._sweep.closed(closes_ms)
 
     def _result_offsets(self, before: CheckpointRow | None, results: dict[str, int]) -> Offsets:
-        """Return where each stream of results ends now. Streams to which the slice emitted nothing are only looked up in the
-        run's first slice, because fencing older runs may have appended transaction markers."""
+        """Return the current end of each stream of results: stream -> partition -> offset. If the slice emitted nothing to a
+        stream, its end is queried only in the run's first slice, because fencing older runs can append transaction markers."""
         offsets = dict(before.result_offsets) if before else {}
         for stage in self._pipeline.all_stages:
             for stream in stage.streams:

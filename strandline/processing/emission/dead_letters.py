@@ -1,10 +1,10 @@
-"""Dead letters: a record or result that could not be used, with its bytes, the reason and where it came from.
+"""Dead letters: a rejected record or refused result, with its bytes, the reason, and its log position or index.
 
-A dead letter's key is its identity: the source coordinates of a record, or index and id of a refused document. Transactions
-write it once, however often a slice is replayed.
+A dead letter's key is its identity: stream, partition, and offset of a record, or index and id of a refused document.
+Transactions write it once, however often a slice is replayed.
 
-Every record that a gateway takes fits into its dead letter: the headers have a bound, and the topic and the producer have room
-for both. The dead letter of a larger record, written to Kafka directly, omits the bytes. It has their number and their SHA-256.
+Each record that a gateway accepts fits into its dead letter, because headers have a maximum size, and the topic and the producer
+accept the sum. A larger record, written to Kafka directly, has a dead letter with the size and SHA-256 instead of the bytes.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class DeadLetter(NamedTuple):
         element: int | None = None,
         taken_by: str | None = None,
     ) -> DeadLetter:
-        """`element`: index of the row's element in the record's array; None if the record is one row. `taken_by`: the stages that
-        received the row anyway, in other branches of the pipeline."""
+        """Return the dead letter of a rejected record, or of one of its rows. `element`: index of the row's element in the
+        record's array. None if the record is one row. `taken_by`: stages of other branches that received the row anyway."""
         headers = _headers(reason, message, step, "stream", stream)
         place: Headers = (("partition", b"%d" % partition), ("offset", b"%d" % offset))
         if element is not None:
@@ -87,7 +87,7 @@ class DeadLetter(NamedTuple):
         return Entry(self.identity, self.value, self.identity.encode(), self.headers, DEAD_LETTER_PARTITION)
 
     def within(self, bytes_max: int) -> DeadLetter:
-        """This dead letter, without the payload's bytes if it is larger with them."""
+        """Return this dead letter. If it is larger than `bytes_max`, size and SHA-256 replace the payload's bytes."""
         if self.value is None or len(self.value) + _BESIDE_VALUE_BYTES_MAX <= bytes_max:
             return self  # nearly all: to count every header's bytes would cost as much as to write the letter
         if self.entry.size_bytes <= bytes_max:
@@ -138,10 +138,11 @@ class DeadLetterWriter:
         self._bytes_max = record_batch_bytes_max(record_bytes_max) - RECORD_BATCH_HEAD_BYTES
 
     def write(self, letters: Iterable[DeadLetter], written_before: Mapping[int, int]) -> int:
-        """Write those that are not in the stream yet, in transactions of bounded size; return how many letters were given.
+        """Write the dead letters that aren't in the stream yet, in transactions of bounded size. Return the number of all
+        letters.
 
-        `written_before`: where the stream ended at the last checkpoint, partition -> offset. Raises LogUnavailable and Fenced;
-        RecordTooLarge when the topic doesn't even take a letter without its bytes.
+        `written_before`: partition -> end of the stream at the last checkpoint. Raises LogUnavailable; Fenced; RecordTooLarge if
+        the topic doesn't accept a letter even without its bytes.
         """
         given = 0
         slot = self._slot = self._slot or TransactionSlot(self._config, self._id, written_before)
@@ -151,10 +152,10 @@ class DeadLetterWriter:
         return given
 
     def _write_chunk(self, slot: TransactionSlot, letters: list[DeadLetter]) -> None:
-        """Write the letters, each with its bytes where the topic takes them.
+        """Write the letters, each with its bytes if the topic accepts that size.
 
-        A topic may take less than the setting says. What it refuses is halved until one letter is left, and the size of that
-        one is the bound from then on.
+        A topic may accept less than STRANDLINE_RECORD_BYTES_MAX. A refused list is halved until it has one letter. The size of
+        that letter is the limit from then on.
         """
         fitting = [letter.within(self._bytes_max) for letter in letters]
         try:
@@ -172,7 +173,7 @@ class DeadLetterWriter:
 
 
 def _cut(text: bytes, bytes_max: int = HEADER_BYTES_MAX) -> bytes:
-    """The text, or as many whole characters of it as fit, and three dots."""
+    """Return the UTF-8 text. If it is longer than `bytes_max`, return as many characters as fit, and three dots."""
     if len(text) <= bytes_max:
         return text
     return text[: bytes_max - 3].decode(errors="ignore").encode() + b"..."

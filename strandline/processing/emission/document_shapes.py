@@ -1,4 +1,4 @@
-"""The emissions of a run's stages: which documents each makes, and who writes them."""
+"""The emissions of a run's stages: the shape of the documents of each (fields and ids), and the writers of its sinks."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ class EmissionsOfRun:
     """Makes the writer for an index."""
 
     def of_windows(self, emitted: Mapping[str, int]) -> tuple[StageEmission, ...]:
-        """The emission of each window. `emitted`: the end of the last window that each has emitted."""
+        """Return the emission of each window stage. `emitted`: stage -> end of the last window that it has emitted."""
         return tuple(
             StageEmission(*self._places(stage), emitted_ms=emitted.get(stage.name), **self._common(stage))
             for stage in self.run.pipeline.stages
         )
 
     def of_records(self, closes_ms: int | None) -> tuple[RecordEmission, ...]:
-        """The emission of each stage of records. `closes_ms`: none with an earlier event time comes any more."""
+        """Return the emission of each stage of records. `closes_ms`: no later record has an earlier event time. None if
+        unknown."""
         return tuple(
             RecordEmission(*self._places(stage), emitted_ms=closes_ms, **self._common(stage))
             for stage in self.run.pipeline.record_stages
@@ -76,9 +77,11 @@ class EmissionsOfRun:
 
 
 def own_generation(run: JobRun) -> int:
-    """The generation of what the run writes itself. Raises Fenced when a newer run has begun: the job may have been reset, and
-    nothing of an earlier life may get into a later one's generation."""
+    """Return the generation of indices to which the run writes. Raises Fenced if a newer run has begun: the job may have been
+    reset, and results of an earlier incarnation must not get into the generation of a later one."""
     job = run.ledger.job(run.job)
     if job.epoch != run.epoch:
-        raise Fenced(f"Run {run.epoch} of job {run.job} no longer owns it, run {job.epoch} does: stop this run now.")
+        raise Fenced(
+            f"Run {run.epoch} of job {run.job} no longer owns it, run {job.epoch} does. Run {run.epoch} ends; do nothing."
+        )
     return job.generation

@@ -32,29 +32,29 @@ log = structlog.get_logger()
 
 
 def require_current_epoch(ledger_url: str, job: str, epoch: int) -> None:
-    """Make sure, just before something is written, that run `epoch` still owns the job. Raises Fenced when a newer run has begun.
+    """Return if run `epoch` is still the newest run of the job. Raises Fenced if a newer run has begun.
 
-    Called in the executors. Each process keeps the ledger open, and each call queries it.
+    Called in the executors just before a write. Each process keeps the ledger open, and each call queries it.
     """
     with kept_ledger(ledger_url) as ledger:
         current = ledger.job(job).epoch
     if current != epoch:
-        raise Fenced(f"Run {epoch} of job {job} no longer owns it, run {current} does: stop this run now.")
+        raise Fenced(f"Run {epoch} of job {job} no longer owns it, run {current} does. Run {epoch} ends; do nothing.")
 
 
 def require_current_attempt(ledger_url: str, job: str, generation: int, epoch: int) -> None:
-    """Raise Fenced when a newer attempt at the backfill has begun, or the backfill has ended."""
+    """Raise Fenced if a newer attempt of the backfill has begun, or the backfill has ended."""
     with closing(open_ledger(ledger_url)) as ledger:
         current = ledger.backfill(job, generation)
     if current.epoch != epoch or current.state not in OPEN_BACKFILLS:
         raise Fenced(
-            f"Attempt {epoch} at backfill {generation} of job {job} is over: it is {current.state.value}, and attempt "
-            f"{current.epoch} was the last to begin."
+            f"Attempt {epoch} of backfill {generation} of job {job} ends: the backfill is {current.state.value}, and its "
+            f"newest attempt is {current.epoch}. Do nothing."
         )
 
 
 def fence_older_runs(ledger: LedgerReader, bootstrap: str, run: RunRow) -> int:
-    """Fence every producer through which an older run may still write, and return how many those were.
+    """Fence every producer through which an older run may still write, and return the number of these producers.
 
     Called when the run has begun, before its first task. Raises LogUnavailable.
     """
@@ -67,7 +67,7 @@ def fence_older_runs(ledger: LedgerReader, bootstrap: str, run: RunRow) -> int:
 
 
 def slots_of_older_runs(ledger: LedgerReader, run: RunRow) -> list[tuple[str, str]]:
-    """(transactional id, topic) of each slot from which an older run may still write.
+    """Return (transactional id, topic) of each slot under which an older run may still write.
 
     The run that committed last has fenced those before it, so only that run and later ones can have a transaction open.
     """
@@ -90,8 +90,8 @@ def slots_of_older_runs(ledger: LedgerReader, run: RunRow) -> list[tuple[str, st
 
 
 def _topics_of_task(job: str, stages: Sequence[str], streams: Sequence[tuple[str, str]], task: int) -> dict[str, str]:
-    """Transactional id -> topic, of all that the task of this number may write to. `streams`: stage and stream of each emission
-    to one."""
+    """Return transactional id -> topic for one task. `stages`: stages with dead letters. `streams`: (stage, stream) of each
+    emission to a stream. `task`: number of the bucket."""
     ids = [id_of_rejected_records(job, task), *(id_of_refused_results(job, stage, task) for stage in stages)]
     topics = dict.fromkeys(ids, dead_letter_topic(job))
     return topics | {id_of_result_stream(job, stage, stream, task): stream for stage, stream in streams}

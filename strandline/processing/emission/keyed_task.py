@@ -88,10 +88,10 @@ class TaskRow(NamedTuple):
 
 
 class StagePart(msgspec.Struct, frozen=True, array_like=True):
-    """Heading of one bucket's share in the windows of a split stage."""
+    """Describes one bucket's part of the windows of a split stage. The row contains the part itself."""
 
     is_final: bool
-    """True for windows that became final. False for open windows, which are only shown."""
+    """True for windows that became final. False for open windows, whose current values are written to `NAME.open`."""
     stage: int
     """Index of the stage."""
     work: bytes
@@ -102,13 +102,13 @@ class BucketOutcome(msgspec.Struct):
     """Outcome that one bucket returns to the driver."""
 
     results: dict[str, int] = {}
-    """Stage -> results, where there are some."""
+    """Stage -> number of results. Without stages that have none."""
     refused: dict[str, int] = {}
-    """Stage -> results that a store refused, where there are some."""
+    """Stage -> number of results that a store refused. Without stages that have none."""
     samples: dict[str, str] = {}
-    """Stage -> why one of its results has a dead letter."""
+    """Stage -> reason for the dead letter of one of its results."""
     letters: int = 0
-    """Dead letters that it wrote or found written."""
+    """Number of dead letters that the bucket wrote, or that were in the stream already."""
     parts: dict[str, list[str]] = {}
     """Sink key of a CommittedWriter -> arguments of its `commit`."""
     stored: dict[str, int] = {}
@@ -136,7 +136,7 @@ class RecordLetters:
     record_bytes_max: int
 
     def writer(self, bucket: int) -> DeadLetterWriter:
-        """A writer under the transactional id of this bucket."""
+        """Return a writer of dead letters under the transactional id of this bucket."""
         return DeadLetterWriter(
             self.bootstrap,
             self.job,
@@ -174,14 +174,14 @@ class BucketDone:
     parts: list[tuple[int, int, bytes]]
     """Parts of windows that several buckets share: (bucket that merges the parts, index of the stage, this bucket's part)."""
     work: SliceWork
-    """What was to be done."""
+    """Work of the slice, from its rows."""
     open_parts: list[tuple[int, int, bytes]] = field(default_factory=list)
     """Parts of open windows, in the form of `parts`."""
 
 
 @dataclass(frozen=True)
 class KeyedTask:
-    """Computes and emits the buckets of one run; travels pickled to the executors."""
+    """Computes and emits the buckets of one run. Spark pickles it for the executors."""
 
     stages: tuple[Stage, ...]
     bucket_keys: tuple[int, ...]
@@ -194,7 +194,7 @@ class KeyedTask:
     record_stages: tuple[RecordStage, ...] = ()
     """The emissions of records that the source knows of."""
     checkpoint: Path | None = None
-    """Spark's, where large parts of the state lie as files; None: all lies in the state."""
+    """Spark's checkpoint directory, for large segments of the state as files. None if the state contains all segments."""
 
     @property
     def committed_writers(self) -> dict[str, CommittedWriter]:
@@ -217,7 +217,7 @@ class KeyedTask:
         return [(at, found) for at, (one, stage) in pairs for found in open_emissions(one.writers, stage.shape)]
 
     def __call__(self, key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-        """Called by Spark for one bucket, with its rows and its state."""
+        """Process one slice of one bucket, and yield its outcome and parts as task rows. Spark calls it with rows and state."""
         before: bytes | None = state.get[0] if state.exists else None
         done = self.process(self.bucket_keys.index(key[0]), rows_of(frames), before)
         if done.state != before:
@@ -237,10 +237,8 @@ class KeyedTask:
             yield TaskRow(self.bucket_keys[bucket], None, part, rows)
 
     def merge(self, key: tuple[int], frame: pd.DataFrame) -> pd.DataFrame:
-        """Called by Spark for one bucket, with the rows that all buckets returned for it. Keeps no state.
-
-        Emits the windows whose parts are among these rows, shows open windows, and passes the outcomes on.
-        """
+        """Emit the windows of split stages whose parts are in these rows, and update the documents of open windows. Return the
+        outcomes. Spark calls it for one bucket, with the rows that all buckets returned for it. Keeps no state."""
         bucket = self.bucket_keys.index(key[0])
         passed_on = [TaskRow(key[0], blob, None, None) for blob in frame["outcome"].tolist() if blob is not None]
         rows_of_part: dict[tuple[bool, int], list[bytes]] = {}
@@ -259,13 +257,15 @@ class KeyedTask:
         return frame_of(passed_on)
 
     def emit_merged(self, bucket: int, stage: int, parts: Sequence[bytes], work: SliceWork) -> BucketOutcome:
-        """Emit windows of the stage at this place, merged from all their parts. Raises StrandlineError."""
+        """Emit final windows of a split stage, merged from the parts of all buckets. `bucket`: the bucket that merges them.
+        `stage`: index of the stage. Raises StrandlineError."""
         outcome = BucketOutcome()
         self._emit(self.emissions[stage], self.cascade.merge(stage, parts), work, bucket, outcome)
         return outcome
 
     def show_merged(self, bucket: int, stage: int, parts: Sequence[bytes], work: SliceWork) -> None:
-        """Show open windows of the stage at this place, from all their parts; none, if a bucket has too many."""
+        """Hand over the open windows of a split stage to the thread that writes them to `NAME.open`. Nothing if a part is empty,
+        because a bucket has too many open windows. `stage`: index of the stage. `parts`: one of each bucket that has some."""
         for at, emission in self.open_emissions:
             if at == stage and all(parts):
                 rows = partial(_merged_rows, self.cascade, at, parts)
@@ -280,8 +280,8 @@ class KeyedTask:
         closes_ms: int | None,
         outcome: BucketOutcome,
     ) -> list[tuple[int, int, bytes]]:
-        """Pass the open windows to the thread that shows them, and report the outcome of earlier updates. Return the parts of
-        split stages: in each bucket that merges some, one part of every bucket that has any."""
+        """Hand over the open windows to the thread that writes them to `NAME.open`. Add the counts of earlier updates to
+        `outcome`. Return this bucket's parts of split stages, as `BucketDone.open_parts`."""
         parts: list[tuple[int, int, bytes]] = []
         cascade, emissions = self.cascade, self.open_emissions
         if not emissions or work.restores:  # windows that were open then are closed
@@ -343,8 +343,8 @@ class KeyedTask:
         return BegunBucket(bucket, work, stepped, stores, closes_ms, record_rows, outcome)
 
     def make_documents(self, begun: BegunBucket) -> list[PreparedWrite]:
-        """Make the documents of a bucket with few results, and send none of them. `finish` uses them. Returns the documents that
-        can be sent together with those of other buckets."""
+        """Make the documents of a bucket with few results, for `finish`, and send none of them. Return those that can be sent
+        together with documents of other buckets."""
         if not begun.work.emits or sum(len(blob) for _, _, blob in begun.record_rows) > _MADE_BYTES_MAX:
             return []
         begun.made.extend(
@@ -353,8 +353,8 @@ class KeyedTask:
         return [one for _, _, made in begun.made for writes in made.values() for one in writes]
 
     def finish(self, begun: BegunBucket) -> BucketDone:
-        """Emit the results of a bucket, if the slice is new: records, then the windows that the slice closes. Pass the open
-        windows on to be shown. Raises StrandlineError."""
+        """Emit the results of a bucket, if the slice is new: records, then the windows that the slice closes. Hand over the open
+        windows for an update of `NAME.open`. Return the state, the outcome, and parts. Raises StrandlineError."""
         bucket, work, stepped, outcome = begun.bucket, begun.work, begun.stepped, begun.outcome
         if not work.emits:
             return BucketDone(stepped.state, outcome, [], work)
@@ -415,7 +415,7 @@ def outcome_row(key: int, outcome: BucketOutcome) -> TaskRow:
 
 
 def outcomes_of(rows: DataFrame) -> list[BucketOutcome]:
-    """Run the keyed tasks behind a frame of task rows, and return the outcomes of all buckets."""
+    """Run the keyed tasks that compute this DataFrame of task rows, and return the outcomes of all buckets."""
     return [msgspec.json.decode(row["outcome"], type=BucketOutcome) for row in rows.collect()]
 
 
@@ -427,7 +427,7 @@ def frame_of(rows: Sequence[TaskRow]) -> pd.DataFrame:
 
 
 def rows_of(frames: Iterable[pd.DataFrame]) -> Iterator[BucketRow]:
-    """The rows as Spark hands them over."""
+    """Yield the rows of Spark's DataFrames as tuples."""
     for frame in frames:
         yield from zip(
             frame["kind"].tolist(),
@@ -439,7 +439,7 @@ def rows_of(frames: Iterable[pd.DataFrame]) -> Iterator[BucketRow]:
 
 
 class _RejectedRecords:
-    """Rejected records of one bucket and slice, on their way to the dead-letter stream."""
+    """Collects rejected records of one bucket and slice, and writes them to the dead-letter stream."""
 
     def __init__(self, letters: RecordLetters, bucket: int) -> None:
         self._letters = letters
@@ -447,9 +447,9 @@ class _RejectedRecords:
         self._writer: DeadLetterWriter | None = None
         self._blobs: list[bytes] = []
         self.held_bytes = 0
-        """Not written yet."""
+        """Size of the blobs that aren't written yet."""
         self.written = 0
-        """Dead letters."""
+        """Number of dead letters that are written."""
 
     def hold(self, blob: bytes) -> None:
         self._blobs.append(blob)
@@ -457,7 +457,7 @@ class _RejectedRecords:
 
     @contextmanager
     def written_meanwhile(self, work: SliceWork) -> Iterator[None]:
-        """Write what is held while the body runs, since Kafka's answers take as long as a step. Raises StrandlineError."""
+        """Write the collected records in another thread while the body runs. Raises StrandlineError if that fails."""
         if not self._blobs:
             yield
             return
@@ -467,7 +467,7 @@ class _RejectedRecords:
             written.result()
 
     def write(self, work: SliceWork) -> None:
-        """Write what is held. Raises StrandlineError."""
+        """Write the collected records as dead letters. Raises StrandlineError."""
         if not self._blobs:
             return
         failpoint("commit.before_dead_letters")

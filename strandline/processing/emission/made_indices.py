@@ -37,7 +37,7 @@ class IndicesInLedger:
 
 
 def elasticsearch_writers(settings: Settings, job: str) -> WriterFactory:
-    """Makes the writers of one job's results to Elasticsearch."""
+    """Return a factory of the writers of one job's results to Elasticsearch."""
     from strandline.ledger.database import without_secrets
 
     url, made = settings.elasticsearch_url, IndicesInLedger(without_secrets(settings.ledger_url), job)

@@ -1,4 +1,5 @@
-"""Configs of the members of a pool as files. A batch names a config by its digest, and each worker compiles it once."""
+"""Configs of the members of a pool (the jobs that run in it) as files. A batch names a config by its digest, and each worker
+compiles it once."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _compiled: OrderedDict[tuple[str, str], CompiledMember] = OrderedDict()
 
 @dataclass(frozen=True)
 class MemberConfig:
-    """All that a task needs for one run of a member. Contains no secret."""
+    """Settings of a task for one run of a member. Contains no secret."""
 
     source: TaskConfig
     keyed: KeyedTask
@@ -71,15 +72,17 @@ class MemberConfigs:
             content = path.read_bytes()
         except OSError as error:
             raise StrandlineError(
-                f"the config {path} of a member can't be read: {error}; the job starts again"
+                f"the file {path} with the settings of a job in a pool can't be read: {error}; the job starts again by itself"
             ) from error
         if sha256(content).hexdigest()[:32] != digest:
-            raise StrandlineError(f"the config {path} of a member is damaged; the job starts again")
+            raise StrandlineError(
+                f"the file {path} with the settings of a job in a pool is damaged; the job starts again by itself"
+            )
         found = _compiled[key] = CompiledMember(cloudpickle.loads(content))
         if len(_compiled) > COMPILED_MAX:
             _compiled.popitem(last=False)
         return found
 
     def remove(self, digest: str) -> None:
-        """Remove a config that no batch names any more."""
+        """Remove the file of a config that no later batch names."""
         (self._directory / digest).unlink(missing_ok=True)

@@ -32,7 +32,8 @@ class Failure(msgspec.Struct, frozen=True):
 
     @property
     def error(self) -> StrandlineError:
-        """The error again. A StrandlineError has its class; every other error is a StrandlineError with the name in its text."""
+        """Return the error. A StrandlineError has its class. Another error becomes a StrandlineError with the class in its
+        text."""
         if self.kind == BadRecord.__name__:
             return BadRecord(self.reason, self.message, self.step)
         kinds = {kind.__name__: kind for kind in _kinds_below(StrandlineError)}

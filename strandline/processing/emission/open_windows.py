@@ -1,9 +1,10 @@
-"""Shows windows while they are open, in a thread of its own: a job never waits for it, and doesn't fail over it.
+"""Writes the current values of open windows to the index `NAME.open`, in a separate thread. A job never waits for this thread,
+and doesn't fail if it fails.
 
-In a worker, each bucket leaves with every slice what it knows of a stage's open windows, in the place of what it left before. The
-thread writes that no more often than the emission says, and of it only what has changed. What can't be written is dropped and
-counted; the next update writes it again. In the driver, a sweep deletes documents of windows that have closed, also those that
-an earlier run wrote.
+In a worker, each bucket hands over its open windows of a stage with each slice. They replace those of the slice before. The
+thread writes only changed documents, at most as often as the emission states. Documents that can't be written are dropped and
+counted; the next update writes them again. In the driver, a sweep deletes the documents of closed windows, also those of
+earlier runs.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Key = tuple[str, int, str, str]
 
 @dataclass(frozen=True)
 class OpenEmission:
-    """Emission that shows a stage's open windows."""
+    """Emission that writes a stage's open windows to `NAME.open`."""
 
     writer: ElasticsearchWriter
     """Writer of the results."""
@@ -57,7 +58,7 @@ class OpenEmission:
 
 
 def open_emissions(writers: Iterable[StoreWriter], windows: WindowShape) -> list[OpenEmission]:
-    """Return the emissions of a stage with these writers and windows. A backfill has none."""
+    """Return the emissions of open windows, for a stage with these writers and windows. Empty for a backfill."""
     return [
         OpenEmission(one, OpenShape.of(one.shape, ends_move=windows.ends_move), one.index.updates_ms / 1000)
         for one in writers
@@ -74,7 +75,7 @@ def dropped_indices(made: Iterable[str], url: str, emissions: Iterable[OpenEmiss
 
 @dataclass
 class OpenCounts:
-    """Outcome of updates."""
+    """Numbers of written and dropped documents of open windows."""
 
     written: int = 0
     dropped: int = 0
@@ -82,32 +83,33 @@ class OpenCounts:
     why: str = ""
     """Reason why the last dropped documents were not written."""
     has_failed: bool = False
-    """Whether the store failed, so that the same is to be tried again if nothing newer comes."""
+    """True if the store failed, so that the update must be repeated unless a newer one follows."""
 
 
 @dataclass
 class _Place:
-    """One bucket's windows of one emission."""
+    """The open windows of one bucket in one emission."""
 
     emission: OpenEmission
     epoch: int = 0
     number: int = 0
     rows: Callable[[], pa.RecordBatch] | None = None
-    """What is to be shown next; None: nothing new."""
+    """Returns the rows of the next update. None if there is none."""
     next_s: float = 0.0
     is_sure: bool = False
-    """Whether the index is there."""
+    """True if the index is known to exist."""
     shown: dict[str, bytes] = field(default_factory=dict)
-    """Id -> digest of each document that the store has taken; empty where it may have lost it."""
+    """Id -> digest of each document in the store. The digest is empty if the store may have lost the document."""
 
     def doubt(self) -> None:
-        """Take note that the index may have been deleted. Ids stay: what is gone is still to be deleted if it wasn't."""
+        """Note that the index may have been deleted, so that all documents are written again. The ids stay, so that documents of
+        closed windows are deleted if the index still has them."""
         self.is_sure = False
         self.shown = dict.fromkeys(self.shown, b"")
 
 
 class OpenWindows:
-    """Shows the open windows of one process."""
+    """Writes the open windows of all buckets of one process, in one thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -119,8 +121,8 @@ class OpenWindows:
     def leave(
         self, job: str, bucket: int, emission: OpenEmission, epoch: int, number: int, rows: Callable[[], pa.RecordBatch]
     ) -> None:
-        """Leave what a bucket's open windows are after a slice, in the place of what it left before. Returns at once. `rows`
-        gives them, as results, when they are written; it is called in another thread."""
+        """Hand over the open windows of a bucket after slice `number`, instead of those of the slice before. Doesn't wait for the
+        store. `rows`: returns the windows as results; called in another thread when they are written."""
         shape = emission.shape
         with self._changed:
             place = self._places.setdefault((job, bucket, shape.stage, shape.emit_name), _Place(emission))
@@ -131,7 +133,7 @@ class OpenWindows:
                 self._thread.start()
 
     def taken_counts(self) -> OpenCounts:
-        """Return the outcome of updates since the last call."""
+        """Return the counts of documents since the last call."""
         with self._changed:
             counts, self._counts = self._counts, OpenCounts()
             return counts
@@ -160,10 +162,10 @@ class OpenWindows:
     def show(
         self, place: _Place, emission: OpenEmission, epoch: int, number: int, rows: Callable[[], pa.RecordBatch]
     ) -> OpenCounts:
-        """Write what has changed of one bucket's windows, and delete what is no longer among them.
+        """Write the changed documents of one bucket's open windows, and delete those of windows that it no longer has.
 
-        1. Make the documents, as of results; those without a value where there should be one are not shown.
-        2. Leave out those that the store has already.
+        1. Make the documents, as for results. A result that lacks a required value has no document.
+        2. Leave out the documents that the store has already.
         3. Write the remaining documents in bulks. After the first failure, stop: the next update writes all documents again,
            because the store may have lost some.
         """
@@ -204,7 +206,7 @@ class OpenWindows:
     def _documents(
         self, emission: OpenEmission, epoch: int, number: int, rows: pa.RecordBatch, counts: OpenCounts
     ) -> dict[str, tuple[bytes, bytes]]:
-        """Id -> (digest of what does not change with every slice, document)."""
+        """Return id -> (digest, document). The digest omits the fields that change with each slice."""
         good = rows.filter(pc.is_null(rows.column(PROBLEM)))
         if good.num_rows > OPEN_WINDOWS_MAX:
             counts.dropped += good.num_rows - OPEN_WINDOWS_MAX
@@ -229,16 +231,17 @@ _OF_PROCESS: dict[int, OpenWindows] = {}
 
 
 def open_windows() -> OpenWindows:
-    """That of this process."""
+    """Return the OpenWindows of this process."""
     return _OF_PROCESS.setdefault(os.getpid(), OpenWindows())
 
 
 class ClosedWindowsSweep:
-    """Deletes documents of closed windows, and all documents of emissions that no longer show open windows. Runs in a thread next
-    to a run, from `start` to `close`."""
+    """Deletes from `NAME.open` the documents of closed windows, and all documents of emissions that no longer write open windows.
+    Runs in a thread of the driver, from the first call of `closed` to `close`."""
 
     def __init__(self, job: str, emissions: Sequence[OpenEmission], dropped: Sequence[OpenIndex] = ()) -> None:
-        """`dropped`: indices from which all documents of the job must be deleted."""
+        """`emissions`: documents of their closed windows are deleted. `dropped`: all documents of the job in these indices are
+        deleted. Both happen in `look`."""
         self._job = job
         self._emissions = list(emissions)
         self._dropped = list(dropped)
@@ -247,7 +250,8 @@ class ClosedWindowsSweep:
         self._thread: threading.Thread | None = None
 
     def closed(self, closes_ms: int | None) -> None:
-        """Take note that windows that end at or before this time have closed. Returns at once."""
+        """Make the thread delete the documents of windows that end at or before this time, without waiting for it. None: no
+        window has closed yet, so nothing is deleted."""
         if closes_ms is None or closes_ms == self._closes_ms or not (self._emissions or self._dropped):
             return
         self._closes_ms = closes_ms
@@ -257,7 +261,7 @@ class ClosedWindowsSweep:
             self._thread.start()
 
     def close(self) -> None:
-        """Look a last time, as long as that is quickly done."""
+        """Delete documents a last time, and end the thread. Waits at most two update intervals."""
         self._ends.set()
         self._changed.set()
         if self._thread is not None:

@@ -1,4 +1,5 @@
-"""The task of a pool: it reads, computes, and emits the whole slice of each member, one member after the other.
+"""The task of a pool: it reads, computes, and emits the whole slice of each member, one member after the other. A *member* is a
+job that runs in the pool.
 
 There is one bucket for each member, so no record crosses an exchange. The functions are those of the source task and of the
 keyed task. The failure of a member is its outcome, and has no effect on other members.
@@ -49,7 +50,7 @@ class PoolDirectory:
 
 @dataclass(frozen=True)
 class _Begun:
-    """A member whose slice is computed, and not emitted yet."""
+    """A member's slice that is computed, and not emitted yet."""
 
     slice: MemberSlice
     compiled: CompiledMember
@@ -109,7 +110,8 @@ class PoolTask:
             return _failed(one, error, _cpu_us_since(at_ns))
 
     def _documents_sent(self, begun: Sequence[_Begun | MemberOutcome]) -> list[_Begun | MemberOutcome]:
-        """Make the documents of all members, and send them together. A member whose documents can't be made has failed."""
+        """Make the documents of all members, and send them in shared requests. Return `begun`: if the documents of a member can't
+        be made, its failed outcome replaces it."""
         found: list[_Begun | MemberOutcome] = []
         writes: list[PreparedWrite] = []
         for one in begun:

@@ -1,8 +1,8 @@
-"""Puts records back into their stream, each at most once, by transactions.
+"""Requeues rejected records: appends them to their stream again, each at most once, by transactions.
 
 Such a record has the payload of its dead letter, or a repaired payload. It has the headers of the sender's record, without those
-by which gateways recognise their own records, and headers that name the dead letter. So the stream itself shows which records
-were put back. The ledger knows which are in doubt, and which the stream no longer holds (`ledger/replays.py`).
+by which gateways recognise their own records, and headers that name the dead letter. So the stream shows which records were
+requeued. The ledger contains the records in doubt, and those that the stream no longer contains (`ledger/replays.py`).
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _NOT_COPIED = frozenset(
 
 @dataclass(frozen=True)
 class PutBackRecord:
-    """A record to be put back."""
+    """A record to requeue."""
 
     replay: Replay
     value: bytes | None
     key: bytes | None
     partition: int | None
-    """Where it goes; None: its key says it."""
+    """Partition of the stream. None if the key chooses it."""
     headers: Mapping[str, bytes]
     """Headers of the rejected record, if the log still holds it."""
 
@@ -71,12 +71,12 @@ class PutBackRecord:
 
 @dataclass
 class PutBack:
-    """Outcome of putting records back."""
+    """Identities of requested records, by outcome."""
 
     now: set[str] = field(default_factory=set)
-    """The identities that this call has put back."""
+    """Records that this call has requeued."""
     before: set[str] = field(default_factory=set)
-    """The identities that were put back before."""
+    """Records that were requeued before."""
     unknown: set[str] = field(default_factory=set)
     """The identities that a killed call may have put back: the stream no longer holds the offsets where they would be. They are
     counted as put back, and not written again."""
@@ -85,15 +85,15 @@ class PutBack:
 def put_back(
     ledger: ReplayLedger, index: LogIndex, bootstrap: str, stream: str, records: Sequence[PutBackRecord], bytes_max: int
 ) -> PutBack:
-    """Put the records back into the stream, each of them unless that was done before, by whomever.
+    """Append the records to the stream, except those that an earlier call has appended. Return which records are which.
 
     1. Begin an attempt, which fences older attempts. Fence their late writes to Kafka, and read their records.
     2. Decide by the records in the log about all records in doubt, including those that aren't requested again. Otherwise each
-       later call would read the stream from there, and one day its beginning would be deleted.
-    3. Record what is to be put back; put it back in one transaction; record that it is there.
+       later call would read the stream from there, and retention could remove its beginning.
+    3. Record which records will be requeued, append them in one transaction, and record that they are in the log.
 
-    `bytes_max`: the largest record that gateways take. Raises Fenced when another attempt has begun, RecordTooLarge,
-    LogUnavailable, LedgerUnavailable: then what is not recorded as put back is in doubt, and the next call finds out.
+    `bytes_max`: the largest record that gateways accept. Raises Fenced if another attempt has begun, RecordTooLarge,
+    LogUnavailable, LedgerUnavailable. Then records may be in doubt: the next call finds out whether they are in the log.
     """
     attempt = ledger.begin_replay(stream, index.ends_with_open(stream))
     failpoint("replay.begun")

@@ -1,4 +1,5 @@
-"""Shapes of the documents of a stage's results, and results that can't become a document. Light to import: no SQL, no Kafka."""
+"""Shapes of the documents of a stage's results (fields, ids, and constant values), and results that can't become a document.
+Light to import: no SQL, no Kafka."""
 
 from __future__ import annotations
 
@@ -23,8 +24,9 @@ def letter_shape(
     *,
     is_backfill: bool = False,
 ) -> DocumentShape:
-    """Return the shape of documents in dead letters of a stage's results: that of the stage's first sink. A stage may have no
-    sink; a backfill emits to indices only."""
+    """Return the shape of the documents in dead letters of a stage's results: that of the stage's first index or stream.
+
+    If it has none, the shape is that of a stream with the name of the stage. For a backfill, streams don't count."""
     sinks = [(emit, sink_of(emit)) for emit in stage.emits]
     places = [emit for emit, sink in sinks if sink.has_generations or (sink.is_stream and not is_backfill)]
     if places:
@@ -41,8 +43,8 @@ def document_shape(
     *,
     is_backfill: bool = False,
 ) -> DocumentShape:
-    """Return the shape of the documents of one emission. A backfill's documents always have ids from the data, whatever the job's
-    guarantee: every attempt computes the same."""
+    """Return the shape of the documents of one emission. A backfill's documents have ids from the data, with any guarantee of the
+    job, because each attempt computes the same documents."""
     sink = sink_of(emit)
     place = {"emit_name": emit.name, "is_stream": sink.is_stream, "is_elsewhere": sink.is_elsewhere}
     return _shape(pipeline, stage, version, generation, is_backfill, **place)

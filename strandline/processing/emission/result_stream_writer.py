@@ -37,14 +37,14 @@ _END_BYTES = len('{"@timestamp":"2024-05-01T12:01:00.000Z"')
 
 @dataclass(frozen=True)
 class ResultStream:
-    """One stage's emission to one stream; travels pickled to the executors."""
+    """One stage's emission to one stream. Spark pickles it for the executors."""
 
     bootstrap: str
     shape: DocumentShape
     key: str | None
     """The field of the document that is the record's key."""
     record_bytes_max: int
-    """The largest record that gateways take; a result is no larger, so its readers never meet a larger record."""
+    """Size of the largest record that gateways accept. Results aren't larger either, so readers need no other limit."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Place:
     task: int
     """The task's number in its stage: a later attempt of the task uses the same transactional id, and so fences this one."""
     written_before: Mapping[int, int]
-    """Where the stream ended at the last checkpoint: partition -> offset."""
+    """End of the stream at the last checkpoint: partition -> offset."""
 
 
 class ResultStreamWriter:
@@ -73,8 +73,8 @@ class ResultStreamWriter:
     def write_batches(
         self, batches: Iterable[pa.RecordBatch], epoch: int, emission: int, slice_digest: str = ""
     ) -> WriteReport:
-        """Write the rows of a stage as ResultWriter promises. Raises LogUnavailable, Fenced; RecordTooLarge when the stream's
-        topic takes less than the largest record; Divergence when the stream holds another value of a result."""
+        """Write the rows of a stage that aren't in the stream yet; see `ResultWriter`. Raises LogUnavailable, Fenced;
+        RecordTooLarge if the topic doesn't accept the largest record; Divergence if the stream has another value of a result."""
         report = WriteReport()
         slot = self._slot = self._slot or self._of_run(epoch)
         documents: list[tuple[Document, bytes | None]] = []
@@ -140,7 +140,7 @@ def _differences(held: bytes, computed: bytes) -> list[str]:
 
 
 def result_header(message: LogMessage, wanted: str) -> str:
-    """The text of one header, empty where the record has none."""
+    """Return the value of a header as text. Empty if the record doesn't have the header."""
     for name, value in dict(message.headers() or ()).items():
         if name == wanted and isinstance(value, bytes):
             return value.decode("utf-8", "replace")

@@ -1,5 +1,5 @@
-"""Segments of a bucket's state as files in Spark's checkpoint directory. So they exist as long as the directory, snapshots
-contain them, and every executor sees them.
+"""Segments of a bucket's state (sorted, immutable parts of it) as files in Spark's checkpoint directory. So they exist as long as
+the directory, snapshots contain them, and every executor sees them.
 
 A file never changes. Its name is the checksum of its bytes, which is compared when a process first reads the file. If a file is
 cut off or a bit has changed, the run ends and the job rewinds. A file that is written again replaces the existing file.
@@ -27,14 +27,14 @@ _opened: OrderedDict[Path, dict[str, memoryview]] = OrderedDict()
 
 
 class SegmentFiles(SegmentStore):
-    """The segments of one `dedupe` or one window stage in one bucket."""
+    """The directory with the segments of one `dedupe` or one window stage in one bucket."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     @staticmethod
     def of(checkpoint: Path, bucket: int, number: int) -> SegmentFiles:
-        """Return the segments of the `dedupe` or stage with this number in this bucket. See `Cascade.step`."""
+        """Return the segments below Spark's checkpoint directory. `number`: of the `dedupe` or stage; see `Cascade.step`."""
         return SegmentFiles(checkpoint / _SEGMENTS / str(bucket) / str(number))
 
     def add(self, segment: bytes) -> str:
@@ -78,7 +78,7 @@ class SegmentFiles(SegmentStore):
 
 
 def _forget_removed() -> None:
-    """Unmap the segments of directories that no longer exist: their run has ended, and the disk space is free only then."""
+    """Unmap the segments of directories that no longer exist, because their disk space is free only then."""
     global _looked_s
     if time.monotonic() - _looked_s < _LOOK_EVERY_S:
         return

@@ -39,13 +39,13 @@ class Emitted:
     """Outcome of the results of one stage in one bucket."""
 
     results: int = 0
-    """Refused ones included."""
+    """Number of results, including refused ones."""
     refused: int = 0
-    """By a store."""
+    """Number of results that a store refused."""
     letters: int = 0
     """Dead letters of refused results, and of results that lack a required value."""
     sample: str = ""
-    """Why one of those has a dead letter."""
+    """Reason for one of these dead letters."""
     parts: dict[str, list[str]] = field(default_factory=dict)
     """Sink key of a CommittedWriter -> arguments of its `commit`."""
     stored: dict[str, int] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Emitted:
 
 @dataclass(frozen=True)
 class StageEmission:
-    """Emits one stage, or writes only its dead letters where it emits to nothing; travels pickled to the executors."""
+    """Writes the results of one stage to its sinks, and dead letters. Spark pickles it for the executors."""
 
     writers: tuple[StoreWriter, ...]
     streams: tuple[ResultStream, ...]
@@ -64,7 +64,7 @@ class StageEmission:
     stage: str
     epoch: int
     emitted_ms: int | None
-    """An earlier run emitted the windows that end at or before it."""
+    """Windows that end at or before it were emitted by an earlier run. None if there are none."""
     kafka_bootstrap: str
     ledger_url: str
     """Without its password."""
@@ -72,7 +72,8 @@ class StageEmission:
     """The largest record that gateways take."""
 
     def prepare(self, windows: WindowShape) -> None:
-        """Set up, in the driver, what the stage writes to. `windows`: its own. Raises StrandlineError."""
+        """Create the indices, topics, or tables of the stage's sinks, in the driver. `windows`: windows of the stage. Raises
+        StrandlineError."""
         next_end_ms = None if self.emitted_ms is None else windows.first_end(self.emitted_ms - windows.revise_ms)
         for writer in self.writers:
             writer.prepare(next_end_ms)
@@ -92,8 +93,8 @@ class StageEmission:
     def emit(
         self, results: StageResults, work: SliceWork, slot: int, made: MadeDocuments = MappingProxyType({})
     ) -> Emitted:
-        """Write the new ones of a stage's results and those that are revised, and dead letters for those that can't be used.
-        Returns when the stores have confirmed them all.
+        """Write the new and revised results of a stage, and dead letters for results that can't be used. Return the counts, after
+        the stores have confirmed all of them.
 
         `slot`: the bucket; no other task writes under its transactional ids. `made`: the documents of these results, if `make`
         made them. Raises StrandlineError.
@@ -151,7 +152,7 @@ class StageEmission:
         return [_letter(one, REASON_RESULT, refusal_message(one), f"emit {self.stage}") for one in refused]
 
     def _letters_of_unusable(self, rows: pa.RecordBatch, work: SliceWork) -> list[DeadLetter]:
-        """The dead letters of results without a value where there should be one, such as a sum that is too large for its type."""
+        """Return the dead letters of results that lack a required value, such as a sum that is too large for its type."""
         return [
             _letter(one, REASON_EXPRESSION, message, step)
             for one, message, step in unusable_results(self.shape, rows, self.epoch, work.number)
@@ -162,11 +163,11 @@ class StageEmission:
         return ResultStreamWriter(stream, place, self._require_current)
 
     def _require_current(self, epoch: int) -> None:
-        """Raise Fenced when a newer run of the job has begun."""
+        """Raise Fenced if a newer run of the job has begun."""
         require_current_epoch(self.ledger_url, self.job, epoch)
 
     def _transactional_id(self, slot: int) -> str:
-        """For the dead letters of this bucket."""
+        """Return the transactional id for the dead letters of this bucket."""
         return id_of_refused_results(self.job, self.stage, slot)
 
     def _new(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -192,11 +193,11 @@ class StageEmission:
 
 @dataclass(frozen=True)
 class RecordEmission(StageEmission):
-    """Emits the records of one stage: those of a new slice, all of them. A record belongs to one slice, and slices that are
-    replayed send none. `emitted_ms`: an earlier event time than this can't come any more."""
+    """Emits all records of one stage that a new slice contains. A replayed slice emits none, because each record is in one slice.
+    `emitted_ms`: no later record has an earlier event time."""
 
     def prepare_for_records(self) -> None:
-        """Set up, in the driver, what the stage writes to. Raises StrandlineError."""
+        """Create the indices, topics, or tables of the stage's sinks, in the driver. Raises StrandlineError."""
         for writer in self.writers:
             writer.prepare(self.emitted_ms)
 
@@ -212,7 +213,7 @@ class BackfillEmission(StageEmission):
     generation: int = field(kw_only=True)
 
     def _require_current(self, epoch: int) -> None:
-        """Raise Fenced when a newer attempt at the backfill has begun, or it has ended."""
+        """Raise Fenced if a newer attempt of the backfill has begun, or the backfill has ended."""
         require_current_attempt(self.ledger_url, self.job, self.generation, epoch)
 
     def _transactional_id(self, slot: int) -> str:

@@ -81,5 +81,6 @@ class StateFiles:
             ) from error
 
     def _path(self, number: int) -> str:
-        """Return a string: paths of `pathlib` take a tenth of the time of a small slice."""
+        """Return the path of the state after this slice. A string, because `pathlib` costs a tenth of the time of a small
+        slice."""
         return f"{self._directory}/{number}"

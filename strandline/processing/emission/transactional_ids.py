@@ -7,21 +7,21 @@ from strandline.core.record_headers import dead_letter_topic
 
 
 def id_of_rejected_records(job: str, task: int) -> str:
-    """For the dead letters of rejected records."""
+    """Return the id for the dead letters of rejected records."""
     return f"{dead_letter_topic(job)}.record-{task}"
 
 
 def id_of_refused_results(job: str, stage: str, task: int) -> str:
-    """For the dead letters of a stage's refused results."""
+    """Return the id for the dead letters of a stage's refused results."""
     return f"{dead_letter_topic(job)}.result-{stage}-{task}"
 
 
 def id_of_backfilled_results(job: str, generation: int, stage: str, task: int) -> str:
-    """For the dead letters of a backfill's refused results: the same in each attempt, since all have as many tasks."""
+    """Return the id for the dead letters of a backfill's refused results. All attempts use the same ids."""
     return f"{dead_letter_topic(job)}.backfill-{generation}-{stage}-{task}"
 
 
 def id_of_result_stream(job: str, stage: str, stream: str, task: int) -> str:
-    """For a stage's results in a stream. It begins with the job and a colon, which no name has, so that an ACL for that
-    prefix is for this job alone."""
+    """Return the id for a stage's results in a stream. It begins with the job and a colon, which no name contains, so an ACL for
+    that prefix is for this job only."""
     return f"{job}:result:{stage}:{stream}:{task}"
