@@ -81,10 +81,10 @@ class AggregateCalls:
         return values
 
     def results(self, found: Sequence[CallValues], groups: int) -> tuple[list[pa.Array], pa.Array]:
-        """Return the result columns from the values of each call, and the problem of each result (null if it has none).
+        """Return the result columns, and a column with the problem of each result as a string: null if it has none.
 
-        A value that doesn't fit its type, or that can't be computed from existing values, makes the result a dead letter. It
-        never becomes null silently, unless the expression returns null on purpose.
+        `found`: values of each call. A value has a problem if it doesn't fit its type, or can't be computed from existing values.
+        Its result becomes a dead letter. A null that the expression returns on purpose is no problem.
         """
         values = {_name(at): one.values for at, one in enumerate(found)}
         problem = pa.nulls(groups, pa.string())
@@ -107,7 +107,7 @@ class AggregateCalls:
         return results, problem
 
     def _with_problem(self, problem: pa.Array, failed: npt.NDArray[np.bool_], column: Column, text: str) -> pa.Array:
-        """Add this problem to results without a problem."""
+        """Return the problems, with this problem for each failed result that has none yet."""
         found = pc.if_else(pa.array(failed), f"{self._stage}.{column.name}: {text}", pa.scalar(None, pa.string()))
         return pc.coalesce(problem, found)
 

@@ -60,7 +60,7 @@ class StageAggregates(AggregateCalls):
         return merged
 
     def finish(self, partials: Sequence[pa.Array], groups: int) -> tuple[list[pa.Array], pa.Array]:
-        """Return the result columns, and the problem of each result. See `AggregateCalls.results`."""
+        """Return the result columns, and a column with the problem of each result as a string: null if it has none."""
         parts = self._split(partials)
         return self.results([kernel.finish(parts[index]) for index, kernel in self._finished], groups)
 

@@ -209,7 +209,7 @@ class Cascade:
         *,
         emits: bool = True,
     ) -> Stepped:
-        """(state, chunks of new rows, closing) -> (state, results).
+        """Process the new rows of one slice in one bucket. Return the new state, and the results that become final.
 
         1. Fold the chunks into the first stage of their branch, by partition and sequence, whatever the order of the argument.
            Leave out duplicates.
@@ -296,10 +296,10 @@ class Cascade:
         partitions: Sequence[int],
         repeats: Mapping[int, tuple[pa.RecordBatch, Flags]],
     ) -> list[Rows]:
-        """Return the rows of each chunk for the window at `first` that aren't duplicates.
+        """Return the rows of each chunk without the duplicates that the `dedupe` before the window found.
 
-        `partitions`: partition of each chunk. `repeats`: index of a chunk -> records in it that reached the `dedupe`, and a
-        mask of the duplicates.
+        `first`: index of the first window that reads the rows. `partitions`: partition of each chunk. `repeats`: index of a chunk
+        -> its records that reached the `dedupe`, and a mask of the duplicates among them.
         """
         kept = self.operators[first].without_repeats(rows, partitions, repeats)
         return [_only(one, kept[place]) if place in kept else one for place, one in enumerate(rows)]
@@ -312,7 +312,7 @@ class Cascade:
         return StageResults(operator.stage.name, closed, closed.slice(0, 0))
 
     def open_stage(self, at: int, state: bytes, stores: SegmentStores | None = None) -> OpenStage:
-        """Return what the stage at this index has open, for `open_results` and `open_parts`. `stores`: as of `step`.
+        """Return the open groups of the stage with this index, for `open_results` and `open_parts`. `stores`: as for `step`.
 
         Raises StrandlineError if a segment isn't in its store.
         """
@@ -323,15 +323,16 @@ class Cascade:
         return OpenStage(at, groups, self._open[at].read(groups, stores and stores(self._remembered + number)))
 
     def open_results(self, stage: OpenStage, closed_ms: int | None, rows_max: int) -> pa.RecordBatch:
-        """Return what the windows of the stage contain so far that end after `closed_ms`, behind its steps, as results.
+        """Return the current results of the stage's windows that end after `closed_ms`, after its steps: at most about
+        `rows_max`.
 
-        There are about `rows_max` at most. The stage must not be split.
+        The stage must not be split.
         """
         windows = self._open[stage.at].open_windows(stage.groups, stage.segments, closed_ms, rows_max)
         return self._behind_steps(stage.at, self.operators[stage.at].finish(windows))
 
     def open_parts(self, stage: OpenStage, closed_ms: int | None, rows_max: int) -> list[tuple[int, bytes]]:
-        """Return the same of a stage that is split: (bucket that merges, part for `merge`)."""
+        """Return the current partial results of a split stage: (bucket that merges, part for `merge`). See `open_results`."""
         windows = self._open[stage.at].open_windows(stage.groups, stage.segments, closed_ms, rows_max)
         return [part for one in windows for part in self._cut_windows(one)]
 
@@ -353,10 +354,11 @@ class Cascade:
     def _rows_of_results(
         self, branch: Branch, takers: Sequence[_Taker], closed: pa.RecordBatch, shown: pa.RecordBatch
     ) -> tuple[list[tuple[int, Rows]], pa.RecordBatch]:
-        """Return the results of one stage as rows for the stages in the branch that read them, and the results that fail on the
-        path to any stage.
+        """Return the results of one stage as rows of the stages that read them: (index of that stage, rows). Also return the
+        results for which a step on the path to such a stage has no value.
 
-        A result that is a dead letter isn't a row of a later window. `shown`: results after the steps before the emission.
+        `branch`: only its stages get rows. `takers`: stages that read the results. `closed`: results before the `post_steps`,
+        `shown`: after them, as they are emitted. A result with a problem isn't a row of a later stage.
         """
         rows: list[tuple[int, Rows]] = []
         failed: list[pa.RecordBatch] = []
@@ -422,7 +424,7 @@ class Cascade:
 
 
 def _only(rows: Rows, kept: Flags) -> Rows:
-    """Return some of the rows. A key without rows disappears from the state later."""
+    """Return the rows of the mask `kept`. A key without rows disappears from the state later."""
     if kept.all():
         return rows
     arguments = [one.filter(pa.array(kept)) for one in rows.arguments]
@@ -471,7 +473,7 @@ def labels_of_results(branch: Branch, at: int, columns: Mapping[str, pa.Array]) 
 
 
 def _operator_of(stage: Stage, types: dict[str, str]) -> WindowOperator:
-    """`types`: columns that the stage can read."""
+    """Return the operator of a stage, by its kind. `types`: columns that the stage can read."""
     operator: WindowOperator = part_of(stage.kind, "operator", stage.kind_package).operator_of(stage, types)
     return operator
 

@@ -180,7 +180,8 @@ class _Compiler:
         return self._said_of_operands(node)
 
     def _said_at_place(self, node: exp.Expr, elements: Sequence[exp.Expr]) -> Evaluate:
-        """Consider the element at the index. If the array doesn't have it, only `try_element_at` returns null on purpose."""
+        """Return the rows in which the chosen element of the array is null on purpose. If the array doesn't have the element,
+        only `try_element_at` returns null on purpose."""
         place = self.compiled[id(node.expressions[1])]
         said = [self.null_by_choice(one) for one in elements]
         absent = [self.null_by_choice(node.expressions[1]), *([_is_there(place)] if _gives_null(node) else [])]
@@ -193,7 +194,7 @@ class _Compiler:
         return evaluate
 
     def _said_of_operands(self, node: exp.Expr) -> Evaluate:
-        """Consider the operands of a node that is null if any operand is null."""
+        """Return the rows in which any operand is null on purpose, for a node that is null if any operand is."""
         operands = [one for one in node.iter_expressions() if id(one) in self.compiled]
         said = [self.null_by_choice(one) for one in operands]
         if _gives_null(node):
@@ -202,7 +203,7 @@ class _Compiler:
         return _joined(pc.or_, said)
 
     def _all_said(self, values: Iterable[exp.Expr]) -> Evaluate:
-        """Consider the values of a node that skips nulls and returns another value."""
+        """Return the rows in which all values are null on purpose, for a node that returns a value that isn't null."""
         return _joined(pc.and_, [self.null_by_choice(one) for one in values])
 
     def typed(self, node: exp.Expr, target: str) -> Evaluate:
@@ -370,8 +371,10 @@ class _Compiler:
         return lambda columns, rows: compared(value(columns, rows), columns, rows)
 
     def _compared(self, comparison: type[exp.Expr], one: exp.Expr, other: exp.Expr) -> Compare:
-        """Compare values of `one` with `other`, in a type without loss. The values are an argument, so that a caller with two
-        comparisons computes them once: for nested nodes, the work would double with each level."""
+        """Return a function that compares the values of `one` with those of `other`, in a type that represents both exactly.
+
+        The values are its arguments, so that a caller with two comparisons computes them once: for nested nodes, the work would
+        double with each level."""
         compare, source, kind = COMPARE[comparison], self._type(one), self._common((one, other))
         if is_decimal(kind) and is_too_wide(source, self._type(other)):
             # Compared as numbers in Python, because the common decimal type would cut digits off.

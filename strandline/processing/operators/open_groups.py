@@ -1,7 +1,7 @@
 """The open groups of one window stage: recent ones in the state, and the others in segments next to it. Pure.
 
-A group is a partial result of one place: (pane, key, partition). The window operator works on a state that it reads and returns
-as a whole, so a step would cost as much as all open groups together. Here a large state is kept in two parts:
+A group is the partial result of one *place*: a (pane, key, partition). The window operator works on a state that it reads and
+returns as a whole, so a step would cost as much as all open groups together. Here a large state is kept in two parts:
 
 - *Recent* groups, a small state of the operator. A step first takes the groups that its rows change from the segments into this
   part. From then on the copy in a segment is out of date.
@@ -14,8 +14,8 @@ becomes `FANOUT` times larger (the size-tiered compaction of log-structured merg
 The results are the same bits as those of the operator on one state: it folds the same rows into the same partial results, in the
 same order. It also merges the same groups of a window.
 
-Some stages keep their state in one part: sessions, windows that count, joins, and stages that revise results. What they need of
-the state doesn't follow from the panes of new rows.
+Some stages keep their state in one part: sessions, count windows, joins, and stages that revise results. The panes of new rows
+don't determine which groups of the state they need.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Places:
         return Places(np.insert(self.high, at, high), np.insert(self.low, at, low))
 
     def holds(self, high: Codes, low: Codes) -> Flags:
-        """For each of these places, return whether it is among them."""
+        """Return a mask of the places with these hashes: True for each that is one of `self`."""
         return _found(self.high, self.low, high, low) >= 0
 
 
@@ -111,12 +111,12 @@ class Segment:
         return numpy_of(self.batch.column(_LOW))
 
     def in_panes(self, first: int | None, end: int) -> slice:
-        """Return where the groups of these panes are."""
+        """Return the rows with the groups from pane `first` (None: from the oldest) to before pane `end`."""
         begins = 0 if first is None else int(np.searchsorted(self.panes, first))
         return slice(begins, int(np.searchsorted(self.panes, end)))
 
     def rows_at(self, panes: Codes, high: Codes, low: Codes) -> Codes:
-        """For each of these places, return the row of its group, or -1 if the segment has none."""
+        """Return the row of each place's group; -1 if the segment has none. `high`, `low`: hashes of the places."""
         first, last = self.heading.first_pane, self.heading.last_pane
         if first == last and (panes == first).all():
             return _found(self.high, self.low, high, low)
@@ -137,11 +137,12 @@ class OpenGroups:
     headings: tuple[SegmentHeading, ...] = ()
     """Headings of the segments, oldest first."""
     places: Places = _NO_PLACES
-    """Places whose groups are among the recent ones, or would be if they had any. What a segment has of them is out of date."""
+    """Places that belong to the recent groups, even if they have no group now. Groups of these places in segments are
+    outdated."""
     unused: Unused = ()
 
     def packed(self) -> list[pa.RecordBatch]:
-        """Return the batches of a state: as many as `unpacked` takes."""
+        """Return the open groups as batches of a state, for `unpacked`."""
         batches = [self.recent.keys, self.recent.groups]
         if self.headings or self.unused:
             heading = msgspec.msgpack.encode(_Heading(self.headings, self.unused))
@@ -153,7 +154,7 @@ class OpenGroups:
 
     @staticmethod
     def unpacked(batches: Iterator[pa.RecordBatch]) -> OpenGroups:
-        """Return what was packed, from the next batches of a state."""
+        """Return the open groups from the next batches of a state, as `packed` returned them."""
         keys, groups = next(batches), next(batches)
         metadata = (groups.schema.metadata or {}).get(_METADATA)
         if metadata is None:
@@ -169,7 +170,7 @@ _HEADINGS = msgspec.msgpack.Decoder(_Heading)
 
 
 class OpenGroupsOperator:
-    """The steps of one window stage on its open groups. Contains only what is fixed."""
+    """The operator of one window stage on its open groups. Contains only constants; the groups are arguments and results."""
 
     def __init__(self, operator: WindowOperator) -> None:
         self.operator = operator
@@ -331,7 +332,7 @@ class OpenGroupsOperator:
     def _compacted(self, groups: OpenGroups, segments: list[Segment], store: SegmentStore) -> OpenGroups:
         """Return the groups with the recent ones as a new segment, and with segments of about the same size merged.
 
-        Panes of closed windows that are merged, too, are gone at the latest when the newest pane of their segment closes.
+        Merging keeps groups of closed windows. They are removed at the latest when the newest pane of their segment closes.
         """
         segments = [*segments, _unnamed(self._as_segment(groups.recent))]
         while (count := _merged_at_once(segments)) > 1:
@@ -367,7 +368,7 @@ def _unnamed(batch: pa.RecordBatch) -> Segment:
 
 
 def _merged_at_once(segments: Sequence[Segment]) -> int:
-    """Return how many of the last segments become one now. 1: none."""
+    """Return the number of the last segments that must be merged now. 1 if none must be."""
     tier = _tier(segments[-1])
     count, size = 0, 0
     for one in reversed(segments):
@@ -395,9 +396,9 @@ def _merged(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
 
 
 def _in_order(high: Codes, low: Codes, panes: Codes | None = None) -> tuple[Codes, Flags]:
-    """Return the rows in the order of a segment, and for each whether it is the last of its place.
+    """Return the indices of the rows in the order of a segment, and a mask of the rows that are the last of their place.
 
-    Rows of one place keep their order. `panes`: of the rows. None: all rows are of one pane.
+    Rows of one place keep their order. `panes`: pane of each row. None if all rows are in one pane.
     """
     order = np.argsort(high, kind="stable") if panes is None else np.lexsort((high, panes))
     is_last = _differs_from_next(high[order])
@@ -413,7 +414,7 @@ def _differs_from_next(values: Codes) -> Flags:
 
 
 def _newest(segments: Sequence[Segment], panes: Codes, high: Codes, low: Codes) -> pa.RecordBatch | None:
-    """Return of each place the group in the newest segment that has it. None: no segment has one."""
+    """Return the newest group of each of these places that is in a segment. None if no segment has one."""
     found = []
     for segment in reversed(segments):
         if not len(high):
@@ -427,7 +428,7 @@ def _newest(segments: Sequence[Segment], panes: Codes, high: Codes, low: Codes) 
 
 
 def _found(sorted_high: Codes, known_low: Codes, high: Codes, low: Codes) -> Codes:
-    """For each pair of hashes, return its place among the known ones, or -1. `sorted_high` ascends."""
+    """Return the index of each pair of hashes among the known pairs; -1 if it is none of them. `sorted_high` ascends."""
     if not len(sorted_high):
         return np.full(len(high), -1, np.int64)
     at = np.searchsorted(sorted_high, high)
@@ -446,7 +447,7 @@ def _found(sorted_high: Codes, known_low: Codes, high: Codes, low: Codes) -> Cod
 
 
 def _last_pane(panes_of_sources: Sequence[Codes], first: int | None, rows_max: int) -> int | None:
-    """Return the pane up to which the sources have about this many groups, from `first` on. None: they have none."""
+    """Return the pane up to which the sources have about `rows_max` groups, from `first` on. None if they have none."""
     at = [0 if first is None else int(np.searchsorted(panes, first)) for panes in panes_of_sources]
     rows, last = 0, None
     while rows < rows_max:

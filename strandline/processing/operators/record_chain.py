@@ -121,7 +121,8 @@ class RecordChain:
     def _apply(
         self, piece: _Piece, columns: Mapping[str, pa.Array], came: Places, tables: Tables, found: SteppedRecords
     ) -> None:
-        """`came`: index of each row among the input rows."""
+        """Apply the steps of a piece and of those after it, and add the outcome to `found`. `came`: index of each row among the
+        input rows."""
         if piece.has_dedupe:
             found.at_dedupe = SteppedRows(dict(columns), came, [])
         stepped = piece.steps.apply(columns, len(came), tables)

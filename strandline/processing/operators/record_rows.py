@@ -43,8 +43,8 @@ def pack_record_rows(
     offsets: npt.NDArray[np.int64],
     elements: Sequence[int | None] | None,
 ) -> bytes:
-    """Return the records of one chunk that reach one stage. `partition`: its label (`partition_labels`). `event_us`, `offsets`
-    and `elements` belong to all accepted rows of the chunk."""
+    """Return the records of one chunk that reach one stage, as a blob. `partition`: label of the partition (`partition_labels`).
+    `event_us`, `offsets`, `elements`: of all accepted rows of the chunk."""
     rows = records.rows
     columns = {
         EVENT_US: event_us.take(pa.array(rows)),

@@ -19,7 +19,7 @@ Mixed = npt.NDArray[np.uint64]
 
 
 def mixed(state: Mixed, values: Codes) -> Mixed:
-    """Return the hash of what `state` is the hash of, and of one more value of each row."""
+    """Return the hash of each row after one more value. `state`: hash of its values before."""
     found = (state ^ values.view(np.uint64)) * _FACTOR
     return found ^ (found >> np.uint64(29))
 

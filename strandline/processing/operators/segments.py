@@ -24,13 +24,13 @@ class SegmentStore(Protocol):
         """Store a segment and return its name. Adding the same bytes again changes nothing."""
 
     def read(self, names: Sequence[str]) -> list[memoryview]:
-        """Return the segments of these names, which must be all that the state has.
+        """Return the segments of these names. The names must be all that the state contains.
 
         Raises StrandlineError if a segment is missing or differs from what was added.
         """
 
     def remove(self, name: str) -> None:
-        """Remove a segment that no state needs. It may be gone already."""
+        """Remove a segment that no state needs. Do nothing if the store doesn't contain it."""
 
 
 class MemorySegments:
@@ -61,10 +61,12 @@ def name_of(segment: bytes | memoryview) -> str:
 
 
 def unused_after(unused: Unused, names: Iterable[str], used: Collection[str], store: SegmentStore) -> Unused:
-    """Return what is unused after one more step, and remove from the store what has been unused for long enough.
+    """Return the unused segments after one more step, each with the number of steps since it was used.
+
+    Remove the segments from the store that were unused for long enough.
 
     Args:
-        unused: As before the step.
+        unused: Unused segments before the step.
         names: Names of the segments that the state had before the step.
         used: Names of the segments that it has now.
     """

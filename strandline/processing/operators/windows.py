@@ -232,7 +232,7 @@ class WindowOperator:
         return found
 
     def open_until_ms(self, pane: int) -> int:
-        """Return when the last window ends that contains this pane."""
+        """Return the time in ms at which the last window ends that contains this pane."""
         return self.stage.shape.last_end_holding(int(self._panes.starts_ms(np.array([pane]))[0]))
 
     def pane_at(self, at_ms: int) -> int:

@@ -61,7 +61,7 @@ class Candidates:
         return replace(self, rows=np.where(found & (self.rows != NO_ROW), places, NO_ROW))
 
     def packed(self) -> pa.RecordBatch:
-        """Return the form in which they cross the exchange."""
+        """Return the candidates in the form in which they cross the exchange."""
         columns = {**vars(self.seen), "is_counted": self.is_counted}
         if self.places is None:
             return pa.RecordBatch.from_pydict({**columns, "row": self.rows.astype(np.int32)})
@@ -91,7 +91,7 @@ class RepeatedRecords:
 
     @staticmethod
     def of(parts: Sequence[tuple[int, pa.RecordBatch, Flags]]) -> RepeatedRecords:
-        """`parts`: partition, candidates that were packed with log positions, and a mask of the duplicates."""
+        """Return the log positions of the duplicates in `parts`: (partition, packed candidates with log positions, mask)."""
         nothing = np.zeros(0, np.int64)
         found = [
             (np.full(int(repeats.sum()), partition), *(_column(batch, name)[repeats] for name in ("offset", "element")))

@@ -125,7 +125,9 @@ def _spans(arrays: pa.Array) -> tuple[Places, Places]:
 
 
 def _struct(*_: pa.Array) -> pa.Array:
-    raise AssertionError("the evaluation builds structs itself, because their names are in their type")
+    raise AssertionError(
+        "named_struct was called as a kernel, but the evaluation must build structs; report this as a bug"
+    )
 
 
 ARRAY_KERNELS: dict[str, Kernel] = {

@@ -31,8 +31,10 @@ _DOUBLE = gmpy2.ieee(64)
 def correctly_rounded(
     many: Callable[..., npt.NDArray[np.longdouble]], one: Callable[..., Any]
 ) -> Callable[..., _Doubles]:
-    """Return a function of arrays of doubles. `many`: computes long doubles, almost exactly. `one`: computes single doubles
-    exactly."""
+    """Return a function of arrays of doubles with correctly rounded values.
+
+    `many`: computes all values as long doubles. If its error could change the nearest double of a value, `one` computes that
+    value exactly."""
 
     def compute(*operands: _Doubles) -> _Doubles:
         with np.errstate(all="ignore"):

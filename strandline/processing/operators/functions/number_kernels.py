@@ -60,7 +60,8 @@ def _pmod(x: pa.Array, y: pa.Array) -> pa.Array:
 
 
 def _shifted(left: bool) -> Kernel:
-    """Shift as Java does: only the lowest bits of the count are used, 5 or 6 by the type."""
+    """Return the kernel that shifts integers left or right. As in Java, only the lowest bits of the count are used: 5 for
+    integers of 32 bits, 6 for those of 64 bits."""
 
     def compute(x: pa.Array, bits: pa.Array) -> pa.Array:
         values = numbers_of(x)

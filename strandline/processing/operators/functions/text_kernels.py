@@ -111,7 +111,8 @@ def _regexp_extract(texts: pa.Array, pattern: str, group: int) -> pa.Array:
 
 
 def _regexp_replace(texts: pa.Array, pattern: str, by: Replacement) -> pa.Array:
-    """Replace matches. For the limit of the length, a group in the replacement counts as long as the whole match."""
+    """Return the strings with all matches replaced, or null for a result over STRING_BYTES_MAX. For this limit, a group in the
+    replacement counts as long as the whole match."""
     groups = sum(token[1:].isdigit() for token in _ESCAPES.findall(by.text))
     new = len(by.text.encode()) - len(_ESCAPES.findall(by.text)) - groups
 

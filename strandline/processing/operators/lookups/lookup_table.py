@@ -106,5 +106,5 @@ class _KeyPart:
 
 
 def _comparable(column: pa.Array) -> pa.Array:
-    """Compare integers of 32 and of 64 bits, and times, as integers of 64 bits."""
+    """Return integers and times as integers of 64 bits, so that they can be compared. Other columns are returned unchanged."""
     return column.cast(pa.int64()) if pa.types.is_int32(column.type) else without_times(column)
