@@ -55,7 +55,8 @@ class StageWords(ABC):
         """Yield sentences on the cost of the stage and on surprising behaviour. `graph`: the result of the method `graph`."""
 
     def results_name(self, stage: Stage) -> str:
-        """Return a name for windows that begin and end with records, in titles of charts. Empty for windows of one size."""
+        """Return the name of the windows in titles of charts, such as `sessions`, if they begin and end with records. Empty for
+        windows of one size, whose length is in the title."""
         return ""
 
     @abstractmethod

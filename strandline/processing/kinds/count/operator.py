@@ -94,7 +94,7 @@ class CountOperator(WindowOperator):
         return self._without_unused_keys(keys, left), [ClosedWindows(keys, closed)] if closed.num_rows else []
 
     def open_windows(self, state: WindowState, closed_ms: int | None, rows_max: int) -> list[ClosedWindows]:
-        """Return the windows as they would be if no more rows arrived. See `WindowOperator.open_windows`."""
+        """Return the windows that would close if no more rows arrived. See `WindowOperator.open_windows`."""
         return self.step_in_part(state, [], Closing(closed_ms, _FAR_MS))[1]
 
     def _finish(self, closed: ClosedWindows) -> pa.RecordBatch:

@@ -34,7 +34,7 @@ class CountShape(AnywhereShape):
         return {**super().identity, "count": self.count}
 
     def first_start(self, after_ms: int) -> int:
-        """Return the time from which all windows are counted that end after `after_ms`."""
+        """Return the beginning of the period that contains `after_ms`: windows that end later depend on no record before it."""
         return after_ms // self.size_ms * self.size_ms
 
     def last_end_holding(self, event_ms: int) -> int:

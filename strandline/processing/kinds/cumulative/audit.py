@@ -8,7 +8,8 @@ from strandline.processing.audit_queries.window_query import TIME, WindowQuery
 
 
 class CumulativeQuery(WindowQuery):
-    """A row is in each window of the last whole window that began at or before the row, if the window ends after it."""
+    """The query of cumulative windows. The windows that begin together, in steps up to `size_ms`, contain a row if they begin
+    at or before the row and end after it."""
 
     def windows(self, table: str, days: Sequence[tuple[int, int]]) -> str:
         shape = self.stage.shape

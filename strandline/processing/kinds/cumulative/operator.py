@@ -22,7 +22,8 @@ class CumulativeOperator(WindowOperator):
         return self._whole(windows)[0], windows + 1
 
     def _first_and_last_window(self, panes: Codes) -> tuple[Codes, Codes]:
-        """Include windows without new rows, if their whole window contains rows before their end."""
+        """Return the first and the last window that contain each of these panes: the window that ends with the pane, and the
+        whole window. So a window without new rows is included."""
         return panes, self._whole(panes)[1] - 1
 
     def _whole(self, panes: Codes) -> tuple[Codes, Codes]:

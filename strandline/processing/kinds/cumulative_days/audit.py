@@ -9,7 +9,8 @@ from strandline.processing.kinds.days.shape import DayShape
 
 
 class CumulativeDayQuery(DayQuery):
-    """A row is in each window of its days that ends after it."""
+    """The query of cumulative windows of days. In the longest window that contains a row, each step after the row ends a window
+    that contains the row, too."""
 
     def _whole(self) -> DayShape:
         shape = self.stage.shape

@@ -30,7 +30,8 @@ class DayQuery(WindowQuery):
         return f"SELECT *, {self._ends()} AS end_ms FROM ({found})"
 
     def _ends(self) -> str:
-        """Return the end of each window that a row is in, within a window of days from `start_ms` to `last_ms`."""
+        """Return the SQL expression of the end of each window that contains a row, in the window of days from `start_ms` to
+        `last_ms`."""
         return "last_ms"
 
 

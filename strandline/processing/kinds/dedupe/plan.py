@@ -10,7 +10,8 @@ from strandline.processing.pipelines.row_step import WHOLE_RANGE_MS
 
 
 def check(context: CheckContext, path: Path, spec: DedupeSpec | DistinctSpec) -> None:
-    """Check `dedupe` and `distinct`. `distinct` compares the whole range, so the range must end: else the state grows forever."""
+    """Check `dedupe` or `distinct`: see `_check`. Also add a problem to `context` for a `distinct` outside of a batch: it
+    compares all records, so its state would grow forever."""
     if isinstance(spec, DedupeSpec):
         _check(context, path, spec.by, spec.within)
         return
@@ -24,8 +25,8 @@ def check(context: CheckContext, path: Path, spec: DedupeSpec | DistinctSpec) ->
 
 
 def _check(context: CheckContext, path: Path, by: list[str], within_ms: int) -> None:
-    """Check that no other step is a dedupe, that the step is before the first window, and that it compares the key. Then
-    all duplicates of a record are in one partition."""
+    """Add a problem to `context` if the pipeline has another dedupe, or if the step is after a window or a union. Also add a
+    problem if it doesn't compare the key of the stream: with the key, all duplicates of a record are in one partition."""
     if (window := context.window_before) is not None:
         context.add(
             path, f"is after window '{window.name}', whose results contain no duplicates; move it before the window"

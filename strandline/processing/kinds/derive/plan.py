@@ -8,7 +8,7 @@ from strandline.processing.pipelines.checks.check_context import CheckContext, s
 
 
 def check(context: CheckContext, path: Path, derive: dict[str, str]) -> None:
-    """Check that each name is new, and that each expression has a type."""
+    """Add a problem to `context` for each name that isn't new, and each invalid expression. End the step with the new columns."""
     expressions = [context.expression((*path, name), text, aggregate=False) for name, text in derive.items()]
     step = Derive(step_number(path), tuple(column for column in expressions if column))
     context.refuse_known_names(path, derive)

@@ -14,7 +14,8 @@ from strandline.processing.pipelines.row_step import Column
 
 
 def check(context: CheckContext, path: Path, enrich: EnrichSpec) -> None:
-    """Check that the lookup exists, that columns of its types provide its whole key, and that added columns are new."""
+    """Add a problem to `context` if the step is after a window, the lookup or an added field doesn't exist, the key doesn't fit,
+    or an added column isn't new. End the step with the added columns."""
     if (window := context.window_before) is not None:
         context.add(
             path,
@@ -51,7 +52,7 @@ def check(context: CheckContext, path: Path, enrich: EnrichSpec) -> None:
 
 
 def _lookup_key(context: CheckContext, path: Path, enrich: EnrichSpec, shape: LookupShape) -> None:
-    """Check that a column provides each field of the lookup's key, in its type. Integers of both sizes can be compared."""
+    """Add a problem to `context` for each field of the lookup's key without a column of its type. Both sizes of integers fit."""
     if set(enrich.key) != set(shape.key):
         given = ", ".join(enrich.key)
         context.add(

@@ -31,7 +31,7 @@ _TOO_MANY = (
 
 
 class JoinQuery(StageQuery):
-    """One join: the columns that are kept of the rows of one side, and all results over the rows of both sides."""
+    """The query of one join. `rows` returns the columns of one side that the table stores, and `sql` the query of all results."""
 
     needs_places = True
     whole_element = None

@@ -122,7 +122,8 @@ class IntervalJoinOperator(WindowOperator):
     def _rows_of(
         self, side: int, partition: int, event_us: Codes, columns: dict[str, pa.Array], stands: list[pa.Array]
     ) -> Rows:
-        """`stands`: offset, element, and `_RESULT` if the state has it."""
+        """Return rows of one partition as rows of a side, without null keys if these have no result. `stands`: columns offset,
+        element, and `_RESULT` if the state has it."""
         if not self.join.keeps(side):
             has_key = valid_in(*[columns[name] for name in self.stage.by])
             if not has_key.all():
@@ -222,7 +223,7 @@ class IntervalJoinOperator(WindowOperator):
         return is_settled, is_settled if closing.after_ms is None else is_settled & (held.event_ms >= closing.after_ms)
 
     def _mark_beyond(self, held: _Held, is_settled: Flags, settles: Flags) -> None:
-        """Mark the rows that the step settles and that are beyond the bound."""
+        """Mark the rows that the step settles, and that are more than `max_rows` for their key and side."""
         for side in (LEFT, RIGHT):
             if not self._may_be_beyond(held, is_settled, side):
                 continue
@@ -251,7 +252,10 @@ class IntervalJoinOperator(WindowOperator):
         return within
 
     def _pairs(self, held: _Held, is_settled: Flags, settles: Flags) -> tuple[Codes, Codes]:
-        """Return the pairs whose later row the step settles, as the indices of their left and right rows."""
+        """Return the pairs that become final in this step, as the indices of their left and right rows.
+
+        `is_settled`: rows whose time the watermark has passed. `settles`: those of them that it passes in this step. A pair
+        becomes final with its later row."""
         joins = is_settled & ~held.has_null & (held.mark & _BEYOND == 0)
         # Only rows with the key of a row that settles are sorted: these are few of all rows.
         has_key = np.zeros(int(held.key.max()) + 1, np.bool_)
@@ -431,7 +435,8 @@ class WindowJoinOperator(IntervalJoinOperator):
 class LatestJoinOperator(IntervalJoinOperator):
     """A join of each row on the left with the latest row on the right that isn't later and isn't too old.
 
-    `max_rows` doesn't apply: for each key, the state contains one settled row of the right, and the rows that aren't settled.
+    A row is *settled* when the watermark has passed its time, so no earlier row can arrive. For each key, the state contains the
+    last settled row of the right, and the rows that aren't settled. So `max_rows` doesn't apply.
     """
 
     def _mark_beyond(self, held: _Held, is_settled: Flags, settles: Flags) -> None:
@@ -454,7 +459,8 @@ class LatestJoinOperator(IntervalJoinOperator):
         return rows[np.lexsort((held.place[rows], held.event_us[rows], held.key[rows]))]
 
     def _is_needed(self, held: _Held, is_settled: Flags, up_to_ms: int) -> Flags:
-        """Keep only the last settled row on the right of each key. All new rows are later, so they match no earlier row."""
+        """Return a mask of the rows that stay: those that aren't settled, and the last settled row on the right of each key. All
+        new rows are later than that row, so they match none before it."""
         rows = self._in_order(held, is_settled)
         is_last = np.append(held.key[rows[1:]] != held.key[rows[:-1]], np.ones(min(len(rows), 1), np.bool_))
         needed = ~is_settled
@@ -491,7 +497,7 @@ class _Held:
     key: Codes
     side: npt.NDArray[np.int8]
     mark: npt.NDArray[np.int8]
-    """Changes during the step."""
+    """Flags of the row, such as `_BEYOND`. The step changes them."""
     has_null: Flags
     """True if the key of the row contains a null."""
     stands: tuple[Codes, Codes, Codes]

@@ -13,8 +13,9 @@ from strandline.processing.pipelines.stages import LEFT, RIGHT
 
 
 def check(context: CheckContext, path: Path, join: JoinSpec) -> None:
-    """Check that both sides have the fields of `on` with equal types, and the added fields. A side consists of records, or of the
-    results of a window or a join."""
+    """Add a problem to `context` for each field of `on` or `add` that a side lacks, or that has different types. End the stage.
+
+    A side consists of records, or of the results of a window or a join."""
     sides = context.taken
     columns = sides[LEFT].columns, sides[RIGHT].columns
     inputs = tuple(side.stage_input() for side in sides)

@@ -33,8 +33,8 @@ class JoinShape(AnywhereShape):
 
     @property
     def reach_ms(self) -> int:
-        """Covers a row that ends without a partner, all rows that could have been its partner, and the rows before these that are
-        counted. A join with the latest row counts no rows."""
+        """Time in ms before the end of a result in which rows can decide it: the row, all possible partners, and the rows before
+        these that count for `max_rows`. A join with the latest row doesn't count rows."""
         if self.is_latest:
             return self.size_ms
         return self.before_ms + self.after_ms + self.size_ms
@@ -86,7 +86,7 @@ class SameWindowShape(WindowShape):
         return self.of.first_end(after_ms)
 
     def first_start(self, after_ms: int) -> int:
-        """Return the last moment of the first window that ends later. This is the event time of its results."""
+        """Return the last millisecond of the first window that ends after `after_ms`, which is the event time of its results."""
         return self.first_end(after_ms) - self.reach_ms
 
     def first_begin(self, after_ms: int) -> int:

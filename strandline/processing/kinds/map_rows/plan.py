@@ -12,8 +12,10 @@ from strandline.processing.pipelines.functions.installed import installed_functi
 
 
 def check(context: CheckContext, path: Path, spec: MapSpec) -> None:
-    """Check `map`. Whether the function may be called is checked when a document is submitted. For a stored document, it is
-    checked where the function runs."""
+    """Add a problem to `context` for an unknown or repeated field, and for a returned name that isn't new. End the step.
+
+    If the document is submitted, also check that the function may be called. For a stored document, the process that runs the
+    function checks it."""
     for number, name in enumerate(spec.reads):
         if name not in context.columns:
             context.add((*path, "reads", number), f"unknown column '{name}'{did_you_mean(name, context.columns)}")

@@ -74,7 +74,7 @@ class PreviousOperator(WindowOperator):
         return self._without_unused_keys(keys, left), [ClosedWindows(keys, closed)] if closed.num_rows else []
 
     def open_windows(self, state: WindowState, closed_ms: int | None, rows_max: int) -> list[ClosedWindows]:
-        """Return windows as if no more records came. See `WindowOperator.open_windows`."""
+        """Return the windows that would close if no more rows arrived. See `WindowOperator.open_windows`."""
         return self.step_in_part(state, [], Closing(closed_ms, _FAR_MS))[1]
 
     def _finish(self, closed: ClosedWindows) -> pa.RecordBatch:
@@ -131,7 +131,7 @@ class PreviousOperator(WindowOperator):
         return pa.RecordBatch.from_arrays([*columns, *partials], names)
 
     def _last_rows(self, settled: pa.RecordBatch, up_to_ms: int) -> pa.RecordBatch:
-        """Return the last row of each key that a row still to come can have as its previous one."""
+        """Return the last settled row of each key that can be the previous one of a later row."""
         key = numpy_of(settled.column(1))
         is_last = np.append(key[1:] != key[:-1], np.ones(min(len(key), 1), np.bool_))
         is_last &= numpy_of(settled.column(0)) + self._within_us >= 1000 * up_to_ms

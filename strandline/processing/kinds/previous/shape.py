@@ -26,12 +26,13 @@ class PreviousShape(AnywhereShape):
 
     @property
     def memory_ms(self) -> int:
-        """A record stays the previous one of a later record after its own window has closed, also after a drain."""
+        """Maximum time in ms from the record before to its record. For this time, the last record of a key is kept: although its
+        own window has closed, a later record can need it, also after a drain."""
         return self.within_ms
 
     @property
     def reach_ms(self) -> int:
-        """Only the record itself. `memory_ms` has the record before it."""
+        """1 ms: a window contains its own record, and `memory_ms` covers the record before it."""
         return 1
 
     @property
@@ -40,7 +41,7 @@ class PreviousShape(AnywhereShape):
 
     @property
     def numbering(self) -> tuple[str, ...]:
-        """Records of one key can have the same millisecond."""
+        """A number, because records of one key can have the same millisecond, and so equal windows."""
         return (WINDOW_NUMBER,)
 
     def last_open_end(self, event_ms: int) -> int:

@@ -10,7 +10,8 @@ from strandline.processing.pipelines.row_step import Projection
 
 
 def check(context: CheckContext, path: Path, names: Sequence[str]) -> None:
-    """Check that the columns exist, that no selected column is listed twice, and that a column remains."""
+    """Check a `select` or `drop` of the columns `names`; `path` shows which. Add a problem to `context` for an unknown column,
+    and for a selected column that is listed twice."""
     is_drop = path[-1] == "drop"
     for number, name in enumerate(names):
         if name not in context.columns:
@@ -24,7 +25,8 @@ def check(context: CheckContext, path: Path, names: Sequence[str]) -> None:
 
 
 def _keep(context: CheckContext, path: Path, names: Sequence[str]) -> None:
-    """Continue with only these columns. After a window, they must include its `by` fields, which identify a result."""
+    """End the step with only these columns. Add a problem to `context` if there are none, or if the step is after a window and
+    lacks one of its `by` fields, which identify a result."""
     window = context.window_before
     lost = [name for name in window.by if name not in names] if window else []
     if window and lost:

@@ -8,7 +8,7 @@ from strandline.processing.pipelines.checks.check_context import CheckContext, s
 
 
 def check(context: CheckContext, path: Path, text: str) -> None:
-    """Check that the condition is a boolean."""
+    """Add a problem to `context` if the condition isn't a valid boolean expression. Otherwise add the step."""
     column = context.expression(path, text, aggregate=False)
     if column and column.type != "boolean":
         context.add(path, f"expected a condition that is true or false, got a {column.type} (in: {text})")

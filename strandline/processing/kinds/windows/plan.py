@@ -18,7 +18,7 @@ from strandline.processing.pipelines.straddling import straddling_problems
 
 
 def check(context: CheckContext, path: Path, window: WindowSpec) -> None:
-    """Check the keys and aggregates. After the step, the columns are those of the results."""
+    """Add a problem to `context` for each invalid key or aggregate. End the stage with the columns of its results."""
     for number, name in enumerate(window.by):
         context.check_key((*path, "by", number), name)
     aggregates = {

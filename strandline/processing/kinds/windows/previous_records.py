@@ -32,9 +32,9 @@ their size."""
 def aggregates_of_records(
     context: CheckContext, path: Path, name: str, windows: WindowShape, by: Sequence[str], columns: Sequence[Column]
 ) -> tuple[Column, ...]:
-    """Return the aggregates over the output of the step, after the stage with the previous records was added to it.
+    """Add the first stage to `context`, and return the aggregates of the window over its results.
 
-    Returns the aggregates unchanged, and adds nothing, if none of them needs previous records.
+    If no aggregate needs previous records, add no stage, and return the aggregates unchanged.
     """
     if windows.memory_ms:
         return tuple(columns)
