@@ -88,7 +88,7 @@ def test_the_one_with_the_least_to_replay_is_chosen(tmp_path: Path) -> None:
         (51, None, "it holds slice 51, and the ledger's last is 50"),
         (50, 52, "slices 51 to 52 is not the one that the ledger has planned"),
         (49, 51, "slices 50 to 51 is not the one"),
-        (38, 50, "it ends with slice 38, and a rewind begins only at 40"),
+        (38, 50, "it ends with slice 38, so it replays more slices than a rewind, which begins at 40"),
     ],
 )
 def test_a_snapshot_must_fit_the_ledger(tmp_path: Path, committed: int, pending: int | None, why: str | None) -> None:

@@ -77,13 +77,13 @@ def watch_query(
 
 
 def schema_in_force(run: JobRun) -> SchemaInForce:
-    """Return the schema for the next slice of the run."""
+    """Return the SchemaInForce of the run: it reports whether the run can use the current versions of its streams' documents."""
     compiled = {stream: run.row.stream_versions[stream] for stream in run.streams}
     return SchemaInForce(run.ledger, run.job, run.version, compiled)
 
 
 def wanted_end(run: JobRun, schema: SchemaInForce | None = None) -> Ending | None:
-    """Return how the run must end now, between two slices. None: it continues."""
+    """Return how the run must end now, between two slices. None if it continues. `schema`: None to create one for this call."""
     job = run.ledger.job(run.job)
     last = run.ledger.last_slice(run.job)
     if last is not None and last.status is not SliceStatus.COMMITTED:

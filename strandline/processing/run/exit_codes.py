@@ -18,7 +18,7 @@ EXIT_AWAY_UNSEEN = 5
 
 
 def exit_code_of(error: StrandlineError, otherwise: int = EXIT_TRY_AGAIN) -> int:
-    """The exit code for an error: what is away, or `otherwise` where nothing is."""
+    """Return the exit code for an error: that of the server that is unavailable, or `otherwise` for any other error."""
     if isinstance(error, SinkUnavailable | SparkUnavailable):
         return EXIT_AWAY_UNSEEN
     return EXIT_AWAY if isinstance(error, TransientError) else otherwise

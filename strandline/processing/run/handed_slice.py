@@ -1,4 +1,5 @@
-"""A planned slice that another version takes over. Results of it may be in the stores, by a version that couldn't finish it.
+"""A planned slice that another version takes over, because the version that planned it couldn't finish it. Stores may contain
+results of that version.
 
 Two versions may compute different results of the same windows, with different keys, so that no store refuses the second ones.
 Therefore a version takes a slice over only if no store contains anything of it, or if it computes the same and writes it to the
@@ -28,7 +29,7 @@ from strandline.results.sinks.registry import sink_of
 
 @dataclass(frozen=True)
 class Written:
-    """Something of the slice that a store contains."""
+    """A sink that contains results of the slice, or the stream of dead letters with dead letters of the slice."""
 
     where: str
     """For messages: the store, and its name."""
@@ -73,7 +74,8 @@ def require_same_results(run: JobRun, index_url: str | None, *, is_before_emissi
 def _written(
     run: JobRun, before: CheckedPipeline, last: SliceRow, index_url: str | None, *, is_before_emission: bool
 ) -> Iterator[Written]:
-    """Yield what the stores contain of the slice, of what this version emits."""
+    """Yield each sink of the version `before` that contains results of the slice `last`, and the stream of dead letters if it
+    contains some of the slice. `index_url`, `is_before_emission`: as for `require_same_results`."""
     checkpoint = run.ledger.last_checkpoint(run.job)
     result_offsets = checkpoint.result_offsets if checkpoint else {}
     for stage in before.all_stages:
@@ -122,8 +124,8 @@ def _has_records(run: JobRun, stream: str, since: dict[int, int], last: SliceRow
 
 
 def _is_letter_of(message: LogMessage, last: SliceRow) -> bool:
-    """True for the dead letter of a record of the slice, or of a result: the checkpoint's offsets are before it, so no committed
-    slice wrote it."""
+    """Return True for the dead letter of a record of the slice, or of any result. `message`: a dead letter after the last
+    checkpoint, so no committed slice wrote it."""
     offset, partition = result_header(message, "offset"), result_header(message, "partition")
     if not offset.isdecimal():
         return True
@@ -133,7 +135,7 @@ def _is_letter_of(message: LogMessage, last: SliceRow) -> bool:
 
 
 def _computes_same(before: CheckedPipeline, after: CheckedPipeline, written: Written) -> bool:
-    """True if the version `after` writes the same results, to the same sink. Answers False in doubt."""
+    """Return True if the version `after` writes the same results to the sink `written`. False if that isn't certain."""
     if list(before.streams) != list(after.streams):
         return False
     if written.stage is None:
@@ -144,7 +146,7 @@ def _computes_same(before: CheckedPipeline, after: CheckedPipeline, written: Wri
 
 
 def _is_same(before: CheckedPipeline, after: CheckedPipeline, name: str) -> bool:
-    """True if the stage of this name, and all stages whose results it reads, compute the same in both versions."""
+    """Return True if the stage `name`, and all stages whose results it reads, compute the same in both versions."""
     old, new = (next((one for one in version.all_stages if one.name == name), None) for version in (before, after))
     if old is None or new is None or type(old) is not type(new) or _meaning(old) != _meaning(new):
         return False

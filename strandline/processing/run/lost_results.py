@@ -28,7 +28,7 @@ def require_kept_results(run: JobRun) -> None:
 
 
 def _loss(run: JobRun, stream: str, emitted: Vector) -> str | None:
-    """Return what the stream seems to have lost, and the remedy. None: nothing is lost.
+    """Return a message with the records that the stream seems to have lost, and the remedy. None if none are lost.
 
     `emitted`: partition -> its end at the last checkpoint. Raises LogChanged if the topic was recreated.
     """
@@ -38,7 +38,7 @@ def _loss(run: JobRun, stream: str, emitted: Vector) -> str | None:
         if known is not None and known != present:
             raise LogChanged(
                 f"{to}, is another topic than the one that was registered (topic id {present}, known is {known}): it was deleted "
-                f"and made again. {_remedy(run.job, stream)}"
+                f"and recreated. {_remedy(run.job, stream)}"
             )
         ends = run.index.ends(stream)
     except NotFound:

@@ -77,7 +77,7 @@ def expected_results(run: JobRun, checkpoints: Iterable[CheckpointRow]) -> Expec
 
 
 def plan_restore(run: JobRun, index_url: str | None) -> RewindPlan | None:
-    """Plan a run that restores all missing results, if an operator requested it. None: no request, or no missing result.
+    """Return the plan of a run that restores all missing results. None if no operator requested it, or if no result is missing.
 
     The run replays the recorded slices from the first one with a missing result, and emits their results again, under the same
     ids. The stores keep existing results. Raises Conflict if another version emitted some of the results; IndexUnavailable,
@@ -103,8 +103,8 @@ def plan_restore(run: JobRun, index_url: str | None) -> RewindPlan | None:
         raise Conflict(
             f"job {run.job}: results of slices {first} to {plan.slice_committed} are missing, and version {min(versions)} "
             f"emitted some of them, which version {run.version} can't repeat. Nothing was changed; run strandline job backfill "
-            f"{run.job} --from TIME, which computes all windows since then with version {run.version}, then strandline job start "
-            f"{run.job}"
+            f"{run.job} --from TIME, with a TIME before the oldest missing result, then strandline job start {run.job}. The "
+            f"backfill computes all windows since TIME with version {run.version}"
         )
     log.info("results are restored", job=run.job, epoch=run.epoch, slice_first=first, slice_last=plan.slice_committed)
     return plan
@@ -137,7 +137,9 @@ def _found(run: JobRun, index_url: str | None, store: str, first: int) -> Mappin
 
 
 def _first_missing(run: JobRun, index_url: str | None, store: str, slices: Mapping[int, int]) -> int | None:
-    """Return the first of these slices of which the store lacks a result."""
+    """Return the first slice with a result that the store lacks. None if it lacks none, or can't be compared.
+
+    `slices`: slice -> number of its results."""
     found = _found(run, index_url, store, min(slices))
     sink, name = sink_of_stored(store)
     if found is None:
@@ -157,7 +159,7 @@ def _first_missing(run: JobRun, index_url: str | None, store: str, slices: Mappi
 
 
 def newest_indices(run: JobRun) -> set[str]:
-    """Return the newest index of each alias that the job made in its own generation."""
+    """Return the newest index of each alias, of those that the job itself created in its current generation (not a backfill)."""
     made, generation = run.ledger.result_indices(run.job), run.ledger.job(run.job).generation
     stems = {index_stem(alias, generation) for aliases in aliases_of(run.pipeline).values() for alias in aliases}
     found: Sequence[list[str]] = [

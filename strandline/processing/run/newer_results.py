@@ -112,7 +112,8 @@ def _newer_result(run: JobRun, known: KnownSlices) -> str | None:
 
 
 def _newer_letter(run: JobRun, known: KnownSlices) -> str | None:
-    """Evidence among the dead letters of records. The dead letter of a refused result names no record."""
+    """Return evidence among the dead letters: a record that is in no slice of the ledger. None if there is none. Dead letters of
+    refused results don't count, because they name no record."""
     topic = dead_letter_topic(run.job)
     before = known.checkpoint.dead_letter_offsets if known.checkpoint else {}
     for message in last_records(run.settings.kafka_bootstrap, run.index, topic, before, _is_of_record):
@@ -128,7 +129,8 @@ def _is_of_record(message: LogMessage) -> bool:
 
 
 def _newer_row(run: JobRun, known: KnownSlices) -> str | None:
-    """Evidence in sinks that are neither indices nor streams. They don't contain the run."""
+    """Return evidence in the sinks that are neither indices nor streams: an emission that the ledger can't know. None if there is
+    none. Their rows don't contain the run."""
     first = min(known.digests, default=1)
     for stage in run.pipeline.all_stages:
         for emit in stage.emits:

@@ -45,19 +45,19 @@ def prepare_run(
     *,
     is_before_emission: bool = False,
 ) -> None:
-    """Prepare a run by this plan, from `snapshot` where there is one. `index_url`: where documents go, if they go to an index.
+    """Prepare a run by this plan. `snapshot`: None for a rewind. `index_url`: Elasticsearch; None if documents go elsewhere.
 
-    1. Make sure that the functions of packages exist, and that log and stream are those that the job has read.
-       The streams that it emits to must still contain its results.
+    1. Check that the functions of packages exist, and that topic and document of each input stream are those that the job has
+       read. The streams that it emits to must still contain its results.
     2. Record where a job begins that doesn't begin at the oldest record, and where a batch ends.
-    3. Make sure that ledger and topic still contain everything that the plan needs.
+    3. Check that ledger and topic still contain all slices and records that the plan needs.
     4. Record in the ledger how the run begins.
     5. Fence the producers of older runs.
-    6. Make sure that the stores contain no result that the ledger can't know. Before the fencing, one could still arrive.
-    7. If the run takes over a slice from another version, make sure that no store contains other results of it.
+    6. Check that the stores contain no result that the ledger can't know. Before the fencing, one could still arrive.
+    7. If the run takes over a slice from another version, check that no store contains other results of it.
        `is_before_emission`: that version failed before it could emit anything.
     8. Set the aliases again, as the ledger has them.
-    9. Make sure that the stores contain the results of the last slices, unless this run restores them.
+    9. Check that the stores contain the results of the last slices, unless this run restores them.
 
     Raises FunctionUnusable, LogTruncated, Conflict, NotFound, LogUnavailable, SinkUnavailable, LedgerUnavailable.
     """
@@ -104,8 +104,8 @@ def prepare_run(
 
 
 def set_aliases(run: JobRun, index_url: str) -> None:
-    """Let the aliases show what the ledger contains, if a backfill replaced results: an index that was restored from a copy has
-    the aliases of the time of the copy. Other indices get their aliases when the run sets up its writers.
+    """If a backfill replaced results, set each alias to the indices that the ledger records. An index that was restored from a
+    copy has the aliases of the time of the copy. Other indices get their aliases when the run sets up its writers.
 
     Does nothing while a backfill swaps the aliases itself. Raises LedgerBehind if the aliases show a later generation;
     IndexUnavailable, RequestRefused.

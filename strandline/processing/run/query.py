@@ -40,7 +40,7 @@ from strandline.processing.spark.session import keys_of_buckets
 
 @dataclass(frozen=True)
 class RunQuery:
-    """The query of one run, to be run once."""
+    """The query of one run. Call `run_to_end` once."""
 
     run: JobRun
     spark: SparkSession
@@ -101,7 +101,8 @@ class RunQuery:
 
     @property
     def _has_one_task(self) -> bool:
-        """True if one task computes each slice. A snapshot contains the state of several buckets in Spark's form."""
+        """True if one task computes each slice, without Spark's state store. False for jobs with `recovery: snapshot`, because a
+        snapshot is a checkpoint of that store."""
         return self.run.settings.slice_tasks == "one" and self.run.pipeline.spec.recovery != "snapshot"
 
     def _slice_loop(
@@ -145,12 +146,13 @@ class RunQuery:
         )
 
     def _has_committed(self) -> None:
-        """The first slice is committed, so the query is planned: the workers that planned it end, if it is alone."""
+        """Call `first_committed` after the first commit. If no other thread plans queries in the session, end the Python workers
+        that planned this query, to free their memory."""
         self.first_committed()
         if self.is_alone:
             end_planning_workers(self.spark)
 
     def _stream_keys(self) -> dict[str, str | None]:
-        """Stream that is emitted to -> the field that is its key."""
+        """Return stream that is emitted to -> its key field. None if the stream has no key."""
         names = [name for stage in self.run.pipeline.all_stages for name in stage.streams]
         return {name: StreamSpec.from_document(self.run.ledger.stream(name).document).key for name in names}

@@ -1,4 +1,4 @@
-"""A job's runner: the Spark driver of one job, run after run, until the job is stopped or drained or fails."""
+"""A job's runner: the Spark driver of one job. It executes runs until the job is stopped or drained, or fails."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ class Runner:
         writer_of: WriterFactory | None = None,
         is_alone: bool = False,
     ) -> None:
-        """With `spark`, the runs use that session and leave it running; else they start and stop one of their own.
+        """`spark`: session that the runs use and leave running. None if they start and stop their own session.
 
-        `lease` is the epoch of the leader's lease: no run begins under an older lease than the current one, and a newer lease
-        ends this run. None: a run by hand, without a leader. `alive_fd`: where to show that this process lifecycle. `writer_of`
-        makes the writers of results; the default writes to Elasticsearch. `is_alone`: True if no other thread plans queries
-        in the session, so the planner workers may end when the query runs.
+        `lease`: epoch of the leader's lease. No run begins under an older lease than the current one, and a newer lease ends this
+        run. None if the run was started by hand. `alive_fd`: file descriptor to which a byte is written regularly while this
+        process lives. `writer_of`: factory of the writers of results; the default writes to Elasticsearch. `is_alone`: True if
+        no other thread plans queries in the session, so the planner workers may end when the query runs.
         """
         self._settings = settings
         self._job = job
@@ -91,11 +91,11 @@ class Runner:
         """True if the run before this one stopped at a bad record, which it looks for before it emits anything."""
 
     def stop_now(self, *_: int | FrameType | None) -> None:
-        """End the run at once; the next run does its slice again. The job's desired state stays."""
+        """End the run without finishing its slice, which the next run repeats. The job's desired state stays."""
         self._stop_now.set()
 
     def run(self) -> int:
-        """Run the job until it is stopped, drained or fails; return the exit code.
+        """Run the job until it is stopped, is drained, or fails. Return the exit code of the process.
 
         A replaced version finishes the slice that it began, because stores may have results of this slice. If it can't, the
         current version takes the slice over, unless a store contains results that the current version wouldn't compute.
@@ -197,7 +197,7 @@ class Runner:
             return False
 
     def _end(self, row: RunRow, ending: Ending) -> None:
-        """Say in the ledger how a run ended that did not fail."""
+        """Record in the ledger how a run ended that didn't fail, and move the job to that state."""
         if not isinstance(ending, JobState):
             self._ledger.end_run(self._job, row.epoch, ending, "")
             return
@@ -206,8 +206,8 @@ class Runner:
             self._ledger.move_job(self._job, JobState.STOPPED, epoch=row.epoch)
 
     def _has_moved(self, row: RunRow, to: JobState) -> bool:
-        """Move the job. False: a stop was ordered meanwhile, between two runs or as this one ended, so it may only become
-        stopped."""
+        """Move the job to the state `to`, and return True. Return False if a stop was requested in the meantime, between two runs
+        or while this one ended: then the job may only become stopped."""
         try:
             self._ledger.move_job(self._job, to, epoch=row.epoch)
         except Conflict:
@@ -217,9 +217,9 @@ class Runner:
         return True
 
     def _hand_on(self, row: RunRow, error: StrandlineError) -> bool:
-        """Return True if the current version takes over the slice that a replaced version failed on.
+        """Return True if the current version takes over the slice on which a replaced version has failed. Record the failure.
 
-        It does if another attempt can't help, or after FINISH_TRIES runs.
+        It does if another attempt would fail in the same way, or after FINISH_TRIES runs.
         """
         if isinstance(error, Fenced | TransientError) or row.version == self._ledger.job(self._job).version:
             return False
@@ -241,14 +241,16 @@ class Runner:
         return True
 
     def _is_final(self, error: StrandlineError) -> bool:
-        """Whether trying again can't help. Settings with which the job has committed a slice, and this run has come to run, were
-        right: a secret or certificate may just be being replaced. If not, the supervisor has soon seen deaths enough."""
+        """Return True if another run would fail in the same way.
+
+        InvalidSettings isn't final if the job has committed a slice and this run is running: then the settings were right, and a
+        secret or certificate may be in replacement. If not, the supervisor stops the job after some failures."""
         if isinstance(error, InvalidSettings) and self._ledger.last_checkpoint(self._job) is not None:
             return self._ledger.job(self._job).state is JobState.STARTING
         return isinstance(error, PermanentError)
 
     def _failed(self, epoch: int, error: StrandlineError) -> int:
-        """Say in the ledger how the run failed; return the exit code."""
+        """Record in the ledger how the run failed. Return the exit code of the process."""
         message = str(error)
         log.error("run failed", job=self._job, epoch=epoch, code=error.code, message=message)
         if isinstance(error, Fenced):

@@ -26,7 +26,7 @@ _STOP_S = 30.0
 
 
 class Batches(Protocol):
-    """Runs batches, as `PoolBatches`."""
+    """Runs batches of slices. `PoolBatches` is one."""
 
     def run(self, tasks: Sequence[Sequence[MemberSlice]]) -> list[MemberOutcome]:
         """Process the slices, and return the outcome of each member."""
@@ -118,7 +118,8 @@ def outcome_of(
     run: Callable[[Sequence[Sequence[MemberSlice]]], list[MemberOutcome]],
     is_stopping: Callable[[], bool],
 ) -> BucketOutcome:
-    """Run a batch with this slice alone, again after a TransientError. Raises the error of the last attempt."""
+    """Run a batch with this slice alone, and return its outcome. Repeat it after a TransientError, unless `is_stopping`. Raises
+    the error of the last attempt."""
     for attempt in range(1, TRIES + 1):
         try:
             (outcome,) = run([[one]])
@@ -130,4 +131,6 @@ def outcome_of(
             if attempt == TRIES or is_stopping():
                 raise
             log.warning("the slice is tried again", job=one.job, slice=one.number, attempt=attempt, error=str(error))
-    raise AssertionError("the last attempt returns or raises")
+    raise AssertionError(
+        "the loop ended without a result, though its last attempt returns or raises; report this as a bug"
+    )

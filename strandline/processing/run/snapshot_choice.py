@@ -43,13 +43,13 @@ TRIES = 2
 
 
 class SnapshotFailed(StrandlineError):
-    """A run that began from a snapshot failed before its first commit, perhaps because of it. The job rewinds."""
+    """A run that began from a snapshot failed before its first commit, perhaps because of the snapshot. The job rewinds."""
 
     code = "snapshot_failed"
 
 
 class SnapshotChoice:
-    """Chooses, begins and removes snapshots for one run. With `recovery: rewind` it removes all that are left."""
+    """Chooses the snapshot from which a run begins, and removes old snapshots. With `recovery: rewind` it removes all."""
 
     def __init__(self, run: JobRun) -> None:
         self._ledger = run.ledger
@@ -66,7 +66,7 @@ class SnapshotChoice:
         self._is_wanted = run.pipeline.spec.recovery == "snapshot"
 
     def choose(self) -> Snapshot | None:
-        """The snapshot to begin from. None: the job rewinds, and an event says why."""
+        """Return the snapshot from which the run begins. None if the job rewinds; an event records the reason."""
         if not self._is_wanted:
             self._snapshots.remove_all()
             return None
@@ -90,11 +90,12 @@ class SnapshotChoice:
         return None
 
     def begin_from(self, snapshot: Snapshot) -> Path:
-        """Make this run's checkpoint directory from the snapshot. Raises SnapshotUnusable, OSError."""
+        """Create this run's checkpoint directory from the snapshot, and return it. Raises SnapshotUnusable, OSError."""
         return self._snapshots.begin(snapshot)
 
     def begin(self) -> Path | None:
-        """Make this run's checkpoint directory, empty. None: no snapshot is wanted, or none can be written."""
+        """Create and return this run's checkpoint directory, empty. None if the job has `recovery: rewind`, or no snapshot can be
+        written."""
         if not self._is_wanted:
             return None
         try:
@@ -104,16 +105,16 @@ class SnapshotChoice:
             return None
 
     def keep_newest(self) -> None:
-        """Remove the snapshots of other runs: this one has committed a slice."""
+        """Remove the snapshots of other runs. Call it after this run's first commit."""
         self._snapshots.remove_others()
 
     def give_up(self, why: str) -> None:
-        """Remove all snapshots, and say why."""
+        """Remove all snapshots, and record the reason in an event."""
         self._say_unusable(why)
         self._snapshots.remove_all()
 
     def can_rewind(self) -> bool:
-        """Whether ledger and log still hold what a rewind needs."""
+        """Return True if ledger and log still contain all slices and records that a rewind needs."""
         plan = plan_of_job(self._ledger, self._pipeline)
         cost = rewind_cost(self._ledger, plan, self._run.job)
         try:
@@ -127,7 +128,7 @@ class SnapshotChoice:
         return True
 
     def _say_unusable(self, why: str) -> None:
-        message = f"job {self._run.job} does not begin from a snapshot: {why}"
+        message = f"job {self._run.job} does not begin from a snapshot, so it rewinds: {why}"
         log.warning(message, job=self._run.job, epoch=self._run.epoch)
         self._ledger.record_event("snapshot_unusable", message, self._run.job, self._run.epoch, {"reason": why})
 

@@ -54,7 +54,7 @@ class SnapshotManifest:
     """Digest of the pipeline (`CheckedPipeline.digest`). Another version of the pipeline can have the same one."""
     spark: str
     shuffle_partitions: int
-    """Fixed in a checkpoint of Spark: the state is cut by it."""
+    """Number of parts of the state in Spark's checkpoint. A checkpoint can't be read with another number."""
     format: int = FORMAT
 
 
@@ -74,7 +74,7 @@ class SnapshotBounds:
     """Bounds of the snapshots that the ledger allows, as slice numbers."""
 
     slice_first: int
-    """Where a rewind would begin: an older snapshot would have more to replay."""
+    """First slice of a rewind. A snapshot that ends earlier is of no use, because more slices must be replayed."""
     slice_committed: int
     slice_last: int
     """The last committed slice, or the planned one after it."""
@@ -89,8 +89,8 @@ class Snapshots:
         self._run = run
 
     def choose(self, bounds: SnapshotBounds, runs: Sequence[RunRow]) -> tuple[Snapshot | None, list[str]]:
-        """Return the usable snapshot with the least to replay, and why others are unusable. Unusable ones are removed: they never
-        become usable again. `runs` are those that the ledger knows."""
+        """Return the usable snapshot with the fewest slices to replay, and the reasons for which others are unusable. These are
+        removed, because they never become usable again. `runs`: all runs in the ledger. None if no snapshot is usable."""
         fitting: list[Snapshot] = []
         refused: list[str] = []
         known = {run.epoch: run for run in runs if run.epoch < self._run.epoch}
@@ -105,7 +105,7 @@ class Snapshots:
         return max(fitting, key=lambda one: (one.slice, one.epoch), default=None), refused
 
     def begin(self, snapshot: Snapshot | None) -> Path:
-        """Make this run's checkpoint directory, empty or from the snapshot. Raises SnapshotUnusable, OSError."""
+        """Create this run's checkpoint directory, empty or from the snapshot, and return it. Raises SnapshotUnusable, OSError."""
         directory = self._job_directory / str(self._run.epoch)
         shutil.rmtree(directory, ignore_errors=True)
         checkpoint = directory / _CHECKPOINT
@@ -146,8 +146,8 @@ class Snapshots:
 
 
 def remove_of_deleted(root: Path, is_deleted: Callable[[str], bool]) -> list[str]:
-    """Remove the snapshots of jobs that were deleted; returns the jobs. Others may share `root`: nothing goes but what a snapshot
-    is made of. Raises OSError, and what `is_deleted` raises."""
+    """Remove the snapshots of deleted jobs, and return these jobs. Only files of snapshots are removed, because `root` may
+    contain others. Raises OSError, and the errors of `is_deleted`."""
     removed = []
     for of_job in list(root.iterdir()) if root.is_dir() else []:
         # Listed before the ledger is asked: if the name is reused meanwhile, the new job's runs aren't among them.
@@ -163,14 +163,17 @@ def remove_of_deleted(root: Path, is_deleted: Callable[[str], bool]) -> list[str
 
 
 def read_snapshot(directory: Path, run: RunRow, manifest: SnapshotManifest, bounds: SnapshotBounds) -> Snapshot:
-    """The snapshot in the directory of `run`. Raises SnapshotUnusable unless manifest, ledger and its logs agree."""
+    """Return the snapshot in the directory of `run`. Raises SnapshotUnusable, with the reason, if its manifest or Spark's logs in
+    it don't fit `manifest` and `bounds`."""
     _require_made_by(directory / _MADE_BY, _made_by(manifest, run))
     checkpoint = directory / _CHECKPOINT
     committed, pending = _read_logs(checkpoint, manifest)
     if committed > bounds.slice_committed:
         raise SnapshotUnusable(f"it holds slice {committed}, and the ledger's last is {bounds.slice_committed}")
     if committed + 1 < bounds.slice_first:
-        raise SnapshotUnusable(f"it ends with slice {committed}, and a rewind begins only at {bounds.slice_first}")
+        raise SnapshotUnusable(
+            f"it ends with slice {committed}, so it replays more slices than a rewind, which begins at {bounds.slice_first}"
+        )
     # Spark runs a batch that it had begun again as it was: its slices are committed ones, or the planned one.
     goes_on = pending is None or pending <= bounds.slice_committed
     if not goes_on and (committed, pending) != (bounds.slice_committed, bounds.slice_last):
@@ -200,11 +203,11 @@ def _require_made_by(file: Path, wanted: dict[str, object]) -> None:
 
 
 def _read_logs(checkpoint: Path, manifest: SnapshotManifest) -> tuple[int, int | None]:
-    """From Spark's logs of offsets and commits: the last slice of the last committed batch, and of the batch that was begun after
-    it, if any.
+    """Return the last slice of the last committed batch, and of the batch that was begun after it (None if there is none). They
+    are read from Spark's logs of offsets and commits. Raises SnapshotUnusable if a log is missing or damaged.
 
-    Format: one file a batch, named by its number; of an offsets file the first line is a version, the second the batch's
-    metadata, the third the source's offset (org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog).
+    Format: one file for each batch, named by its number. The lines of an offsets file are a version, the metadata of the batch,
+    and the source's offset (org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqLog).
     """
     begun, committed = _batches(checkpoint / "offsets"), _batches(checkpoint / "commits")
     if not committed:
@@ -238,7 +241,8 @@ def _slice_of(file: Path, manifest: SnapshotManifest) -> int:
 
 
 def _lines(file: Path, count: int) -> list[dict[str, Any]]:
-    """The lines of a log file: a version first, then JSON objects."""
+    """Return the lines of a log file as JSON objects; an empty one for the first line, the version. Raises SnapshotUnusable if it
+    doesn't have `count` lines."""
     try:
         version, *lines = file.read_text(encoding="utf-8").splitlines()
         found = [json.loads(line) for line in lines]

@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 
 def stand_by(settings: Settings, run_job: Callable[[str, int, SparkSession], int]) -> int:
-    """Warm up, wait for a job, run it with `run_job` (job, lease, session); return the exit code.
+    """Warm up, wait for a job, run it with `run_job` (job, lease, session), and return the exit code.
 
     1. Make the class archive if there is none, start Spark, and run a small query, step by step, until a job comes.
     2. Read the job from stdin: one line of JSON. When stdin ends without one, the control service has ended; so does the standby.

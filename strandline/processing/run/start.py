@@ -23,12 +23,12 @@ class RunStart:
     pipeline: CheckedPipeline
     snapshots: SnapshotChoice
     prepare: Callable[[RewindPlan, Snapshot | None], None]
-    """Makes sure that the run can follow the plan."""
+    """Prepares a run by this plan, or raises an error if it can't follow the plan. See `prepare_run`."""
     run_query: Callable[[RewindPlan, Path | None], Ending]
-    """Runs Spark's query to its end, over this checkpoint directory (None: over one that ends with the run)."""
+    """Runs Spark's query to its end, with this checkpoint directory. None for a temporary one."""
     is_java_alive: Callable[[], bool]
     restore: Callable[[], RewindPlan | None] = lambda: None
-    """Plans a run that restores results that a store lost. None: no request, or no missing result."""
+    """Returns the plan of a run that restores missing results. None if it wasn't requested, or no result is missing."""
 
     def run(self) -> Ending:
         """Run the query to its end.
@@ -52,7 +52,8 @@ class RunStart:
         return self.run_query(plan, self.snapshots.begin())
 
     def _resume(self, snapshot: Snapshot) -> Ending:
-        """Run from a snapshot. Raises SnapshotFailed when the failure may be the snapshot's fault and nothing was committed."""
+        """Run from a snapshot, and return how the run ended. Raises SnapshotFailed if the snapshot may have caused a failure, and
+        the run has committed nothing."""
         # The results that are left out as emitted are the same; only the records that are read again begin later.
         plan = replace(
             whole_plan_of_job(self.ledger, self.pipeline), slice_first=snapshot.slice + 1, reaches_back_to_ms=None
@@ -69,6 +70,6 @@ class RunStart:
             raise SnapshotFailed(str(error)) from error
 
     def _last_committer(self) -> int:
-        """The run that committed last."""
+        """Return the epoch of the run that committed last. 0 if there is none."""
         checkpoint = self.ledger.last_checkpoint(self.pipeline.job)
         return checkpoint.epoch if checkpoint else 0
