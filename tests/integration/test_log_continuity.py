@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from strandline.core.errors import Conflict
-from strandline.ledger.states import Desired, JobState
+from strandline.ledger.states import Desired, JobState, SliceRow
 from strandline.log.index import LogIndex
 from strandline.log.range_reader import RangeReader
 from strandline.log.reader import OffsetRange
@@ -79,7 +79,13 @@ def test_a_log_that_lost_its_end_while_the_broker_was_down(tmp_path: Path, reque
         request.addfinalizer(index.close)
         continuity = LogContinuity("j", "cut", index.topic_id("cut"), index)
         row = replace(a_slice(1), offsets_first={"cut": {0: 0, 1: 0}}, offsets={"cut": {0: 30, 1: 20}})
-        last = continuity.sealed(row, None)
+
+        def sealed(row: SliceRow, done: SliceRow | None) -> SliceRow | None:
+            places = continuity.seal_places(row, done)
+            new = index.checksums_at(places.new)
+            return continuity.sealed(row, done, new, index.checksums_at(places.old))
+
+        last = sealed(row, None)
         assert last is not None and last.checksums["cut"].keys() == {0, 1}
 
         broker.kill()
@@ -99,7 +105,7 @@ def test_a_log_that_lost_its_end_while_the_broker_was_down(tmp_path: Path, reque
         with pytest.raises(
             Conflict, match="stream cut, partition 0 holds another record at offset 29 than when slice 1"
         ):
-            continuity.sealed(longer, last)
+            sealed(longer, last)
         with closing(RangeReader(cluster.bootstrap)) as reader:
             for partition, end in last.offsets["cut"].items():
                 checksum = last.checksums["cut"][partition]
@@ -167,27 +173,27 @@ def test_a_partition_that_is_added_to_a_running_job_is_read_from_its_first_recor
     assert sum(document["n"] for document in lab.documents("grows-tens").values()) == 610
 
 
-def test_a_topic_that_is_made_anew_under_a_running_job_ends_it_for_good(audit_lab: AuditLab) -> None:
+def test_a_topic_that_is_recreated_under_a_running_job_ends_it_for_good(audit_lab: AuditLab) -> None:
     """The new topic contains more than the old one, so no end has fallen when the job looks."""
-    lab, bootstrap, topic = audit_lab, audit_lab.settings.kafka_bootstrap, "anew-readings"
-    lab.apply(DOCUMENTS.format(name="anew"))
-    with running(lab, "anew") as codes:
+    lab, bootstrap, topic = audit_lab, audit_lab.settings.kafka_bootstrap, "recreated-readings"
+    lab.apply(DOCUMENTS.format(name="recreated"))
+    with running(lab, "recreated") as codes:
         write(bootstrap, topic, 0, 20)
-        wait_until_read(lab, "anew", {0: 20, 1: 0})
+        wait_until_read(lab, "recreated", {0: 20, 1: 0})
         client = admin(bootstrap)
         client.delete_topics([topic])[topic].result(stretched(60))
         make_topic(bootstrap, topic, 2)
         write(bootstrap, topic, 0, 30)
         wait_until(lambda: codes, bool, "ended", 180)
     assert codes == [EXIT_FAILED]
-    state, message = outcome(lab, "anew")
+    state, message = outcome(lab, "recreated")
     assert state is JobState.FAILED
     assert "Register the stream under another name" in message
-    assert read(lab, "anew") == {0: 20, 1: 0}
+    assert read(lab, "recreated") == {0: 20, 1: 0}
 
-    lab.ledger.set_desired("anew", Desired.RUNNING)
-    assert Runner(lab.settings, "anew", lab.spark).run() == EXIT_FAILED
-    state, message = outcome(lab, "anew")
+    lab.ledger.set_desired("recreated", Desired.RUNNING)
+    assert Runner(lab.settings, "recreated", lab.spark).run() == EXIT_FAILED
+    state, message = outcome(lab, "recreated")
     assert state is JobState.FAILED
-    assert "stream anew-readings is another topic than the one that job anew has read" in message
-    assert read(lab, "anew") == {0: 20, 1: 0}
+    assert "stream recreated-readings is another topic than the one that job recreated has read" in message
+    assert read(lab, "recreated") == {0: 20, 1: 0}

@@ -538,10 +538,10 @@ def test_with_json_an_error_is_one_object(
 
 
 def test_the_doctor_says_on_stderr_that_something_is_wrong(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [ok("Kafka", "answers"), wrong("ledger", "it is [gone]", "mend it")]
+    found = [ok("Kafka", "answers"), wrong("ledger", "it is [gone]", "correct it")]
     monkeypatch.setattr("strandline.services.doctor.finding.examine", lambda *_: found)
     said = say("doctor")
-    assert (said.code, said.out) == (1, "✓ Kafka: answers\n✗ ledger: it is [gone]\n    mend it\n")
+    assert (said.code, said.out) == (1, "✓ Kafka: answers\n✗ ledger: it is [gone]\n    correct it\n")
     assert said.err.endswith(
         "1 wrong, 0 to look at; follow the remedy below each of them, then run strandline doctor again\n"
     )
