@@ -146,7 +146,7 @@ def test_a_stack_uses_servers_that_are_there_and_leaves_them_alone(
         again = strandline(*up, standbys="0")
         assert again.returncode == 0 and "nothing had to be repaired" in again.stdout, "it remembers its servers"
         other = strandline(*up, "--kafka", "embedded")
-        assert f"it runs with kafka {kafka} of yours, kafka its own is requested" in other.stderr, other.stderr
+        assert f"it runs with your kafka at {kafka}, but its own kafka is requested" in other.stderr, other.stderr
         looked = strandline("doctor", "--json", *place)
         assert not_ok(looked) == [], looked.stdout
     finally:

@@ -135,7 +135,7 @@ def test_an_open_stack_is_closed_with_its_data_and_opened_again(closed: Closed, 
         closed.index().put("/before/_doc/1?refresh=true", json={"is": "kept"}).raise_for_status()
 
     up = closed.run("up", "--detach", "--passwords")
-    assert f"take user strandline alone, with the passwords in {closed.data_dir / 'passwords'}" in up.stdout
+    assert f"user strandline with the passwords in {closed.data_dir / 'passwords'} can log in to" in up.stdout
     require_closed(closed)
     login = closed.kafka_login()
     assert "before" in closed.kafka(**login).list_topics(timeout=30).topics

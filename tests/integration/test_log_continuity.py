@@ -112,7 +112,7 @@ def test_a_log_that_lost_its_end_while_the_broker_was_down(tmp_path: Path, reque
                 one = reader.read([OffsetRange("cut", partition, 0, end, checksum)])
                 if partition == 0:
                     with pytest.raises(
-                        Conflict, match="partition 0 holds another record at offset 29 than when the slice"
+                        Conflict, match="partition 0: the record at offset 29 has changed since the slice"
                     ):
                         list(one)
                 else:

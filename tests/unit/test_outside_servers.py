@@ -117,7 +117,7 @@ def test_a_running_stack_keeps_its_servers(tmp_path: Path) -> None:
     PidFile(tmp_path).add("control", os.getpid())
     stack = Stack(Settings(), tmp_path, 0, Console(quiet=True), {"kafka": "other:9092"})
     with pytest.raises(
-        StackError, match=r"runs with kafka farm:9092 of yours, but kafka other:9092 of yours is requested"
+        StackError, match=r"runs with your kafka at farm:9092, but your kafka at other:9092 is requested"
     ):
         stack._running_parts()
 

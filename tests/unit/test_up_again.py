@@ -107,7 +107,7 @@ def test_other_options_are_named_with_what_to_do(data_dir: Path, say: Say, monke
     assert said.code == 1
     for difference in (
         f"it runs with --port-offset {OFFSET}, but 7 is requested",
-        "it runs with kafka its own, but kafka farm:9092 of yours is requested",
+        "it runs with its own kafka, but your kafka at farm:9092 is requested",
         "it runs with --no-passwords, but --passwords is requested",
         "it runs with STRANDLINE_AUTH=none, but tokens is requested",
         f"To use it as it is, run strandline up --data-dir {data_dir} without these options and variables",

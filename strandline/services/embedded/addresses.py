@@ -161,10 +161,11 @@ class StackAddresses:
         for name, field in OUTSIDE_FIELDS.items():
             is_own = name not in running.outside and name not in self.outside
             there, asked = (
-                f"{getattr(one, field)} of yours" if name in one.outside else "its own" for one in (running, self)
+                f"your {name} at {getattr(one, field)}" if name in one.outside else f"its own {name}"
+                for one in (running, self)
             )
             if not is_own and there != asked:
-                found.append(f"it runs with {name} {there}, but {name} {asked} is requested")
+                found.append(f"it runs with {there}, but {asked} is requested")
         could_ask = {name for name in LOGIN_FIELDS if name not in self.outside}
         if running.passwords != self.passwords and could_ask:
             there, asked = ("--passwords" if one.passwords else "--no-passwords" for one in (running, self))
