@@ -79,6 +79,13 @@ class JobProgress(NamedTuple):
     """Sums over all committed slices."""
 
 
+class CountedCheckpoint(NamedTuple):
+    """A checkpoint, and the sums over all committed slices up to it."""
+
+    row: CheckpointRow
+    totals: Totals
+
+
 class ProgressReader(Part):
     """Reads runs, slices and checkpoints."""
 
@@ -189,6 +196,36 @@ class ProgressReader(Part):
         with self._database.reading(f"read what job {job} has emitted") as connection:
             rows = connection.execute(emitting.order_by(checkpoints.c.slice.desc()).limit(limit))
             return [CheckpointRow(*row) for row in rows]
+
+    def last_result(self, job: str) -> CountedCheckpoint | None:
+        """Return the checkpoint of the newest slice with a result since the job began or was reset. None if there is none.
+
+        If that slice was removed, return the oldest checkpoint that the ledger still contains.
+        """
+        with self._database.reading(f"find the newest result of job {job}") as connection:
+            last = connection.execute(
+                sa.select(sa.func.max(checkpoints.c.slice)).where(checkpoints.c.job == job)
+            ).scalar()
+
+            def results_up_to(number: int) -> int:
+                found = _counted(connection, job, checkpoints.c.slice == number)
+                return -1 if found is None else sum(found.totals.results.values())
+
+            results = 0 if last is None else results_up_to(last)
+            if last is None or not results:
+                return None
+            # Sums never fall. The newest result is often near: double the distance before searching in between.
+            distance = 1
+            while results_up_to(last - distance) == results:
+                distance *= 2
+            numbers = range(last - distance + 1, last - distance // 2 + 1)
+            first = numbers[bisect_left(numbers, True, key=lambda number: results_up_to(number) == results)]
+            return _counted(connection, job, checkpoints.c.slice == first)
+
+    def checkpoint_at(self, job: str, at_ms: int) -> CountedCheckpoint | None:
+        """Return the newest checkpoint that was committed up to this time, by the clocks of the runs. None if there is none."""
+        with self._database.reading(f"read the checkpoint of job {job} at {at_ms}") as connection:
+            return _counted(connection, job, checkpoints.c.committed_ms <= at_ms)
 
     def first_slice_reaching(self, job: str, event_ms: int) -> int | None:
         """Return the lowest committed slice after which the latest event time was `event_ms` or later.
@@ -635,6 +672,14 @@ def _last_checkpoints(connection: sa.Connection, names: Collection[str]) -> dict
     rows = connection.execute(wanted.where(jobs.c.name.in_(names), checkpoints.c.slice == newest))
     split = len(_CHECKPOINT)
     return {row.job: (CheckpointRow(*row[:split]), Totals(*row[split:])) for row in rows}
+
+
+def _counted(connection: sa.Connection, job: str, which: sa.ColumnElement[bool]) -> CountedCheckpoint | None:
+    """Return the newest checkpoint of the job for which the condition holds."""
+    wanted = sa.select(*_CHECKPOINT, *_TOTALS).where(checkpoints.c.job == job, which)
+    row = connection.execute(wanted.order_by(checkpoints.c.slice.desc()).limit(1)).first()
+    split = len(_CHECKPOINT)
+    return None if row is None else CountedCheckpoint(CheckpointRow(*row[:split]), Totals(*row[split:]))
 
 
 def _begins_at_or_after(row: SliceRow, log_starts: Offsets) -> bool:

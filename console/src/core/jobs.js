@@ -13,6 +13,7 @@ const TONE_OF_CAUSE = {
   late: "warn",
   filtered: "warn",
   held_back: "warn",
+  stalled: "warn",
   behind: "warn",
   duplicates: "warn",
   no_input: "wait",
@@ -34,7 +35,9 @@ const RANK = { bad: 0, warn: 1, wait: 2, ok: 3, rest: 4 };
  */
 export function toneOf(job, explanation) {
   if (job.state === "failed") return "bad";
-  const tone = TONE_OF_CAUSE[explanation?.cause] ?? (job.state === "running" ? "ok" : "wait");
+  // A condition that drops records is no problem of a job that has had results, such as a job that emits alarms.
+  const cause = explanation?.cause === "filtered" && Object.values(job.counts.results).some(Boolean) ? "results" : explanation?.cause;
+  const tone = TONE_OF_CAUSE[cause] ?? (job.state === "running" ? "ok" : "wait");
   if (tone === "ok" || tone === "wait") {
     if (job.warnings.length || job.rewind?.warning || job.notes.length) return "warn";
   }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from strandline.core.described import Described
@@ -13,6 +13,8 @@ from strandline.log.kafka_status import LogRange
 from strandline.processing.formats.timestamps import format_timestamp
 from strandline.processing.kinds.stage_words import words_of
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
+from strandline.processing.pipelines.event_time import last_ends
+from strandline.services.jobs.recent_counts import QUIET_MS_MIN, RECENT_MS, Period, Recent
 
 _NOT_READING = {
     JobState.CREATED: ("not_started", "was never started"),
@@ -58,6 +60,21 @@ class JobFacts:
     now_ms: int
     unavailable_store: str | None = None
     """Name of the store that the last slice waits for. None if it waits for none."""
+    recent: Recent | None = None
+    """Newest result, and the counts since then. None if the job has no result since it began or was reset."""
+
+    @property
+    def period(self) -> Period:
+        """Period over which causes are counted."""
+        return Period(self.totals) if self.recent is None else self.recent.period
+
+    @property
+    def results_in_words(self) -> str:
+        """Results of each stage, with the age of the newest if it isn't small, for messages."""
+        words = ", ".join(f"{stage} {count}" for stage, count in self.totals.results.items())
+        if self.recent is None or self.recent.age_ms < QUIET_MS_MIN:
+            return words
+        return f"{words}, the newest {format_about(self.recent.age_ms)} ago"
 
     @property
     def streams(self) -> str:
@@ -76,7 +93,7 @@ class JobFacts:
         # Until twice the timeout, windows close without new records.
         closing_ms = [2 * (rule.of(stream).idle_timeout_ms or 0) for stream in self.pipeline.streams]
         quiet_ms = self.now_ms - newest_ms
-        return quiet_ms if quiet_ms >= max(_QUIET_MS_MIN, *closing_ms) else None
+        return quiet_ms if quiet_ms >= max(QUIET_MS_MIN, *closing_ms) else None
 
 
 def explain(facts: JobFacts) -> ExplanationView:
@@ -118,8 +135,8 @@ def notes_of(job: str, faults: SenderFaults) -> list[str]:
 
 
 _Answer = tuple[str, str, str]
-_QUIET_MS_MIN = 120_000
-"""Shortest time without a new record that is reported as a cause."""
+_AHEAD_MS_MIN = 1_000
+"""Shortest time between log time and event time that a message names."""
 
 
 def _of_state(facts: JobFacts) -> _Answer | None:
@@ -149,7 +166,7 @@ def _of_state(facts: JobFacts) -> _Answer | None:
 
 def _of_outside(facts: JobFacts) -> _Answer | None:
     if None in facts.held.values():
-        return "log_away", "Kafka does not answer", "Kafka does not respond"
+        return "log_away", "Kafka does not answer", "check that the broker is running; the job resumes automatically"
     if facts.unavailable_store is not None:
         assert facts.last_slice is not None, "it is the slice that waits"
         sentence = (
@@ -157,8 +174,8 @@ def _of_outside(facts: JobFacts) -> _Answer | None:
             "refuses results"
         )
         step = (
-            f"check that it is running; the job resumes automatically. strandline job logs {facts.job.name} "
-            "shows the messages of the store"
+            "check that it is running, and has free disk space and memory; the job resumes automatically. "
+            f"strandline job logs {facts.job.name} shows the messages of the store"
         )
         return "writer", sentence, step
     return None
@@ -188,14 +205,15 @@ def _of_input(facts: JobFacts) -> _Answer | None:
 
 
 def _of_records(facts: JobFacts) -> _Answer | None:
-    totals = facts.totals
-    duplicates = totals.rejected.get(REASON_DUPLICATE, 0)
-    rejected = sum(totals.rejected.values()) - duplicates
-    late = totals.rejected.get(REASON_LATE, 0)
-    if late > totals.accepted:
-        sentence = (
-            f"{late} of {totals.records} records were late: at their arrival, the watermark had passed their event time"
-        )
+    period = facts.period
+    counts = period.counts
+    when = f" {period.words}" if period.words else ""
+    duplicates = counts.rejected.get(REASON_DUPLICATE, 0)
+    rejected = sum(counts.rejected.values()) - duplicates
+    late = counts.rejected.get(REASON_LATE, 0)
+    if late > counts.accepted:
+        sentence = f"{late} of {counts.records} records{when} were late: at their arrival, the watermark had passed "
+        sentence += "their event time"
         name = facts.job.name
         step = (
             "for future records, raise event_time.delay in the document and apply it. To also count the late records, reset the "
@@ -203,56 +221,82 @@ def _of_records(facts: JobFacts) -> _Answer | None:
             "hides the existing results, and recomputes them from the records that are still in the log"
         )
         return "late", sentence, step
-    if rejected > totals.accepted:
+    if rejected > counts.accepted:
         reasons = ", ".join(
             f"{reason} {count}"
-            for reason, count in sorted(totals.rejected.items(), key=lambda one: -one[1])
+            for reason, count in sorted(counts.rejected.items(), key=lambda one: -one[1])
             if reason != REASON_DUPLICATE
         )
-        sentence = f"{rejected} of {totals.records} records were rejected ({reasons})"
-        return (
-            "rejected",
-            sentence,
-            f"to see the reason for each record, run strandline dead-letters list {facts.job.name}",
+        sentence = f"{rejected} of {counts.records} records{when} were rejected ({reasons})"
+        return "rejected", sentence, f"to see the reason for each record, run {_list_dead_letters(facts, period)}"
+    if duplicates > counts.accepted:
+        sentence = (
+            f"{duplicates} of {counts.records} records{when} were duplicates by the fields of dedupe, and were dropped"
         )
-    if duplicates > totals.accepted:
-        sentence = f"{duplicates} of {totals.records} records were duplicates by the fields of dedupe, and were dropped"
         return "duplicates", sentence, "if these are different records, add a field to dedupe that distinguishes them"
-    if facts.lag_records and facts.lag_records > max(totals.records // 10, 10_000):
+    read = counts.records if facts.recent is None else facts.recent.last_minutes.counts.records
+    if facts.lag_records and facts.lag_records > max(read // 10, 10_000):
         sentence = f"{facts.lag_records} records are still to be read"
         return "behind", sentence, "wait; if the number grows, the job needs more cores: see docs/sizing.md"
     return None
 
 
 def _of_results(facts: JobFacts) -> _Answer | None:
-    totals, emitted = facts.totals, facts.checkpoint.emitted if facts.checkpoint else {}
-    refused, results = sum((totals.refused or {}).values()), sum(totals.results.values())
-    if refused and refused * 2 > results:
-        sentence = f"{refused} of {results} results were refused by the store"
-        return (
-            "refused",
-            sentence,
-            f"to see the reasons of the store, run strandline dead-letters list {facts.job.name}",
-        )
-    if not facts.pipeline.stages:
-        if not results and totals.accepted:
-            sentence = (
-                f"{totals.accepted} records were accepted, but have no results, because a 'where' drops all of them"
-            )
-            return "filtered", sentence, "check the steps before the emissions with one of the records"
+    return _of_refused(facts) or _of_filtered(facts)
+
+
+def _of_refused(facts: JobFacts) -> _Answer | None:
+    period, totals = Period(facts.totals), facts.totals
+    counts = (sum(totals.results.values()), sum((totals.refused or {}).values()))
+    if facts.recent is not None:
+        period, row = facts.recent.last_minutes, facts.recent.result.row
+        counts = (sum(period.counts.results.values()), sum((period.counts.refused or {}).values()))
+        if not counts[0]:
+            period = Period(totals, f"of slice {row.slice}, the newest with results,", row.committed_ms)
+            counts = (sum(row.results.values()), sum(row.refused.values()))
+    results, refused = counts
+    if not refused or refused * 2 <= results:
         return None
-    firsts = facts.pipeline.first_stages
-    early_ms = [at_ms for partitions in facts.reached_early.values() for at_ms in partitions.values()]
-    # A record that was accepted so early isn't in any open window.
-    if (
-        not results
-        and early_ms
-        and all(emitted.get(one.name, -1) >= one.shape.last_end_holding(min(early_ms)) for one in firsts)
-    ):
-        sentence = f"{totals.accepted} records were accepted, but have no results, because a 'where' drops all of them"
-        names = " and ".join(f"'{one.name}'" for one in firsts)
-        return "filtered", sentence, f"check the steps before window {names} with one of the records"
-    return None
+    when = f" {period.words}" if period.words else ""
+    sentence = f"{refused} of {results} results{when} were refused by the store"
+    step = f"to see the reasons of the store, run {_list_dead_letters(facts, period, '--reason result')}"
+    return "refused", sentence, step
+
+
+def _of_filtered(facts: JobFacts) -> _Answer | None:
+    """Records are accepted, and nothing of them is left: since the job began, or since its newest result."""
+    recent = facts.recent
+    if recent is not None and recent.age_ms < QUIET_MS_MIN:
+        return None
+    if recent is None and any(facts.totals.results.values()):
+        return None
+    period = Period(facts.totals) if recent is None else recent.since_result
+    if not period.counts.accepted:
+        return None
+    early = facts.reached_early if recent is None else recent.reached_early
+    stages = facts.pipeline.stages
+    if stages and not _are_closed(facts, [at_ms for partitions in early.values() for at_ms in partitions.values()]):
+        return None
+    accepted = f"{period.counts.accepted} records" + (f" {period.words}" if period.words else "")
+    sentence = f"{accepted} were accepted, but have no results, because a 'where' drops all of them"
+    names = " and ".join(f"'{one.name}'" for one in facts.pipeline.first_stages)
+    where = f"window {names}" if stages else "the emissions"
+    return "filtered", sentence, f"if results should appear, check the steps before {where} with one of the records"
+
+
+def _are_closed(facts: JobFacts, event_ms: Collection[int]) -> bool:
+    """Return True if every window that depends on the earliest of these events is closed, in all stages that emit."""
+    if not event_ms or facts.checkpoint is None:
+        return False
+    emitted = facts.checkpoint.emitted
+    ends = zip(facts.pipeline.stages, last_ends(facts.pipeline.windows, min(event_ms)), strict=True)
+    return all(emitted.get(stage.name, -1) >= end_ms for stage, end_ms in ends if stage.emits)
+
+
+def _list_dead_letters(facts: JobFacts, period: Period, options: str = "") -> str:
+    """Return the command that lists the dead letters of the period."""
+    since = "" if period.from_ms is None else f"--since {_time(period.from_ms)}"
+    return " ".join(one for one in ("strandline dead-letters list", facts.job.name, options, since) if one)
 
 
 def _of_event_time(facts: JobFacts) -> _Answer:
@@ -261,13 +305,12 @@ def _of_event_time(facts: JobFacts) -> _Answer:
     assert checkpoint is not None and row is not None, "called only if there is a checkpoint"
     results = sum(facts.totals.results.values())
     if not facts.pipeline.stages:
-        last = ", ".join(f"{stage} {count}" for stage, count in facts.totals.results.items())
         if not facts.totals.accepted:
             return "no_input", "no record has been accepted yet", f"strandline dead-letters list {facts.job.name}"
         if facts.quiet_ms is not None:
             return _of_quiet(facts, facts.quiet_ms)
         step = "no problem; the results are in the index or stream to which the stage emits"
-        return "results", f"each slice emits results ({last})", step
+        return "results", f"each slice emits results ({facts.results_in_words})", step
     rule = facts.pipeline.event_time_rule
     reached = {
         (stream, partition): at_ms
@@ -291,6 +334,8 @@ def _of_event_time(facts: JobFacts) -> _Answer:
     closes += f"{format_duration(rule.delay_ms)}){silence}"
     where = f"partition {slowest[1]} of stream {slowest[0]}"
     drain = f"strandline job stop {facts.job.name} --drain closes every window now"
+    if slowest in awake and (stalled := _of_stalled(facts, window, slowest)) is not None:
+        return stalled
     if rule.watermark == "partitions" and newest_ms >= needed_ms and reached[slowest] < needed_ms:
         sentence = f"{where} holds the watermark back: its event time is {_time(reached[slowest])}, that of others "
         sentence += f"{_time(newest_ms)}; {window} is open"
@@ -301,24 +346,62 @@ def _of_event_time(facts: JobFacts) -> _Answer:
         return "held_back", sentence, step
     if results and facts.quiet_ms is not None:
         return _of_quiet(facts, facts.quiet_ms)
-    if results:
-        last = ", ".join(f"{stage} {count}" for stage, count in facts.totals.results.items())
-        sentence = (
-            f"the job emits results ({last}); next is {window}: {closes}; event time is {_time(reached[slowest])}"
-        )
+    if results and not _is_overdue(facts, end_ms, closed_ms):
+        sentence = f"the job emits results ({facts.results_in_words}); next is {window}: {closes}; event time is "
+        sentence += _time(reached[slowest])
         return "results", sentence, "no problem; the results are in the index or stream to which the stage emits"
     sentence = f"{window} is still open: {closes}; event time is {_time(reached[slowest])} in {where}"
+    if facts.recent is not None:
+        sentence += f"; the newest result is {format_about(facts.recent.age_ms)} old"
     if facts.quiet_ms is not None:
         sentence += f"; no record has arrived for {format_about(facts.quiet_ms)}"
     return "window_open", sentence, f"send records with later event times, or wait for the silence; {drain}"
 
 
+def _of_stalled(facts: JobFacts, window: str, slowest: tuple[str, int]) -> _Answer | None:
+    """Records of the slowest partition are accepted, but its event time doesn't advance: a clock was set back."""
+    recent, row = facts.recent, facts.checkpoint
+    if recent is None or recent.before is None or row is None or recent.age_ms < QUIET_MS_MIN:
+        return None
+    stream, partition = slowest
+    before, rule = recent.before.row, facts.pipeline.event_time_rule.of(stream)
+    reached_ms = row.reached[stream][partition]
+    if (
+        rule.watermark != "partitions"
+        or before.reached.get(stream, {}).get(partition) != reached_ms
+        or row.accepted_in.get(stream, {}).get(partition, 0) <= before.slice
+    ):
+        return None
+    sentence = (
+        f"event time of partition {partition} of stream {stream} has been {_time(reached_ms)} for {format_about(RECENT_MS)}, "
+        f"although its records are accepted; {window} is open"
+    )
+    ahead_ms = row.ahead_ms.get(stream, {}).get(partition, 0)
+    if ahead_ms >= _AHEAD_MS_MIN:
+        sentence += f"; these are up to {format_about(ahead_ms)} ahead of their log time"
+    step = (
+        "event time advances to the earlier one of the record's time and its log time. Compare the clock of the Kafka broker "
+        "(strandline doctor) and the clocks of the senders of that partition with the correct time"
+    )
+    return "stalled", sentence, step
+
+
+def _is_overdue(facts: JobFacts, end_ms: int, closed_ms: int) -> bool:
+    """Return True if the newest result is older than the longest window, its delay, and the silence that closes windows."""
+    if facts.recent is None or facts.checkpoint is None:
+        return False
+    rules = [facts.pipeline.event_time_rule.of(stream) for stream in facts.pipeline.streams]
+    waits_ms = max(rule.delay_ms + 2 * (rule.idle_timeout_ms or 0) for rule in rules)
+    emitted = [(stage.shape, facts.checkpoint.emitted.get(stage.name, closed_ms)) for stage in facts.pipeline.stages]
+    windows_ms = [shape.first_end(at_ms) - at_ms for shape, at_ms in emitted]
+    return facts.recent.age_ms > max(end_ms - closed_ms, *windows_ms) + waits_ms + QUIET_MS_MIN
+
+
 def _of_quiet(facts: JobFacts, quiet_ms: int) -> _Answer:
     """Return the explanation for senders that sent records before, but none for `quiet_ms`."""
-    emitted = ", ".join(f"{stage} {count}" for stage, count in facts.totals.results.items())
     sentence = (
         f"the newest record of {facts.streams} is {format_about(quiet_ms)} old, and all records are read; results so far: "
-        f"{emitted or 'none'}"
+        f"{facts.results_in_words or 'none'}"
     )
     step = "if records should arrive, check the senders and the gateway; strandline stream show "
     step += f"{next(iter(facts.held))} shows the next offset of each partition"

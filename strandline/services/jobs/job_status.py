@@ -12,7 +12,7 @@ from typing import Literal
 from strandline.core.described import Described
 from strandline.core.errors import LogUnavailable, NotFound
 from strandline.core.times.durations import FOREVER_MS, format_about, format_duration
-from strandline.ledger.progress import JobProgress
+from strandline.ledger.progress import CountedCheckpoint, JobProgress
 from strandline.ledger.roles import LedgerReader
 from strandline.ledger.states import (
     COMPLETED,
@@ -38,6 +38,7 @@ from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, plan_of_
 from strandline.services.jobs.backfills import BackfillView, backfill_view
 from strandline.services.jobs.explanation import ExplanationView, JobExplanationView, JobFacts, explain, notes_of
 from strandline.services.jobs.lookups import lookup_warnings
+from strandline.services.jobs.recent_counts import RECENT_MS, Recent, risen
 
 RETENTION_LEFT_SHARE_MIN = 0.25
 """Share of the retention below which the status warns."""
@@ -291,6 +292,9 @@ def explanation(
     Args: unavailable_store: Returns the store of a pipeline's results that doesn't respond. Called only if a slice takes long.
     """
     pipeline, held = present_pipeline(ledger, job), ranges.of(input_streams(ledger, job))
+    now_ms = int(time.time() * 1000)
+    # Read before the sums: these must contain the newest result.
+    result, before = ledger.last_result(job.name), ledger.checkpoint_at(job.name, now_ms - RECENT_MS)
     progress = ledger.progress_of([job.name]).get(job.name, JobProgress(job, None, None))
     _, last_slice, checkpoint, totals = progress
     position = _position(ledger, progress)
@@ -306,12 +310,22 @@ def explanation(
             checkpoint=checkpoint,
             totals=totals,
             reached_early=early[-1] if early else {},
-            now_ms=int(time.time() * 1000),
+            now_ms=now_ms,
             unavailable_store=unavailable_store(pipeline)
             if last_slice is not None and _takes_long(last_slice)
             else None,
+            recent=Recent(result, before, totals, now_ms, _reached_after(ledger, result))
+            if result is not None
+            else None,
         )
     )
+
+
+def _reached_after(ledger: LedgerReader, result: CountedCheckpoint) -> Offsets:
+    """Return event times of records that were accepted after the slice of a result, by the partition that they advanced."""
+    latest_ms, job = result.row.latest_event_ms, result.row.job
+    later = None if latest_ms is None else ledger.first_slice_reaching(job, latest_ms + 1)
+    return {} if later is None else risen(result.row.reached, ledger.checkpoint(job, later).reached)
 
 
 def explanations(
