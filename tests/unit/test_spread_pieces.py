@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.ledger.states import SliceRow
-from strandline.processing.source.data_source import spread_pieces
+from strandline.processing.source.run_slices import spread_pieces
 from tests.support.ledgers import a_slice
 
 

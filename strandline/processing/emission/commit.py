@@ -88,14 +88,25 @@ class SliceCommitter:
         if number <= self._replayed_up_to:
             return  # Spark begins a query with a batch, also where there is nothing to read yet
         if number <= self._plan.slice_committed:
-            self._require_same(self._replayed_up_to + 1, number, facts)
-            if self._plan.restores(number):
-                self._restored(number, found)
-            self._replayed_up_to = number
-            log.info("replayed", job=self._run.job, epoch=self._run.epoch, slice=number, records=facts.records)
-            failpoint("rewind.replayed")
+            self.replayed(number, found)
             return
-        self.commit_slice(self._ledger.slices(self._run.job, number, number)[0], facts, found)
+        row = self.commit_slice(self._ledger.slices(self._run.job, number, number)[0], facts, found)
+        self.committed(row, found, time.monotonic() - started)
+
+    def replayed(self, number: int, outcomes: list[BucketOutcome]) -> None:
+        """Note that the replay has come to this committed slice. Raises ReplayMismatch if it held something else then."""
+        facts = add_facts(one for outcome in outcomes for one in outcome.facts)
+        self._require_same(self._replayed_up_to + 1, number, facts)
+        if self._plan.restores(number):
+            self._restored(number, outcomes)
+        self._replayed_up_to = number
+        log.info("replayed", job=self._run.job, epoch=self._run.epoch, slice=number, records=facts.records)
+        failpoint("rewind.replayed")
+
+    def committed(self, row: CheckpointRow, outcomes: list[BucketOutcome], seconds: float) -> None:
+        """Note that the ledger contains this checkpoint. `seconds`: since the batch began."""
+        if self._sweep is not None:
+            self._sweep.closed(row.closes_ms)
         if not self.has_committed:
             self.has_committed = True
             self._first_committed()
@@ -103,12 +114,12 @@ class SliceCommitter:
             "slice committed",
             job=self._run.job,
             epoch=self._run.epoch,
-            slice=number,
-            records=facts.records,
-            seconds=round(time.monotonic() - started, 3),
+            slice=row.slice,
+            records=row.records,
+            seconds=round(seconds, 3),
         )
         if self._sweep is not None:
-            self._tell_updates(found)
+            self._tell_updates(outcomes)
 
     def _restored(self, number: int, outcomes: list[BucketOutcome]) -> None:
         """Commit the results of a slice that were restored to stores. After the last slice, record that all are restored."""
@@ -152,16 +163,24 @@ class SliceCommitter:
         counts = recorded_counts(ledger, job, range(first, last + 1), versions, self._run.version, streams)
         counts.require_same(facts)
 
-    def commit_slice(self, sliced: SliceRow, facts: SourceFacts, outcomes: list[BucketOutcome]) -> None:
-        """Commit one slice whose results and dead letters are already written and confirmed. Idempotent.
+    def commit_slice(self, sliced: SliceRow, facts: SourceFacts, outcomes: list[BucketOutcome]) -> CheckpointRow:
+        """Commit one slice whose results and dead letters are already written and confirmed. Idempotent. Only after this may the
+        next slice be planned."""
+        row = self.checkpoint_of(sliced, facts, outcomes, self._ledger.last_checkpoint(self._run.job))
+        self._ledger.commit_checkpoint(row)
+        failpoint("checkpoint.committed")
+        return row
+
+    def checkpoint_of(
+        self, sliced: SliceRow, facts: SourceFacts, outcomes: list[BucketOutcome], before: CheckpointRow | None
+    ) -> CheckpointRow:
+        """Return the checkpoint that makes a slice final, under this run's epoch. `before`: the last checkpoint.
 
         1. Add up records, rejections by reason, results, and refused results. Find the latest event time, and the ends of the
            streams to which the job writes.
         2. Notify the stores whose rows become visible only when the slice is complete.
-        3. Commit the checkpoint under this run's epoch. Only after this may the next slice be planned.
         """
         job = self._run.job
-        before = self._ledger.last_checkpoint(job)
         results = {stage.name: 0 for stage in self._pipeline.all_stages if stage.emits}
         refused = Counter[str]()
         for outcome in outcomes:
@@ -184,39 +203,34 @@ class SliceCommitter:
             rejected[REASON_DUPLICATE] = duplicates
         latest_log_ms = greatest(before.latest_log_ms if before else None, facts.latest_log_ms)
         failpoint("commit.before_checkpoint")
-        self._ledger.commit_checkpoint(
-            CheckpointRow(
-                job=job,
-                slice=sliced.number,
-                epoch=self._run.epoch,
-                version=self._run.version,
-                emitted=emitted_up_to(
-                    [(s.name, s.shape) for s in self._pipeline.stages],
-                    closes_ms,
-                    before.emitted if before else {},
-                ),
-                latest_event_ms=greatest(before.latest_event_ms if before else None, *facts.latest_event_ms),
-                latest_log_ms=latest_log_ms,
-                records=facts.records,
-                accepted=facts.records - sum(rejected.values()),
-                rejected=dict(sorted(rejected.items())),
-                results=results,
-                dead_letter_offsets=dead_letter_offsets,
-                committed_ms=time.time_ns() // 1_000_000,
-                result_offsets=result_offsets,
-                closes_ms=closes_ms,
-                reached=reached,
-                refused=dict(refused),
-                sessions=sessions_after(sliced, facts),
-                accepted_in=accepted_in_after(before, accepted, sliced.number),
-                ahead_ms=facts.ahead_ms,
-                stored=dict(sorted(stored.items())),
-                sender_faults=faults_after(before, sliced.number, facts.partitions, latest_log_ms),
-            )
+        return CheckpointRow(
+            job=job,
+            slice=sliced.number,
+            epoch=self._run.epoch,
+            version=self._run.version,
+            emitted=emitted_up_to(
+                [(s.name, s.shape) for s in self._pipeline.stages],
+                closes_ms,
+                before.emitted if before else {},
+            ),
+            latest_event_ms=greatest(before.latest_event_ms if before else None, *facts.latest_event_ms),
+            latest_log_ms=latest_log_ms,
+            records=facts.records,
+            accepted=facts.records - sum(rejected.values()),
+            rejected=dict(sorted(rejected.items())),
+            results=results,
+            dead_letter_offsets=dead_letter_offsets,
+            committed_ms=time.time_ns() // 1_000_000,
+            result_offsets=result_offsets,
+            closes_ms=closes_ms,
+            reached=reached,
+            refused=dict(refused),
+            sessions=sessions_after(sliced, facts),
+            accepted_in=accepted_in_after(before, accepted, sliced.number),
+            ahead_ms=facts.ahead_ms,
+            stored=dict(sorted(stored.items())),
+            sender_faults=faults_after(before, sliced.number, facts.partitions, latest_log_ms),
         )
-        failpoint("checkpoint.committed")
-        if self._sweep is not None:
-            self._sweep.closed(closes_ms)
 
     def _result_offsets(self, before: CheckpointRow | None, results: dict[str, int]) -> Offsets:
         """Return the current end of each stream of results: stream -> partition -> offset. If the slice emitted nothing to a

@@ -1,5 +1,5 @@
 """The process of a runner: `python -m strandline.processing.run.process --job NAME`. With `--standby` it gets its job later, as a
-line of JSON on stdin: `{"job": ..., "lease": ..., "log": ...}`.
+line of JSON on stdin: `{"job": ..., "lease": ..., "log": ...}`. With `--pool JOB JOB`, it runs several jobs.
 
 Its exit codes are in `exit_codes.py`.
 """
@@ -17,6 +17,7 @@ from strandline.core.errors import StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings
 from strandline.processing.run.exit_codes import exit_code_of
+from strandline.processing.run.pool_runner import run_pool
 from strandline.processing.run.runner import Runner
 from strandline.processing.run.standby import stand_by
 
@@ -24,9 +25,10 @@ log = structlog.get_logger()
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="strandline-runner", description="Runs one job until it is stopped.")
+    parser = argparse.ArgumentParser(prog="strandline-runner", description="Runs jobs until they are stopped.")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--job", help="the job's name")
+    what.add_argument("--pool", metavar="JOB", nargs="+", help="names of jobs that one Spark application runs")
     what.add_argument("--standby", action="store_true", help="warm up Spark, then wait on stdin for a job")
     parser.add_argument("--lease", type=int, help="the epoch of the leader's lease; none: run without a leader")
     parser.add_argument("--alive-fd", type=int, help="a file descriptor to show signs of life in")
@@ -44,6 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(signal.SIGINT, runner.stop_now)
         return runner.run()
 
+    if options.pool is not None:
+        return run_pool(settings, options.pool)
     if options.standby:
         return stand_by(settings, run_job)
     return run_job(options.job, options.lease)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,6 +15,8 @@ from pyspark.sql import SparkSession
 from strandline.core.failpoints import failpoint
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.database import without_secrets
+from strandline.ledger.roles import RunLedger
+from strandline.log.index import LogIndex
 from strandline.processing.emission.commit import SliceCommitter
 from strandline.processing.emission.document_shapes import EmissionsOfRun
 from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters
@@ -23,11 +26,14 @@ from strandline.processing.emission.open_windows import ClosedWindowsSweep, drop
 from strandline.processing.emission.pool_task import PoolDirectory, PoolTask
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.result_streams import emitters_of_inputs
-from strandline.processing.run.ending import Ending, RunningQuery, watch_query
-from strandline.processing.run.slice_loop import SliceLoop
+from strandline.processing.run.ending import Ending, ending_by, schema_in_force, watch_query
+from strandline.processing.run.membership import PoolMember
+from strandline.processing.run.pool import TRIES, Pool
 from strandline.processing.run.watchdog import Watchdog
-from strandline.processing.slices.rewind import RewindPlan
+from strandline.processing.slices.planner import SlicePlanner
+from strandline.processing.slices.rewind import RewindPlan, rewind_cost
 from strandline.processing.source.data_source import SliceStreamReader, SourceConfig, source_of_run
+from strandline.processing.source.run_slices import RunSlices
 from strandline.processing.source.source_config import TaskConfig
 from strandline.processing.source.spark_source import LogSource
 from strandline.processing.spark.cluster import ExecutorWatch
@@ -36,6 +42,20 @@ from strandline.processing.spark.keyed_query import keyed_query
 from strandline.processing.spark.planning_workers import end_planning_workers
 from strandline.processing.spark.pool_batches import PoolBatches
 from strandline.processing.spark.session import keys_of_buckets
+
+ALONE_POLL_S = 0.02
+"""How often a run that is alone looks for new records while there are none."""
+
+
+@dataclass(frozen=True)
+class SharedPool:
+    """A pool of several jobs, and what its members share."""
+
+    pool: Pool
+    directory: PoolDirectory
+    index: LogIndex
+    """Used only by the thread of the pool."""
+    ledger: RunLedger
 
 
 @dataclass(frozen=True)
@@ -52,6 +72,8 @@ class RunQuery:
     stop_now: threading.Event
     is_alone: bool
     """True if no other thread plans queries in the session."""
+    pool: SharedPool | None = None
+    """The pool that the run joins. None: it gets one of its own."""
 
     def run_to_end(self, plan: RewindPlan, checkpoint: Path | None) -> Ending:
         """Start the query and watch it to its end. Spark's checkpoint is `checkpoint`, or the temporary one.
@@ -77,19 +99,17 @@ class RunQuery:
                 emission.prepare(stage.shape)
             for records in task.record_emissions:
                 records.prepare_for_records()
-            query: RunningQuery
             failpoint("run.before_query")
             if self._has_one_task:
-                query = self._slice_loop(plan, config, task, committer).start()
-            else:
-                spark.dataSource.register(LogSource.of(SliceStreamReader(config)))
-                outcomes = keyed_query(spark.readStream.format(LogSource.name()).load(), task)
-                query = (
-                    outcomes.writeStream.foreachBatch(committer)
-                    .option("checkpointLocation", str(checkpoint))
-                    .queryName(run.job)
-                    .start()
-                )
+                return self._run_in_pool(plan, config, task, committer)
+            spark.dataSource.register(LogSource.of(SliceStreamReader(config)))
+            outcomes = keyed_query(spark.readStream.format(LogSource.name()).load(), task)
+            query = (
+                outcomes.writeStream.foreachBatch(committer)
+                .option("checkpointLocation", str(checkpoint))
+                .queryName(run.job)
+                .start()
+            )
             return watch_query(query, run, self.watchdog, ExecutorWatch(spark, run.settings), self.stop_now)
         except (PySparkException, Py4JError) as error:
             cause = committer.error if committer else None
@@ -103,16 +123,64 @@ class RunQuery:
     def _has_one_task(self) -> bool:
         """True if one task computes each slice, without Spark's state store. False for jobs with `recovery: snapshot`, because a
         snapshot is a checkpoint of that store."""
+        if self.pool is not None:
+            return True
         return self.run.settings.slice_tasks == "one" and self.run.pipeline.spec.recovery != "snapshot"
 
-    def _slice_loop(
+    def _run_in_pool(
         self, plan: RewindPlan, source: SourceConfig, task: KeyedTask, committer: SliceCommitter
-    ) -> SliceLoop:
-        run, directory = self.run, PoolDirectory(self.temporary_checkpoint)
-        member = replace(task, checkpoint=directory.of_member(run.job, run.epoch))
-        config = directory.configs.add(MemberConfig(source.task, member))
+    ) -> Ending:
+        """Join the pool, or a pool of this run alone, and wait for the end of the run."""
+        run, shared = self.run, self.pool
+        if shared is not None:
+            return self._wait_in(shared.pool, shared.directory, shared.index, plan, source, task, committer)
+        directory = PoolDirectory(self.temporary_checkpoint)
         batches = PoolBatches(self.spark, PoolTask(directory, run.settings.kafka_bootstrap))
-        return SliceLoop(run.job, run.epoch, config, plan, SliceStreamReader(source), batches, committer)
+        pool = Pool(batches, run.ledger, run.index, 1, poll_s=ALONE_POLL_S, tries=TRIES).start()
+        try:
+            return self._wait_in(pool, directory, run.index, plan, source, task, committer, pool.stop)
+        finally:
+            pool.stop()
+
+    def _wait_in(
+        self,
+        pool: Pool,
+        directory: PoolDirectory,
+        index: LogIndex,
+        plan: RewindPlan,
+        source: SourceConfig,
+        task: KeyedTask,
+        committer: SliceCommitter,
+        stop_pool: Callable[[], None] | None = None,
+    ) -> Ending:
+        run, own = self.run, directory.of_member(self.run.job, self.run.epoch)
+        config = directory.configs.add(MemberConfig(source.task, replace(task, checkpoint=own)))
+        schema = schema_in_force(run)
+        member = PoolMember(
+            job=run.job,
+            epoch=run.epoch,
+            config=config,
+            plan=plan,
+            planner=SlicePlanner(source.planner, run.ledger, index),
+            slices=RunSlices(source, run.ledger),
+            committer=committer,
+            interval_s=source.slice_interval_ms / 1_000,
+            wanted_end=lambda progress, streams: ending_by(
+                progress, run.version, run.pipeline.windows, lambda: schema.needs_another_run(streams)
+            ),
+            checkpoint=run.ledger.last_checkpoint(run.job),
+            records_left=rewind_cost(run.ledger, plan, run.job).records if self.pool is not None else 0,
+            lease=self.watchdog.lease,
+            leave=pool.leave if stop_pool is None else lambda _: stop_pool(),
+        )
+        pool.join(member)
+        try:
+            executors = ExecutorWatch(self.spark, run.settings)
+            return watch_query(member, run, self.watchdog, executors, self.stop_now, lambda: member.ending, member.wait)
+        finally:
+            member.stop()
+            directory.configs.remove(config)
+            shutil.rmtree(own, ignore_errors=True)
 
     def _keyed_task(self, plan: RewindPlan, source: TaskConfig, checkpoint: Path) -> KeyedTask:
         run, settings = self.run, self.run.settings

@@ -33,12 +33,13 @@ from strandline.ledger.states import JobState, RunRow
 from strandline.log.index import LogIndex
 from strandline.processing.emission.made_indices import WriterFactory, elasticsearch_writers
 from strandline.processing.pipelines.job_run import JobRun
-from strandline.processing.pipelines.stored import load_pipeline, streams_of_run
+from strandline.processing.pipelines.stored import load_pipeline, spec_of_version, streams_of_run
 from strandline.processing.run.ending import Ending
 from strandline.processing.run.exit_codes import EXIT_DONE, EXIT_FAILED, exit_code_of
 from strandline.processing.run.missing_results import plan_restore
+from strandline.processing.run.pool_features import require_pool_runs
 from strandline.processing.run.preparation import prepare_run
-from strandline.processing.run.query import RunQuery
+from strandline.processing.run.query import RunQuery, SharedPool
 from strandline.processing.run.snapshot_choice import SnapshotChoice
 from strandline.processing.run.start import RunStart
 from strandline.processing.run.watchdog import Watchdog, end_process_group
@@ -66,13 +67,15 @@ class Runner:
         alive_fd: int | None = None,
         writer_of: WriterFactory | None = None,
         is_alone: bool = False,
+        pool: SharedPool | None = None,
     ) -> None:
         """`spark`: session that the runs use and leave running. None if they start and stop their own session.
 
         `lease`: epoch of the leader's lease. No run begins under an older lease than the current one, and a newer lease ends this
         run. None if the run was started by hand. `alive_fd`: file descriptor to which a byte is written regularly while this
         process lives. `writer_of`: factory of the writers of results; the default writes to Elasticsearch. `is_alone`: True if
-        no other thread plans queries in the session, so the planner workers may end when the query runs.
+        no other thread plans queries in the session, so the planner workers may end when the query runs. `pool`: the pool that the
+        runs join. None if they run alone.
         """
         self._settings = settings
         self._job = job
@@ -83,7 +86,8 @@ class Runner:
         self._alive_fd = alive_fd
         self._index_url = settings.elasticsearch_url if writer_of is None else None
         self._writer_of = writer_of or elasticsearch_writers(settings, job)
-        self._ledger = RunLedger.open(settings.ledger_url)
+        self._pool = pool
+        self._ledger = RunLedger.open(settings.ledger_url) if pool is None else pool.ledger
         self._stop_now = threading.Event()
         self._closing = ExitStack()
         self._scratch: Path | None = None
@@ -104,6 +108,7 @@ class Runner:
         try:
             while True:
                 try:
+                    self._require_pool_runs_it()
                     row = self._ledger.begin_run(
                         self._job, os.getpid(), present_version=present_version, lease=self._lease
                     )
@@ -132,13 +137,22 @@ class Runner:
                 with contextlib.suppress(Py4JError, OSError):  # its JVM may be what has died
                     self._spark.stop()
             self._closing.close()
-            self._ledger.close()
+            if self._pool is None:
+                self._ledger.close()
+
+    def _require_pool_runs_it(self) -> None:
+        """Raise NotForPool if the run would join a pool, and the pipeline has a feature that the pool doesn't run."""
+        if self._pool is not None:
+            require_pool_runs(spec_of_version(self._ledger, self._job, self._ledger.job(self._job).version))
 
     @contextmanager
     def _watchdog(self, row: RunRow) -> Iterator[Watchdog]:
         watchdog = Watchdog(
             self._ledger, self._job, row.epoch, self._lease, self._settings.lease_s, self._alive_fd, end_process_group
         )
+        if self._pool is not None:  # it looks for all its members whether they are fenced
+            yield watchdog
+            return
         watchdog.start()
         try:
             yield watchdog
@@ -172,6 +186,7 @@ class Runner:
                     watchdog,
                     self._stop_now,
                     self._is_alone,
+                    self._pool,
                 )
                 return query.run_to_end(plan, checkpoint)
 

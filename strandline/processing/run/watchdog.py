@@ -57,6 +57,7 @@ class Watchdog:
         self._lease_s = lease_s
         self._alive_fd = alive_fd
         self._end = end
+        self.lease = lease
         self.fenced: Fenced | None = None
         """Set once this run is no longer the current one; the run's own thread raises it."""
         self._ledger_answered, self._spark_answered = threading.Event(), threading.Event()

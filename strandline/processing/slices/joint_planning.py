@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from strandline.core.errors import LedgerUnavailable, NotFound
+from strandline.core.errors import LedgerUnavailable, StrandlineError
 from strandline.core.failpoints import failpoint
 from strandline.ledger.states import SliceRow
 from strandline.log.answers import Answers
@@ -107,7 +107,7 @@ def count_silence(
     progress = ledger.progress_of(turn.names)
     look = take_look([planner.wanted(None) for planner in turn.planners.values()], index, monotonic_ms)
     for planner in turn.planners.values():
-        with suppress(NotFound):  # the next look for a slice reports it
+        with suppress(StrandlineError):  # the next look for a slice reports it
             found = progress.get(planner.job)
             planner.note_silence(look, found.last_checkpoint if found is not None else None)
 

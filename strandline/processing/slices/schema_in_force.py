@@ -48,9 +48,16 @@ class SchemaInForce:
             raise NotFound(f"There is no stream {', '.join(sorted(missing))}.")
         return own if self._fit(own) is Fit.ALIKE else None
 
-    def needs_another_run(self) -> bool:
-        """Return True if the run must end, so that another run uses the current version. Raises LedgerUnavailable."""
-        return self._fit({stream: self._ledger.stream_version(stream) for stream in self._compiled}) is Fit.OTHERWISE
+    def needs_another_run(self, present: StreamVersions | None = None) -> bool:
+        """Return True if the run must end, so that another run uses the current version.
+
+        `present`: the current versions, if they were just read. Raises LedgerUnavailable.
+        """
+        if present is None:
+            present = {stream: self._ledger.stream_version(stream) for stream in self._compiled}
+        if missing := self._compiled.keys() - present.keys():
+            raise NotFound(f"There is no stream {', '.join(sorted(missing))}.")
+        return self._fit({one: present[one] for one in self._compiled}) is Fit.OTHERWISE
 
     def _fit(self, present: StreamVersions) -> Fit:
         versions = tuple(present.values())

@@ -16,30 +16,23 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from strandline.ledger.states import SliceKind, SliceRow
+from strandline.ledger.states import SliceKind
 from strandline.log.index import LogIndex
-from strandline.log.reader import OffsetRange
 from strandline.processing.slices.emissions import Emitter
 from strandline.processing.slices.lookups_in_force import used_lookups
 from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.spark_offset import offset_of_slice, slice_of_offset
 from strandline.processing.source.opened_ledger import open_ledger
-from strandline.processing.source.recorded_slices import Replay
-from strandline.processing.source.slice_rows import SliceWork, encode
+from strandline.processing.source.run_slices import RunSlices
 from strandline.processing.source.source_config import Piece, TaskConfig
-from strandline.processing.source.stream_formats import StreamFormats
 
 if TYPE_CHECKING:  # the workers load this module too, and need neither SQL nor pydantic
     from strandline.ledger.roles import PlannerLedger
     from strandline.processing.pipelines.job_run import JobRun
 
-_TASK_RECORDS_MIN = 5_000
-"""Number of records below which a second task costs more than it saves."""
 _POLL_S = 0.02
 """How often the planner looks for new records while there are none."""
-_INTERRUPT_S = 0.1
-"""Maximum time in seconds until an interruption ends a wait."""
 _LOOK_EVERY_S = 1.0
 """How often it looks at the log while the next slice is not due: often enough to count all silence."""
 
@@ -154,12 +147,10 @@ class SliceStreamReader(DataSourceStreamReader):
         self._ledger: PlannerLedger | None = None
         self._index: LogIndex | None = None
         self._planner: SlicePlanner | None = None
-        self._replay: Replay | None = None
-        self._formats: StreamFormats | None = None
+        self._slices: RunSlices | None = None
         self._planned_at_s = 0.0
         self._is_behind = False
         """Whether more records waited than the last slice could take."""
-        self._is_interrupted = False
 
     def initialOffset(self) -> dict[str, int]:
         return offset_of_slice(self._config.plan.slice_first - 1)
@@ -173,14 +164,14 @@ class SliceStreamReader(DataSourceStreamReader):
         number = slice_of_offset(start)
         config = self._config
         if number < config.plan.slice_committed:
-            return offset_of_slice(self._replay_of_run().batch_from(number + 1)[-1].number)
+            return offset_of_slice(self._slices_of_run().replayed_from(number + 1)[-1].number)
         if self._planner is None:
             self._index = LogIndex(config.task.decoding.kafka_bootstrap)
             self._planner = SlicePlanner(config.planner, self._open_ledger(), self._index)
         planner = self._planner
         self._pause(planner)
         deadline = time.monotonic() + 0.2
-        while (planned := self._next_slice(planner, number)) is None and time.monotonic() < deadline:
+        while (planned := planner.next_slice(number)) is None and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         if planned is None:
             return start
@@ -189,45 +180,31 @@ class SliceStreamReader(DataSourceStreamReader):
         self._is_behind = planned.kind is SliceKind.CATCH_UP
         return offset_of_slice(planned.number)
 
-    def interrupt(self) -> None:
-        """Plan no more slices, and end a wait in `latestOffset`. Called by another thread, if the process of the query plans."""
-        self._is_interrupted = True
-
-    def _next_slice(self, planner: SlicePlanner, number: int) -> SliceRow | None:
-        return None if self._is_interrupted else planner.next_slice(number)
-
     def _pause(self, planner: SlicePlanner) -> None:
         """Wait until the next slice is due, so that a slow stream makes fewer and larger slices. Count silence during a long
         wait. Return immediately if the job is behind, drains, or is a batch."""
         due_s = self._planned_at_s + self._config.slice_interval_ms / 1000
-        while not self._is_behind and not self._is_interrupted and (left_s := due_s - time.monotonic()) > 0:
+        while not self._is_behind and (left_s := due_s - time.monotonic()) > 0:
             if left_s > _LOOK_EVERY_S and planner.is_to_end():
                 return
-            self._sleep(min(left_s, _LOOK_EVERY_S))
-            if left_s > _LOOK_EVERY_S and not self._is_interrupted:
+            time.sleep(min(left_s, _LOOK_EVERY_S))
+            if left_s > _LOOK_EVERY_S:
                 planner.count_silence()
-
-    def _sleep(self, seconds: float) -> None:
-        until_s = time.monotonic() + seconds
-        while not self._is_interrupted and (left_s := until_s - time.monotonic()) > 0:
-            time.sleep(min(left_s, _INTERRUPT_S))
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         if start == end:
             return []
         first, last = slice_of_offset(start) + 1, slice_of_offset(end)
         is_new = last > self._config.plan.slice_committed
-        slices = [] if is_new else self._replay_of_run().batch_from(first)
+        slices = [] if is_new else self._slices_of_run().replayed_from(first)
         if (
             not slices or slices[-1].number != last
         ):  # a batch that a snapshot's log of offsets asks for is cut as it says
             slices = self._open_ledger().slices(self._config.planner.job, first, last)
-        decoding = self._config.task.decoding
-        self._formats = self._formats or StreamFormats(self._open_ledger(), decoding.formats, decoding.lookups)
-        spread = spread_pieces(slices, self._config.parallelism, self._formats)
+        spread, work = self._slices_of_run().batch(first, slices, self._config.parallelism)
         restores = self._config.plan.restores(last)
         tasks = [SourceInputPartition(pieces, is_new, restores=restores) for pieces in spread]
-        tasks[0].work = encode(self._work(first, slices[-1], is_new=is_new))
+        tasks[0].work = work
         return tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -249,59 +226,7 @@ class SliceStreamReader(DataSourceStreamReader):
             self._ledger = open_ledger(self._config.ledger_url)
         return self._ledger
 
-    def _replay_of_run(self) -> Replay:
-        if self._replay is None:
-            config = self._config
-            self._replay = Replay(
-                self._open_ledger(),
-                config.planner.job,
-                config.plan.slice_committed,
-                config.replay_rows_max,
-                config.plan.restores_from,
-                merges_restored=config.plan.merges_restored,
-            )
-        return self._replay
-
-    def _work(self, first: int, last: SliceRow, *, is_new: bool) -> SliceWork:
-        """Return the work of the keyed tasks in the batch from slice `first` to `last`."""
-        ledger, plan = self._open_ledger(), self._config.plan
-        before = ledger.checkpoint(last.job, first - 1) if first > 1 else None
-        # A rewind begins with windows that are open only in part; a snapshot continues those of the slice before.
-        begins_empty = first == plan.slice_first and plan.reaches_back_to_ms is not None
-        restores = plan.restores(last.number)
-        emits = is_new or restores
-        return SliceWork(
-            number=last.number,
-            emits=emits,
-            from_ms=plan.closed_ms(before) if before and not begins_empty else None,
-            to_ms=None if is_new else plan.closed_ms(ledger.checkpoint(last.job, last.number)),
-            new_slice=last if is_new else None,
-            dead_letter_offsets=before.dead_letter_offsets if before else {},
-            result_offsets=before.result_offsets if before else {},
-            emitted_ms=plan.closed_ms(before) if before and emits else None,
-            digest=last.digest if emits else "",
-            restores=restores,
-        )
-
-
-def spread_pieces(
-    slices: Sequence[SliceRow], parallelism: int, formats: StreamFormats | None = None
-) -> list[list[Piece]]:
-    """Return the pieces of each task: at least one task, at most `parallelism`. A partition's pieces are in one task."""
-    pieces: dict[tuple[str, int], list[Piece]] = {}
-    for row in slices:
-        for stream, ends in row.offsets.items():
-            for partition, offset_next in sorted(ends.items()):
-                offset_first = row.offsets_first[stream].get(partition, 0)
-                if offset_first < offset_next:
-                    offsets = OffsetRange(stream, partition, offset_first, offset_next)
-                    pieces.setdefault((stream, partition), []).append(Piece.of_slice(row, offsets, formats))
-    sizes = {place: sum(piece.offsets.offset_count for piece in parts) for place, parts in pieces.items()}
-    enough = 1 + sum(sizes.values()) // _TASK_RECORDS_MIN
-    tasks: list[list[Piece]] = [[] for _ in range(max(1, min(parallelism, len(pieces), enough)))]
-    loads = [0] * len(tasks)
-    for place in sorted(pieces, key=lambda place: (-sizes[place], place)):
-        lightest = loads.index(min(loads))
-        tasks[lightest] += pieces[place]
-        loads[lightest] += sizes[place]
-    return tasks
+    def _slices_of_run(self) -> RunSlices:
+        if self._slices is None:
+            self._slices = RunSlices(self._config, self._open_ledger())
+        return self._slices

@@ -50,7 +50,7 @@ class Replay:
         self._ledger = ledger
         self._job = job
         self._slice_committed = slice_committed
-        self._rows_max = rows_max
+        self.rows_max = rows_max
         self._batch: list[SliceRow] = []
         self._ahead: list[SliceRow] = []
         """Read, and behind the batch; the next one last."""
@@ -77,7 +77,7 @@ class Replay:
                 return
             row = self._ahead[-1]
             rows += offset_count(row.offsets_first, row.offsets)
-            if version is not None and (rows > self._rows_max or row.version != version):
+            if version is not None and (rows > self.rows_max or row.version != version):
                 return
             version = row.version
             yield self._ahead.pop()

@@ -1,0 +1,198 @@
+"""A member of a pool: one run of one job, its progress through its slices, and how it ends.
+
+The pool changes a member only between two batches. The thread of the run waits for its end, with the methods of a streaming query
+that `watch_query` uses.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from strandline.core.errors import StrandlineError
+from strandline.ledger.progress import JobProgress
+from strandline.ledger.states import CheckpointRow, SliceKind, SliceRow, StreamVersions, offset_count
+from strandline.processing.emission.keyed_task import BucketOutcome
+from strandline.processing.run.ending import Ending
+from strandline.processing.slices.joint_planning import PlanningSteps
+from strandline.processing.slices.rewind import RewindPlan
+from strandline.processing.source.member_slices import MemberSlice
+from strandline.processing.source.slice_rows import SourceFacts
+from strandline.processing.source.source_config import Piece
+
+PIECE_RECORDS_MIN = 2_000
+"""A replay next to other members reads about so many records in a batch, and more if they take less than their share of time."""
+_NEW_MEMBER_US = 2_000.0
+_RECORD_US = 10.0
+"""CPU time of a slice and of a record in microseconds, before any is measured."""
+
+
+class SlicesOfMember(Protocol):
+    """Reads the slices of a run, as `RunSlices`."""
+
+    def replayed_from(self, first: int, rows_max: int | None = None) -> list[SliceRow]: ...
+    def batch(
+        self, first: int, slices: Sequence[SliceRow], parallelism: int, before: CheckpointRow | None = None
+    ) -> tuple[list[list[Piece]], bytes]: ...
+
+
+class MemberCommitter(Protocol):
+    """Makes the checkpoints of a run, as `SliceCommitter`."""
+
+    def replayed(self, number: int, outcomes: list[BucketOutcome]) -> None: ...
+    def checkpoint_of(
+        self, sliced: SliceRow, facts: SourceFacts, outcomes: list[BucketOutcome], before: CheckpointRow | None
+    ) -> CheckpointRow: ...
+    def committed(self, row: CheckpointRow, outcomes: list[BucketOutcome], seconds: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a batch contains of one member."""
+
+    member: PoolMember
+    slice: MemberSlice
+    row: SliceRow | None
+    """The new slice. None for a piece of a replay."""
+    records: int
+    cost_us: float
+    """Expected CPU time in microseconds."""
+    due_next_s: float = 0.0
+    """When the next slice is due."""
+
+
+@dataclass(eq=False)
+class PoolMember:
+    """A run of a job in a pool."""
+
+    job: str
+    epoch: int
+    config: str
+    """Digest of the config of the run."""
+    plan: RewindPlan
+    planner: PlanningSteps
+    slices: SlicesOfMember
+    committer: MemberCommitter
+    interval_s: float
+    """Minimum time between the plans of two slices."""
+    wanted_end: Callable[[JobProgress, StreamVersions], Ending | None]
+    """Decides by the progress of the job and the current versions of its streams."""
+    checkpoint: CheckpointRow | None = None
+    """The last checkpoint."""
+    records_left: int = 0
+    """Number of records that the rewind still reads."""
+    lease: int | None = None
+    leave: Callable[[PoolMember], None] = lambda _: None
+    """Removes the member from its pool, and returns when no batch contains it."""
+    number: int = field(init=False)
+    """Last slice whose state the member has."""
+    due_s: float = field(default=0.0, init=False)
+    looked_s: float = field(default=0.0, init=False)
+    """When the member was last part of a look at the log."""
+    failures: int = field(default=0, init=False)
+    """Number of failures since the last success."""
+    last_error: StrandlineError | None = field(default=None, init=False)
+    tried_again_s: float = field(default=0.0, init=False)
+    """Nothing of the member is planned before this time."""
+    ending: Ending | None = field(default=None, init=False)
+    _error: StrandlineError | None = field(default=None, init=False)
+    _ended: threading.Event = field(default_factory=threading.Event, init=False)
+    _slice_us: float = field(default=_NEW_MEMBER_US, init=False)
+    _record_us: float = field(default=_RECORD_US, init=False)
+
+    def __post_init__(self) -> None:
+        self.number = self.plan.slice_first - 1
+
+    @property
+    def is_rewinding(self) -> bool:
+        """True while the member replays committed slices."""
+        return self.number < self.plan.slice_committed
+
+    @property
+    def streams(self) -> Collection[str]:
+        """Streams whose current versions `wanted_end` needs."""
+        return self.planner.versioned_streams
+
+    def piece(self, seconds: float | None) -> Part:
+        """Return the next piece of the replay, which takes about so many seconds. None: as much as a batch may contain."""
+        rows_max = None if seconds is None else max(PIECE_RECORDS_MIN, int(seconds * 1e6 / self._record_us))
+        slices = self.slices.replayed_from(self.number + 1, rows_max)
+        records = sum(offset_count(one.offsets_first, one.offsets) for one in slices)
+        return self._part(slices, None, records, records * self._record_us)
+
+    def new_part(self, row: SliceRow, now_s: float) -> Part:
+        """Return the part of a batch with this new slice, which was planned now."""
+        records = offset_count(row.offsets_first, row.offsets)
+        due_next_s = now_s if row.kind is SliceKind.CATCH_UP else now_s + self.interval_s
+        return replace(self._part([row], row, records, self._slice_us), due_next_s=due_next_s)
+
+    def _part(self, slices: Sequence[SliceRow], row: SliceRow | None, records: int, cost_us: float) -> Part:
+        (pieces,), work = self.slices.batch(self.number + 1, slices, 1, self.checkpoint if row is not None else None)
+        last = slices[-1].number
+        one = MemberSlice(
+            job=self.job,
+            epoch=self.epoch,
+            config=self.config,
+            number=last,
+            state_before=self.number if self.number >= self.plan.slice_first else None,
+            pieces=tuple(pieces),
+            is_new=row is not None,
+            restores=self.plan.restores(last),
+            work=work,
+        )
+        return Part(self, one, row, records, cost_us)
+
+    def took(self, part: Part, cpu_us: int) -> None:
+        """Note the CPU time of a part, and that the member succeeded."""
+        if part.row is None:
+            self._record_us = max(0.1, cpu_us / max(1, part.records))
+            self.records_left = max(0, self.records_left - part.records)
+        else:
+            self._slice_us += (cpu_us - self._slice_us) / 4
+            self.due_s = part.due_next_s
+
+    def has_processed(self, number: int, row: CheckpointRow | None = None) -> None:
+        """Note the last slice whose effects are final, and its checkpoint if the slice was new."""
+        self.number, self.failures, self.last_error = number, 0, None
+        if row is not None:
+            self.checkpoint = row
+
+    # The end of the run. The pool calls `end`, and the thread of the run calls the other methods.
+
+    def end(self, ending: Ending | StrandlineError | None = None) -> None:
+        """The pool no longer contains the member, by this error or ending. None: because it was asked to leave."""
+        if isinstance(ending, StrandlineError):
+            self._error = ending
+        else:
+            self.ending = ending
+        self._ended.set()
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - the name in pyspark
+        """False if the run has failed."""
+        return self._error is None
+
+    def exception(self) -> StrandlineError | None:
+        """The error that ended the run. None if there is none."""
+        return self._error
+
+    def stop(self) -> None:
+        """Leave the pool, and wait until no batch contains the member."""
+        self.leave(self)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the member has left the pool, for so many seconds at most. Returns True if it has."""
+        return self._ended.wait(seconds)
+
+
+def spread(parts: Sequence[Part], tasks_max: int) -> list[list[MemberSlice]]:
+    """Spread the parts over tasks by their expected cost, the most expensive first. No task is empty."""
+    tasks: list[list[MemberSlice]] = [[] for _ in range(min(tasks_max, len(parts)))]
+    loads = [0.0] * len(tasks)
+    for part in sorted(parts, key=lambda one: -one.cost_us):
+        lightest = loads.index(min(loads))
+        tasks[lightest].append(part.slice)
+        loads[lightest] += part.cost_us + 1
+    return tasks

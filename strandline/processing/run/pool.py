@@ -1,0 +1,402 @@
+"""The loop of a pool: one look at the log, one batch, and two transactions of the ledger for the slices of all its members.
+
+A failure or a refusal is the outcome of one member. A failure that passes is tried again, later and by this member alone. Any
+other failure ends the run of this member. A run that is alone in its process is the only member of a pool.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from strandline.core.errors import Fenced, LedgerUnavailable, NotFound, StrandlineError, TransientError
+from strandline.core.failpoints import failpoint
+from strandline.ledger.progress import JobProgress
+from strandline.ledger.roles import RunLedger
+from strandline.ledger.states import CheckpointRow, Desired, SliceRow
+from strandline.processing.emission.keyed_task import BucketOutcome
+from strandline.processing.emission.member_outcomes import MemberOutcome
+from strandline.processing.run.ending import Ending, is_to_end
+from strandline.processing.run.membership import Part, PoolMember, spread
+from strandline.processing.slices.joint_planning import count_silence, plan_next_slices
+from strandline.processing.slices.look import LogQuestions
+from strandline.processing.source.member_slices import MemberSlice
+from strandline.processing.source.slice_rows import add_facts
+
+log = structlog.get_logger()
+
+REPLAY_S = 0.2
+"""Replays lengthen a batch by about so many seconds, if other members have no rewind. Only then do members wait for them."""
+_REPLAY_ALONE_S = 2.0
+"""The same if all members rewind."""
+BACK_OFF_S, BACK_OFF_MAX_S = 0.25, 30.0
+"""How long a member waits after its first failure. After each further failure, it waits twice as long, up to a maximum."""
+TRIES = 4
+"""Number of attempts of a run that is alone. Spark attempts a task of a query as often."""
+_ENDINGS_S = 0.2
+"""How often the ledger is asked what the members should do."""
+_SILENCE_S = 1.0
+"""How often the log is looked at for members that are not due for longer: often enough to count all silence."""
+_IDLE_S = 0.2
+_STOP_S = 30.0
+"""Maximum time in seconds that the loop, or a batch, has to end."""
+
+
+class Batches(Protocol):
+    """Runs batches, as `PoolBatches`."""
+
+    def run(self, tasks: Sequence[Sequence[MemberSlice]]) -> list[MemberOutcome]:
+        """Process the slices, and return the outcome of each member."""
+
+    def cancel(self) -> None:
+        """End the batch that another thread runs."""
+
+
+class _Emitted(NamedTuple):
+    """A new slice whose effects are confirmed, and whose checkpoint isn't committed yet."""
+
+    part: Part
+    row: CheckpointRow
+    outcomes: list[BucketOutcome]
+
+
+class Pool:
+    """Runs the slices of its members in one thread. `join`, `leave`, and `stop` are called by other threads."""
+
+    def __init__(
+        self,
+        batches: Batches,
+        ledger: RunLedger,
+        index: LogQuestions,
+        tasks_max: int,
+        *,
+        poll_s: float,
+        tries: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`index`: used only by the thread of the pool. `tasks_max`: maximum number of tasks of a batch. `poll_s`: time between
+        two looks for a member without new records. `tries`: attempts until a failure that passes ends a run. None: no limit."""
+        self._batches, self._ledger, self._index = batches, ledger, index
+        self._tasks_max, self._poll_s, self._tries, self._clock = tasks_max, poll_s, tries, clock
+        self._members: dict[str, PoolMember] = {}
+        self._emitted: dict[str, _Emitted] = {}
+        self._endings_at_s = 0.0
+        self._failures = 0
+        self._changed = threading.Condition()
+        self._joining: list[PoolMember] = []
+        self._leaving: list[PoolMember] = []
+        self._is_stopping = False
+        self._error: StrandlineError | None = None
+        """The error that ended the loop."""
+        self._thread = threading.Thread(target=self._run, name="pool", daemon=True)
+
+    @property
+    def jobs(self) -> list[str]:
+        """The members."""
+        return list(self._members)
+
+    def start(self) -> Pool:
+        """Start the thread."""
+        self._thread.start()
+        return self
+
+    def join(self, member: PoolMember) -> None:
+        """Let the member take part from the next turn on."""
+        with self._changed:
+            if self._is_stopping:
+                member.end(self._error or "interrupted")
+                return
+            self._joining.append(member)
+            self._changed.notify()
+
+    def leave(self, member: PoolMember) -> None:
+        """Remove the member after the present turn, and wait until it is removed."""
+        with self._changed:
+            self._leaving.append(member)
+            self._changed.notify()
+        member.wait(_STOP_S)
+
+    def stop(self) -> None:
+        """Stop the loop, and wait until it has ended. A batch that is running is cancelled: the next runs repeat its slices."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify()
+        self._batches.cancel()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
+
+    def _run(self) -> None:
+        error: StrandlineError | None = None
+        try:
+            while not self._is_stopping:
+                self._pause(self._turn_or_wait())
+        except StrandlineError as found:
+            error = found
+        except Exception as found:
+            log.exception("the loop of the pool failed", jobs=self.jobs)
+            error = StrandlineError(f"{type(found).__name__}: {found}")
+        finally:
+            with self._changed:
+                self._error = None if self._is_stopping else error
+                self._is_stopping = True
+                left = [*self._members.values(), *self._joining]
+            for member in left:
+                member.end(self._error or "interrupted")
+
+    def _turn_or_wait(self) -> float:
+        """Make a turn, and return the time until the next one. An error that passes concerns all members."""
+        try:
+            wait_s = self.turn()
+        except TransientError as error:
+            self._failures += 1
+            if self._is_stopping or (self._tries is not None and self._failures >= self._tries):
+                raise
+            wait_s = _back_off_s(self._failures)
+            log.warning("the pool waits", seconds=wait_s, error=str(error))
+        else:
+            self._failures = 0
+        return wait_s
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            if seconds > 0 and not (self._is_stopping or self._joining or self._leaving):
+                self._changed.wait(seconds)
+
+    def turn(self) -> float:
+        """Make one turn, and return the time in seconds until something is due.
+
+        1. Admit new members, and remove those that leave or have to end.
+        2. Plan the next slices of all due members, with one look and one transaction. Add pieces of replays.
+        3. Run one batch, and commit the checkpoints of all new slices in one transaction.
+
+        Raises LedgerUnavailable; the next turn goes on where this one failed.
+        """
+        self._commit()
+        self._change_members()
+        if not self._members:
+            return _IDLE_S
+        self._end_members()
+        parts = [*self._new_slices(), *self._pieces()]
+        if not parts:
+            self._count_silence()
+            return self._wait_s()
+        self._process(parts)
+        self._commit()
+        return 0.0
+
+    def _change_members(self) -> None:
+        with self._changed:
+            joining, self._joining = self._joining, []
+            leaving, self._leaving = self._leaving, []
+        for member in joining:
+            if (before := self._members.get(member.job)) is not None:
+                self._remove(before, Fenced(f"run {member.epoch} of job {member.job} follows run {before.epoch}"))
+            self._members[member.job] = member
+            log.info("member joined", job=member.job, epoch=member.epoch, members=len(self._members))
+        for member in leaving:
+            self._remove(member)
+
+    def _end_members(self) -> None:
+        """End the members that are fenced, or that the ledger orders to end. Asks for all of them at once."""
+        if (now_s := self._clock()) < self._endings_at_s:
+            return
+        members = list(self._members.values())
+        progress = self._ledger.progress_of(self._members)
+        leased = [one.job for one in members if one.lease is not None]
+        leases = self._ledger.standings(leased) if leased else {}
+        streams = dict.fromkeys(stream for one in members for stream in one.streams)
+        versions = self._ledger.current_versions(streams.keys()) if streams else {}
+        for member in members:
+            found = progress.get(member.job)
+            standing = leases.get(member.job)
+            if member.lease is not None and standing is not None and standing.lease != member.lease:
+                self._remove(
+                    member, Fenced(f"job {member.job} is led under another lease now; run {member.epoch} ends")
+                )
+                continue
+            try:
+                self._end_by(member, found, {one: versions[one] for one in member.streams if one in versions})
+            except LedgerUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - the outcome of this member, and of no other one
+                self._failed(member, error)
+        self._endings_at_s = now_s + _ENDINGS_S
+
+    def _end_by(self, member: PoolMember, progress: JobProgress | None, versions: dict[str, int]) -> None:
+        if progress is None:
+            raise NotFound(f"There is no job {member.job}.")
+        if progress.job.epoch != member.epoch:
+            raise Fenced(f"job {member.job} is run by epoch {progress.job.epoch} now; epoch {member.epoch} ends")
+        if is_to_end(progress):
+            member.due_s = min(member.due_s, self._clock())
+        if (ending := member.wanted_end(progress, versions)) is not None:
+            self._remove(member, ending)
+        elif member.last_error is not None and progress.job.desired is Desired.STOPPED:
+            self._remove(member, member.last_error)  # what it waits for may take long
+
+    def _new_slices(self) -> list[Part]:
+        now_s = self._clock()
+        due = [
+            one for one in self._members.values() if not one.is_rewinding and max(one.due_s, one.tried_again_s) <= now_s
+        ]
+        if not due:
+            return []
+        committed = {one.job: one.number for one in due}
+        planners = [one.planner for one in due]
+        outcomes = plan_next_slices(planners, self._ledger, self._index, self._now_ms, committed)
+        parts = []
+        for member in due:
+            member.looked_s = now_s
+            planned = outcomes[member.job]
+            if planned is None:
+                member.due_s = now_s + self._poll_s
+                continue
+            try:
+                parts.append(member.new_part(_planned(planned), now_s))
+            except LedgerUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - the outcome of this member, and of no other one
+                self._failed(member, error)
+        return parts
+
+    def _pieces(self) -> list[Part]:
+        """The next pieces of rewinds, those with the fewest records first. All together take a bounded time."""
+        now_s = self._clock()
+        rewinding = [one for one in self._members.values() if one.is_rewinding]
+        is_alone, are_all = len(self._members) == 1, len(rewinding) == len(self._members)
+        room_us = (_REPLAY_ALONE_S if are_all else REPLAY_S) * self._tasks_max * 1e6
+        parts: list[Part] = []
+        for member in sorted(rewinding, key=lambda one: (one.records_left, one.job)):
+            if member.tried_again_s > now_s:
+                continue
+            try:
+                part = member.piece(None if is_alone else REPLAY_S)
+            except LedgerUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - the outcome of this member, and of no other one
+                self._failed(member, error)
+                continue
+            if parts and part.cost_us > room_us:
+                break
+            room_us -= part.cost_us
+            parts.append(part)
+        return parts
+
+    def _count_silence(self) -> None:
+        now_s = self._clock()
+        waiting = [
+            one
+            for one in self._members.values()
+            if not one.is_rewinding and one.due_s - now_s > self._poll_s and now_s - one.looked_s >= _SILENCE_S
+        ]
+        if waiting:
+            for one in waiting:
+                one.looked_s = now_s
+            count_silence([one.planner for one in waiting], self._ledger, self._index, self._now_ms)
+
+    def _wait_s(self) -> float:
+        now_s = self._clock()
+        times = [max(one.tried_again_s, 0 if one.is_rewinding else one.due_s) for one in self._members.values()]
+        return max(0.0, min(min(times, default=now_s + _IDLE_S), self._endings_at_s, now_s + _SILENCE_S) - now_s)
+
+    def _process(self, parts: Sequence[Part]) -> None:
+        failpoint("slice.before_action")
+        found = self._outcomes(parts)
+        failpoint("slice.written")
+        for part in parts:
+            member, outcome = part.member, found[part.member.job]
+            try:
+                if isinstance(outcome, StrandlineError):
+                    raise outcome
+                if outcome.failure is not None:
+                    raise outcome.failure.error
+                assert outcome.done is not None, "a member has failed or has the facts of its slice"
+                member.took(part, outcome.cpu_us)
+                done = [outcome.done]
+                if part.row is None:
+                    member.committer.replayed(part.slice.number, done)
+                    member.has_processed(part.slice.number)
+                else:
+                    facts = add_facts(outcome.done.facts)
+                    row = member.committer.checkpoint_of(part.row, facts, done, member.checkpoint)
+                    self._emitted[member.job] = _Emitted(part, row, done)
+            except Exception as error:  # noqa: BLE001 - the outcome of this member, and of no other one
+                self._failed(member, error)
+
+    def _outcomes(self, parts: Sequence[Part]) -> dict[str, MemberOutcome | StrandlineError]:
+        """Run a batch. If it fails as a whole, run each half of it, and so on: so a member that ends a worker fails alone."""
+        try:
+            found = {one.job: one for one in self._batches.run(spread(parts, self._tasks_max))}
+            return {one.member.job: found.get(one.member.job) or _lost(one) for one in parts}
+        except StrandlineError as error:
+            if len(parts) == 1 or self._is_stopping:
+                return {one.member.job: error for one in parts}
+            jobs = [one.member.job for one in parts]
+            log.warning("a batch failed; each half of it is tried again", jobs=jobs, error=str(error))
+            half = len(parts) // 2
+            return self._outcomes(parts[:half]) | self._outcomes(parts[half:])
+
+    def _commit(self) -> None:
+        """Commit the checkpoints of the slices that are emitted. Raises LedgerUnavailable; called again, it commits the same."""
+        emitted = self._emitted
+        if not emitted:
+            return
+        started_s = self._clock()
+        refusals = self._ledger.commit_checkpoints([one.row for one in emitted.values()])
+        self._emitted = {}
+        failpoint("checkpoint.committed")
+        for job, (part, row, outcomes) in emitted.items():
+            member = part.member
+            if job in refusals:
+                self._failed(member, refusals[job])
+                continue
+            member.has_processed(row.slice, row)
+            try:
+                member.committer.committed(row, outcomes, self._clock() - started_s)
+            except Exception as error:  # noqa: BLE001 - the outcome of this member, and of no other one
+                self._failed(member, error)
+
+    def _failed(self, member: PoolMember, error: Exception) -> None:
+        """Let the member wait if its failure passes. Otherwise end its run."""
+        if not isinstance(error, StrandlineError):
+            log.error("a member met a defect", job=member.job, epoch=member.epoch, exc_info=error)
+            error = StrandlineError(f"{type(error).__name__}: {error}")
+        member.failures += 1
+        member.due_s = 0.0
+        passes = isinstance(error, TransientError) and (self._tries is None or member.failures < self._tries)
+        if not passes or self._is_stopping:
+            self._remove(member, error)
+            return
+        wait_s = _back_off_s(member.failures)
+        member.last_error, member.tried_again_s = error, self._clock() + wait_s
+        log.warning(
+            "the slice is tried again", job=member.job, attempt=member.failures, seconds=wait_s, error=str(error)
+        )
+
+    def _remove(self, member: PoolMember, ending: Ending | StrandlineError | None = None) -> None:
+        if self._members.get(member.job) is member:
+            del self._members[member.job]
+            self._emitted.pop(member.job, None)
+            log.info("member left", job=member.job, epoch=member.epoch, members=len(self._members))
+        member.end(ending)
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1_000)
+
+
+def _planned(outcome: SliceRow | Exception) -> SliceRow:
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def _lost(part: Part) -> StrandlineError:
+    return StrandlineError(f"the batch has no outcome of job {part.member.job}; the job starts again")
+
+
+def _back_off_s(failures: int) -> float:
+    return min(BACK_OFF_MAX_S, BACK_OFF_S * 2.0 ** min(failures - 1, 20))
