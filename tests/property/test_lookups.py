@@ -40,9 +40,9 @@ from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.lookups.lookup_shapes import shape_of
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.source import decoding
-from strandline.processing.source.run_slices import spread_pieces
 from strandline.processing.source.decoding import task_config
 from strandline.processing.source.recorded_slices import cut_tasks
+from strandline.processing.source.run_slices import spread_pieces
 from strandline.processing.source.slice_rows import FACTS, RECORD_ROWS, RECORDS, REJECTED, decode_facts
 from strandline.processing.source.source_task import SourceTask
 from strandline.processing.source.stream_formats import StreamFormats

@@ -12,7 +12,8 @@ from strandline.ledger.states import CheckpointRow, SliceRow
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.spark_offset import offset_of_slice
 from strandline.processing.source import data_source
-from strandline.processing.source.data_source import SliceStreamReader, SourceConfig, SourceInputPartition
+from strandline.processing.source.data_source import SliceStreamReader, SourceInputPartition
+from strandline.processing.source.run_slices import SourceConfig
 from strandline.processing.source.slice_rows import SliceWork, decode_work
 from tests.support.ledgers import a_checkpoint, a_slice
 

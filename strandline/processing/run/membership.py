@@ -25,7 +25,7 @@ from strandline.processing.source.source_config import Piece
 PIECE_RECORDS_MIN = 2_000
 """A replay next to other members reads about so many records in a batch, and more if they take less than their share of time."""
 _NEW_MEMBER_US = 2_000.0
-_RECORD_US = 10.0
+_RECORD_US = 100.0
 """CPU time of a slice and of a record in microseconds, before any is measured."""
 
 

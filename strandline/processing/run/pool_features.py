@@ -31,6 +31,6 @@ def require_pool_runs(pipeline: PipelineSpec) -> None:
     """Raise NotForPool if a pool of several jobs can't run the pipeline."""
     if found := list(unsupported_features(pipeline)):
         raise NotForPool(
-            f"job {pipeline.pipeline} can't run in a pool: a pool doesn't run {', '.join(found)} yet. Give the job a runner of its "
-            f"own: python -m strandline.processing.run.process --job {pipeline.pipeline}"
+            f"job {pipeline.pipeline} can't run in a pool: a pool doesn't run {', '.join(found)} yet. Give the job its own "
+            f"runner: python -m strandline.processing.run.process --job {pipeline.pipeline}"
         )

@@ -32,8 +32,8 @@ from strandline.processing.run.pool import TRIES, Pool
 from strandline.processing.run.watchdog import Watchdog
 from strandline.processing.slices.planner import SlicePlanner
 from strandline.processing.slices.rewind import RewindPlan, rewind_cost
-from strandline.processing.source.data_source import SliceStreamReader, SourceConfig, source_of_run
-from strandline.processing.source.run_slices import RunSlices
+from strandline.processing.source.data_source import SliceStreamReader, source_of_run
+from strandline.processing.source.run_slices import RunSlices, SourceConfig
 from strandline.processing.source.source_config import TaskConfig
 from strandline.processing.source.spark_source import LogSource
 from strandline.processing.spark.cluster import ExecutorWatch

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -24,8 +23,8 @@ from strandline.processing.slices.planner import InputStream, PlannerSettings, S
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.spark_offset import offset_of_slice, slice_of_offset
 from strandline.processing.source.opened_ledger import open_ledger
-from strandline.processing.source.run_slices import RunSlices
-from strandline.processing.source.source_config import Piece, TaskConfig
+from strandline.processing.source.run_slices import RunSlices, SourceConfig
+from strandline.processing.source.source_config import Piece
 
 if TYPE_CHECKING:  # the workers load this module too, and need neither SQL nor pydantic
     from strandline.ledger.roles import PlannerLedger
@@ -35,21 +34,6 @@ _POLL_S = 0.02
 """How often the planner looks for new records while there are none."""
 _LOOK_EVERY_S = 1.0
 """How often it looks at the log while the next slice is not due: often enough to count all silence."""
-
-
-@dataclass(frozen=True)
-class SourceConfig:
-    """Settings of one run for its planner and its source tasks. Pickled by Spark, so it contains no secret."""
-
-    task: TaskConfig
-    planner: PlannerSettings
-    plan: RewindPlan
-    replay_rows_max: int
-    slice_interval_ms: int
-    parallelism: int
-    """Maximum number of source tasks of a batch."""
-    ledger_url: str
-    """Without its password."""
 
 
 def source_of_run(

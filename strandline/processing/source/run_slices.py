@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.ledger.states import CheckpointRow, SliceRow
 from strandline.log.reader import OffsetRange
+from strandline.processing.slices.planner import PlannerSettings
+from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.source.recorded_slices import Replay
 from strandline.processing.source.slice_rows import SliceWork, encode
-from strandline.processing.source.source_config import Piece
+from strandline.processing.source.source_config import Piece, TaskConfig
 from strandline.processing.source.stream_formats import StreamFormats
 
 if TYPE_CHECKING:  # the workers load this module too, and need neither SQL nor pydantic
     from strandline.ledger.roles import PlannerLedger
-    from strandline.processing.source.data_source import SourceConfig
 
 _TASK_RECORDS_MIN = 5_000
 """A second task costs more than it saves below so many records."""
+
+
+@dataclass(frozen=True)
+class SourceConfig:
+    """All that planner and tasks of one run need; travels pickled inside Spark, so it holds no secret."""
+
+    task: TaskConfig
+    planner: PlannerSettings
+    plan: RewindPlan
+    replay_rows_max: int
+    slice_interval_ms: int
+    parallelism: int
+    """Tasks that read at once, at most."""
+    ledger_url: str
+    """Without its password."""
 
 
 class RunSlices:

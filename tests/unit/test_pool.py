@@ -1,0 +1,475 @@
+"""The loop of a pool: one look and one batch for all members, and each member has its own outcome."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.core.errors import (
+    Conflict,
+    Divergence,
+    Fenced,
+    LedgerUnavailable,
+    LogUnavailable,
+    NotFound,
+    ReplayMismatch,
+    SinkUnavailable,
+    StrandlineError,
+)
+from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import CheckpointRow, Desired, JobState, SliceRow, offset_count
+from strandline.processing.emission.keyed_task import BucketOutcome
+from strandline.processing.emission.member_outcomes import Failure, MemberOutcome
+from strandline.processing.run.ending import ending_by
+from strandline.processing.run.membership import PIECE_RECORDS_MIN, Part, PoolMember, spread
+from strandline.processing.run.pool import BACK_OFF_S, REPLAY_S, TRIES, Pool
+from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
+from strandline.processing.slices.rewind import RewindPlan
+from strandline.processing.slices.silence import SilenceMeter
+from strandline.processing.source.member_slices import MemberSlice
+from tests.support.ledgers import a_checkpoint
+from tests.unit.test_joint_planning import RULE, WINDOWS, Brokers
+
+JOBS = ["a", "b", "c"]
+
+
+class Batches:
+    """Processes each slice at once, or fails as it is told to."""
+
+    def __init__(self) -> None:
+        self.ran: list[list[list[str]]] = []
+        """Job and slice, of each task of each batch."""
+        self.failing: dict[str, Exception] = {}
+        """Job -> its failure."""
+        self.ends_worker: set[str] = set()
+        """Jobs with which a batch fails as a whole."""
+        self.cpu_us: dict[str, int] = {}
+
+    def run(self, tasks: Sequence[Sequence[MemberSlice]]) -> list[MemberOutcome]:
+        self.ran.append([[f"{one.job}{one.number}" for one in task] for task in tasks])
+        members = [one for task in tasks for one in task]
+        if self.ends_worker & {one.job for one in members}:
+            raise StrandlineError("a worker has died")
+        return [self._outcome(one) for one in members]
+
+    def _outcome(self, one: MemberSlice) -> MemberOutcome:
+        if one.job in self.failing:
+            return MemberOutcome(one.job, one.number, failure=Failure.of(self.failing[one.job]))
+        return MemberOutcome(one.job, one.number, BucketOutcome(), cpu_us=self.cpu_us.get(one.job, 1_000))
+
+    def cancel(self) -> None:
+        pass
+
+    def took(self) -> list[str]:
+        """What the batches since the last call contained."""
+        ran, self.ran = self.ran, []
+        return sorted(one for batch in ran for task in batch for one in task)
+
+
+class Slices:
+    """The slices of one job in the ledger."""
+
+    def __init__(self, ledger: Ledger, job: str, committed: int) -> None:
+        self._ledger, self._job, self._committed = ledger, job, committed
+
+    def replayed_from(self, first: int, rows_max: int | None = None) -> list[SliceRow]:
+        found: list[SliceRow] = []
+        records = 0
+        for row in self._ledger.slices(self._job, first, self._committed):
+            records += offset_count(row.offsets_first, row.offsets)
+            if found and rows_max is not None and records > rows_max:
+                break
+            found.append(row)
+        return found
+
+    def batch(self, first: int, slices: Any, parallelism: int, before: CheckpointRow | None = None) -> Any:
+        assert slices[0].number == first
+        return [[]], b""
+
+
+class Committer:
+    """Makes checkpoints that always advance, or fails."""
+
+    def __init__(self, job: str, epoch: int) -> None:
+        self._job, self._epoch = job, epoch
+        self.failure: Exception | None = None
+        self.replays: list[int] = []
+
+    def replayed(self, number: int, outcomes: Any) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.replays.append(number)
+
+    def checkpoint_of(self, sliced: SliceRow, facts: Any, outcomes: Any, before: Any) -> CheckpointRow:
+        if self.failure is not None:
+            raise self.failure
+        assert (before.slice if before else 0) == sliced.number - 1
+        return a_checkpoint(sliced.number, self._epoch, self._job, emitted={}, reached={}, closes_ms=None)
+
+    def committed(self, row: CheckpointRow, outcomes: Any, seconds: float) -> None:
+        pass
+
+
+class Lab:
+    """A pool whose turns the test makes."""
+
+    def __init__(self, path: Path) -> None:
+        self.ledger = Ledger.open(f"sqlite:///{path}/ledger.sqlite")
+        self.log, self.now_s, self.batches = Brokers(), 100.0, Batches()
+        self.committers: dict[str, Committer] = {}
+        self.pool = self.new_pool()
+        for job in JOBS:
+            self.ledger.put_stream(f"of-{job}", {"stream": f"of-{job}"})
+            self.ledger.submit_job(job, "", {"pipeline": job})
+            self.log.add(f"of-{job}")
+
+    def new_pool(self, tries: int | None = None) -> Pool:
+        clock: Callable[[], float] = lambda: self.now_s  # noqa: E731
+        self.pool = Pool(self.batches, self.ledger, self.log, 2, poll_s=0.1, tries=tries, clock=clock)  # type: ignore[arg-type]
+        return self.pool
+
+    def member(self, job: str, interval_s: float = 1.0) -> PoolMember:
+        """A new run of the job. It rewinds to the first slice."""
+        epoch = self.ledger.begin_run(job, 1).epoch
+        last = self.ledger.last_checkpoint(job)
+        committed = last.slice if last else 0
+        inputs = (InputStream(f"of-{job}", topic_id=f"id of of-{job}", stream_version=1),)
+        settings = PlannerSettings(job, 1, epoch, inputs, 10_000, RULE, WINDOWS)
+        meter = SilenceMeter(lambda: int(self.now_s * 1_000))
+        self.committers[job] = Committer(job, epoch)
+        slices = Slices(self.ledger, job, committed)
+        rows = slices.replayed_from(1)
+        return PoolMember(
+            job=job,
+            epoch=epoch,
+            config="",
+            plan=RewindPlan(1, committed),
+            planner=SlicePlanner(settings, self.ledger, self.log, lambda: 0, meter, 0),
+            slices=slices,
+            committer=self.committers[job],
+            interval_s=interval_s,
+            wanted_end=lambda progress, _: ending_by(progress, 1, WINDOWS, lambda: False),
+            checkpoint=last,
+            records_left=sum(offset_count(row.offsets_first, row.offsets) for row in rows),
+            leave=self.pool.leave,
+        )
+
+    def join(self, *jobs: str, interval_s: float = 1.0) -> list[PoolMember]:
+        members = [self.member(job, interval_s) for job in jobs]
+        for one in members:
+            self.pool.join(one)
+        return members
+
+    def send(self, *jobs: str, count: int = 2) -> None:
+        for job in jobs:
+            self.log.add(f"of-{job}", *range(1, count + 1))
+
+    def turn(self, after_s: float = 1.0) -> list[str]:
+        """Make a turn, and return what it processed."""
+        self.now_s += after_s
+        self.log.asked.clear()
+        self.pool.turn()
+        return self.batches.took()
+
+    def committed(self, *jobs: str) -> list[int]:
+        checkpoints = [self.ledger.last_checkpoint(job) for job in jobs or JOBS]
+        return [one.slice if one else 0 for one in checkpoints]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(tmp_path)
+    yield lab
+    lab.ledger.close()
+
+
+def test_one_look_and_one_batch_serve_all_members(lab: Lab) -> None:
+    lab.join(*JOBS)
+    lab.send(*JOBS)
+    assert lab.turn() == ["a1", "b1", "c1"]
+    assert lab.log.asked["ends"] == 1 and lab.committed() == [1, 1, 1]
+
+
+def test_a_turn_without_new_records_is_one_look(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.join(*JOBS)
+    lab.send(*JOBS)
+    lab.turn()
+    for name in ("plan_slices", "commit_checkpoints"):
+        monkeypatch.setattr(lab.ledger, name, lambda _rows: pytest.fail("the turn wrote to the ledger"))
+    assert lab.turn() == []
+    assert lab.log.asked["ends"] == 1
+
+
+def test_each_member_has_its_own_interval(lab: Lab) -> None:
+    lab.join("a", interval_s=1)
+    lab.join("b", interval_s=3)
+    taken = []
+    for _ in range(4):
+        lab.send("a", "b")
+        taken.append(lab.turn())
+    assert taken == [["a1", "b1"], ["a2"], ["a3"], ["a4", "b2"]]
+
+
+@pytest.mark.guarantee(
+    "G907",
+    "If a job of a pool fails, by its records, its store, its topic, or the ledger, only its run ends. The slices of the other "
+    "jobs in the same batch are committed.",
+    promise="a-failing-store-costs-no-result",
+)
+@pytest.mark.parametrize("failure", [Divergence("other results"), StrandlineError("no state"), ValueError("a defect")])
+def test_a_failure_in_a_batch_ends_one_run(lab: Lab, failure: Exception) -> None:
+    _, bad, _ = lab.join(*JOBS)
+    lab.send(*JOBS)
+    lab.batches.failing["b"] = failure
+    lab.turn()
+    assert lab.committed() == [1, 0, 1]
+    assert not bad.isActive and str(failure) in str(bad.exception())
+    lab.send(*JOBS)
+    assert lab.turn() == ["a2", "c2"]
+
+
+@pytest.mark.guarantee("G907")
+def test_a_deleted_topic_ends_one_run(lab: Lab) -> None:
+    _, bad, _ = lab.join(*JOBS)
+    lab.send(*JOBS)
+    lab.log.ids["of-b"] = "another id"
+    assert lab.turn() == ["a1", "c1"]
+    assert isinstance(bad.exception(), Conflict)
+
+
+@pytest.mark.guarantee("G907")
+def test_a_member_that_ends_a_worker_fails_alone(lab: Lab) -> None:
+    _, bad, _ = lab.join(*JOBS)
+    lab.send(*JOBS)
+    lab.batches.ends_worker = {"b"}
+    lab.turn()
+    assert lab.committed() == [1, 0, 1] and not bad.isActive
+
+
+@pytest.mark.guarantee("G907")
+def test_a_checkpoint_that_cannot_be_made_ends_one_run(lab: Lab) -> None:
+    _, bad, _ = lab.join(*JOBS)
+    lab.send(*JOBS)
+    lab.committers["b"].failure = KeyError("stage")
+    lab.turn()
+    assert lab.committed() == [1, 0, 1] and not bad.isActive
+
+
+@pytest.mark.guarantee("G907")
+def test_a_job_that_is_removed_ends_one_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, bad, _ = lab.join(*JOBS)
+    lab.send(*JOBS)
+    read = lab.ledger.progress_of
+    monkeypatch.setattr(lab.ledger, "progress_of", lambda names: {k: v for k, v in read(names).items() if k != "b"})
+    assert lab.turn() == ["a1", "c1"]
+    assert isinstance(bad.exception(), NotFound)
+
+
+@pytest.mark.guarantee("G907")
+def test_a_run_that_is_taken_over_is_fenced_alone(lab: Lab) -> None:
+    """By its plan, by its checkpoint, and by a look without records."""
+    _, bad, _ = lab.join(*JOBS)
+    lab.send(*JOBS)
+    run = lab.batches.run
+
+    def taken_over(tasks: Any) -> Any:
+        lab.batches.run = run  # type: ignore[method-assign]
+        lab.ledger.begin_run("b", 2)
+        return run(tasks)
+
+    lab.batches.run = taken_over  # type: ignore[method-assign]
+    lab.turn()
+    assert lab.committed() == [1, 0, 1] and isinstance(bad.exception(), Fenced)
+    (idle,) = lab.join("b")
+    lab.turn()
+    assert lab.committed() == [1, 1, 1]
+    lab.ledger.begin_run("b", 3)
+    lab.turn()
+    assert isinstance(idle.exception(), Fenced) and lab.pool.jobs == ["a", "c"]
+
+
+def test_a_failure_that_passes_is_tried_again_by_this_member_alone(lab: Lab) -> None:
+    _, away, _ = lab.join(*JOBS, interval_s=0)
+    lab.batches.failing["b"] = SinkUnavailable("the store is away")
+    attempts_s = []
+    for _ in range(90):
+        lab.send("a")
+        lab.send("b", count=1)
+        taken = lab.turn(0.05)
+        assert f"a{lab.committed('a')[0]}" in taken
+        if "b1" in taken:
+            attempts_s.append(lab.now_s)
+    waits_s = [later - earlier for earlier, later in pairwise(attempts_s)]
+    wanted_s = [BACK_OFF_S * 2**number for number in range(len(waits_s))]
+    assert len(waits_s) >= 4
+    assert all(wanted <= wait < wanted + 0.11 for wait, wanted in zip(waits_s, wanted_s, strict=True))
+    assert away.isActive
+    lab.batches.failing.clear()
+    lab.turn(60)
+    assert lab.committed("b") == [1] and away.failures == 0
+
+
+def test_a_broker_that_is_away_delays_only_its_readers(lab: Lab) -> None:
+    _, away, _ = lab.join(*JOBS)
+    lab.send(*JOBS)
+    lab.log.broken["of-b"] = LogUnavailable("no leader")
+    assert lab.turn() == ["a1", "c1"]
+    assert away.isActive
+    lab.log.broken.clear()
+    assert lab.turn() == ["b1"]
+
+
+def test_a_run_that_is_alone_ends_after_some_attempts(lab: Lab) -> None:
+    lab.new_pool(tries=TRIES)
+    (one,) = lab.join("a")
+    lab.send("a")
+    lab.batches.failing["a"] = SinkUnavailable("the store is away")
+    attempts = [lab.turn(5) for _ in range(TRIES + 2)]
+    assert attempts == [["a1"]] * TRIES + [[], []]
+    assert isinstance(one.exception(), SinkUnavailable)
+
+
+def test_a_job_that_waits_for_its_store_can_be_stopped(lab: Lab) -> None:
+    (one,) = lab.join("a")
+    lab.send("a")
+    lab.batches.failing["a"] = SinkUnavailable("the store is away")
+    lab.turn()
+    lab.ledger.set_desired("a", Desired.STOPPED)
+    lab.turn(0.21)
+    assert isinstance(one.exception(), SinkUnavailable)
+
+
+def test_checkpoints_that_a_lost_ledger_has_not_confirmed_are_committed_later(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are the same ones: the slices are not processed again."""
+    lab.join(*JOBS)
+    lab.send(*JOBS)
+    commit = lab.ledger.commit_checkpoints
+
+    def commit_unheard(rows: Any) -> Any:
+        commit(rows)
+        raise LedgerUnavailable("no answer")
+
+    monkeypatch.setattr(lab.ledger, "commit_checkpoints", commit_unheard)
+    with pytest.raises(LedgerUnavailable):
+        lab.turn()
+    assert lab.batches.took() == ["a1", "b1", "c1"]
+    monkeypatch.setattr(lab.ledger, "commit_checkpoints", commit)
+    lab.send(*JOBS)
+    assert lab.turn() == ["a2", "b2", "c2"] and lab.committed() == [2, 2, 2]
+
+
+@pytest.mark.guarantee(
+    "G908",
+    "Jobs of a pool start, stop, and drain between two batches, without an effect on the other jobs.",
+    promise="kills-and-restarts-change-no-result",
+)
+def test_members_join_and_leave_between_two_turns(lab: Lab) -> None:
+    first, _ = lab.join("a", "b")
+    lab.send(*JOBS)
+    assert lab.turn() == ["a1", "b1"]
+    lab.join("c")
+    leaving = threading.Thread(target=first.stop)
+    leaving.start()
+    while not lab.pool._leaving:
+        leaving.join(0.01)
+    lab.send(*JOBS)
+    assert lab.turn() == ["b2", "c1"]
+    leaving.join(5)
+    assert not leaving.is_alive() and first.isActive and first.ending is None
+
+
+@pytest.mark.guarantee("G908")
+def test_the_ledger_orders_one_member_to_end(lab: Lab) -> None:
+    stopped, replaced, _ = lab.join(*JOBS)
+    lab.send(*JOBS)
+    lab.turn()
+    lab.ledger.set_desired("a", Desired.STOPPED)
+    lab.ledger.submit_job("b", "", {"pipeline": "b", "n": 2})
+    lab.send(*JOBS)
+    assert lab.turn() == ["c2"]
+    assert (stopped.ending, replaced.ending) == (JobState.STOPPED, "replaced")
+
+
+@pytest.mark.guarantee(
+    "G909",
+    "A job of a pool that reads many records again does it in pieces of a bounded time, in batches that also contain the new "
+    "slices of the other jobs.",
+    promise="kills-and-restarts-change-no-result",
+)
+def test_a_rewind_is_cut_into_pieces_next_to_live_slices(lab: Lab) -> None:
+    lab.join("a", interval_s=0)
+    for _ in range(6):
+        lab.send("a", count=PIECE_RECORDS_MIN)
+        lab.turn()
+    lab.new_pool()
+    lab.batches.cpu_us["a"] = int(REPLAY_S * 1e6)
+    rewinding, _ = lab.join("a", "b", interval_s=0)
+    taken = []
+    for _ in range(8):
+        lab.send("b")
+        taken.append(lab.turn())
+    replays = lab.committers["a"].replays
+    assert replays[-1] == 6 and len(replays) >= 5, "the first piece is guessed; the others take the time of a piece"
+    assert all(f"b{number}" in one for number, one in enumerate(taken, start=1))
+    lab.send("a")
+    assert "a7" in lab.turn() and rewinding.isActive
+
+
+@pytest.mark.guarantee("G909")
+def test_the_smallest_rewinds_come_first(lab: Lab) -> None:
+    lab.join(*JOBS, interval_s=0)
+    for job, count in zip(JOBS, (3, 1, 2), strict=True):
+        for _ in range(count):
+            lab.send(job, count=PIECE_RECORDS_MIN)
+            lab.turn()
+    lab.new_pool()
+    lab.pool._tasks_max = 1
+    for member in lab.join(*JOBS):
+        member._record_us = 1_000.0
+    assert [lab.turn() for _ in range(2)] == [["b1"], ["c1"]]
+
+
+def test_a_replay_that_differs_ends_one_run(lab: Lab) -> None:
+    lab.join(*JOBS)
+    lab.send(*JOBS)
+    lab.turn()
+    lab.new_pool()
+    _, bad, _ = lab.join(*JOBS)
+    lab.committers["b"].failure = ReplayMismatch("other counts")
+    lab.turn()
+    lab.send(*JOBS)
+    assert lab.turn() == ["a2", "c2"]
+    assert isinstance(bad.exception(), ReplayMismatch)
+
+
+def test_expensive_members_are_spread_first() -> None:
+    parts: Any = [
+        Part(None, slice=name, row=None, records=0, cost_us=cost)  # type: ignore[arg-type]
+        for name, cost in (("s1", 10), ("s2", 10), ("big", 100), ("s3", 10))
+    ]
+    assert spread(parts, 2) == [["big"], ["s1", "s2", "s3"]]
+    assert spread(parts[:1], 4) == [["s1"]]
+
+
+def test_the_end_of_the_pool_interrupts_its_members(lab: Lab) -> None:
+    (one,) = lab.join("a")
+    lab.pool.start()
+    lab.pool.stop()
+    assert one.wait(5) and one.ending == "interrupted" and one.isActive
+    (late,) = lab.join("b")
+    assert late.ending == "interrupted"
+
+
+def test_a_defect_of_the_loop_fails_its_members(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    (one,) = lab.join("a")
+    monkeypatch.setattr(lab.pool, "turn", lambda: 1 / 0)
+    lab.pool.start()
+    assert one.wait(5)
+    assert "ZeroDivisionError" in str(one.exception())
