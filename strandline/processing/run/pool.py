@@ -175,8 +175,8 @@ class Pool:
 
         Raises LedgerUnavailable; the next turn goes on where this one failed.
         """
-        self._commit()
         self._change_members()
+        self._commit()  # what the ledger didn't confirm in the turn before
         if not self._members:
             return _IDLE_S
         self._end_members()
