@@ -39,7 +39,7 @@ JOBS = ["a", "b", "c"]
 
 
 class Batches:
-    """Processes each slice at once, or fails as it is told to."""
+    """Processes each slice at once, or fails as the test says."""
 
     def __init__(self) -> None:
         self.ran: list[list[list[str]]] = []
@@ -66,7 +66,7 @@ class Batches:
         pass
 
     def took(self) -> list[str]:
-        """What the batches since the last call contained."""
+        """Return what the batches since the last call contained."""
         ran, self.ran = self.ran, []
         return sorted(one for batch in ran for task in batch for one in task)
 
@@ -347,7 +347,7 @@ def test_a_job_that_waits_for_its_store_can_be_stopped(lab: Lab) -> None:
 def test_checkpoints_that_a_lost_ledger_has_not_confirmed_are_committed_later(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are the same ones: the slices are not processed again."""
+    """The slices are not processed again."""
     lab.join(*JOBS)
     lab.send(*JOBS)
     commit = lab.ledger.commit_checkpoints

@@ -23,7 +23,7 @@ from strandline.processing.source.slice_rows import SourceFacts
 from strandline.processing.source.source_config import Piece
 
 PIECE_RECORDS_MIN = 2_000
-"""A replay next to other members reads about so many records in a batch, and more if they take less than their share of time."""
+"""A replay next to other members reads about this number of records in a batch, and more if they take less than their share of time."""
 _NEW_MEMBER_US = 2_000.0
 _RECORD_US = 100.0
 """CPU time of a slice and of a record in microseconds, before any is measured."""
@@ -50,7 +50,7 @@ class MemberCommitter(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """What a batch contains of one member."""
+    """Content of a batch for one member."""
 
     member: PoolMember
     slice: MemberSlice
@@ -116,7 +116,7 @@ class PoolMember:
         return self.planner.versioned_streams
 
     def piece(self, seconds: float | None) -> Part:
-        """Return the next piece of the replay, which takes about so many seconds. None: as much as a batch may contain."""
+        """Return the next piece of the replay, which takes about `seconds`. None: as much as a batch may contain."""
         rows_max = None if seconds is None else max(PIECE_RECORDS_MIN, int(seconds * 1e6 / self._record_us))
         slices = self.slices.replayed_from(self.number + 1, rows_max)
         records = sum(offset_count(one.offsets_first, one.offsets) for one in slices)
@@ -183,7 +183,7 @@ class PoolMember:
         self.leave(self)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the member has left the pool, for so many seconds at most. Returns True if it has."""
+        """Wait until the member has left the pool, for `seconds` at most. Returns True if it has."""
         return self._ended.wait(seconds)
 
 

@@ -1,4 +1,4 @@
-"""Which pipelines a pool of several jobs can run. The others need a runner of their own."""
+"""Check whether a pool of several jobs can run a pipeline. The others need a runner of their own."""
 
 from __future__ import annotations
 

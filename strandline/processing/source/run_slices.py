@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the workers load this module too, and need neither SQL nor 
     from strandline.ledger.roles import PlannerLedger
 
 _TASK_RECORDS_MIN = 5_000
-"""A second task costs more than it saves below so many records."""
+"""A second task costs more than it saves below this number of records."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class RunSlices:
         return spread, encode(self._work(first, slices[-1], before))
 
     def _work(self, first: int, last: SliceRow, before: CheckpointRow | None) -> SliceWork:
-        """What is to be done in the batch from slice `first` to `last`."""
+        """Return the work of the batch from slice `first` to `last`."""
         ledger, plan = self._ledger, self._config.plan
         is_new = last.number > plan.slice_committed
         if before is None or before.slice != first - 1:
