@@ -23,7 +23,7 @@ from strandline.processing.source.slice_rows import SourceFacts
 from strandline.processing.source.source_config import Piece
 
 PIECE_RECORDS_MIN = 2_000
-"""A replay next to other members reads about this number of records in a batch, and more if they take less than their share of time."""
+"""Number of records of a batch that a replay next to other members reads: about this many, and more if they are cheap."""
 _NEW_MEMBER_US = 2_000.0
 _RECORD_US = 100.0
 """CPU time of a slice and of a record in microseconds, before any is measured."""

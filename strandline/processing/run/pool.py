@@ -30,7 +30,7 @@ from strandline.processing.source.slice_rows import add_facts
 log = structlog.get_logger()
 
 REPLAY_S = 0.2
-"""Replays lengthen a batch by about this number of seconds, if other members have no rewind. Only then do members wait for them."""
+"""Replays lengthen a batch by about this time in seconds, if other members have no rewind. Only then do members wait for them."""
 _REPLAY_ALONE_S = 2.0
 """Length of a batch in seconds if all members rewind."""
 BACK_OFF_S, BACK_OFF_MAX_S = 0.25, 30.0
