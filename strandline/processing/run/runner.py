@@ -74,8 +74,8 @@ class Runner:
         `lease`: epoch of the leader's lease. No run begins under an older lease than the current one, and a newer lease ends this
         run. None if the run was started by hand. `alive_fd`: file descriptor to which a byte is written regularly while this
         process lives. `writer_of`: factory of the writers of results; the default writes to Elasticsearch. `is_alone`: True if
-        no other thread plans queries in the session, so the planner workers may end when the query runs. `pool`: the pool that the
-        runs join. None if they run alone.
+        no other thread plans queries in the session, so the planner workers may end when the query runs. `pool`: the pool that
+        the runs join. None if they run alone.
         """
         self._settings = settings
         self._job = job

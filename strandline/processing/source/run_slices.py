@@ -24,7 +24,7 @@ _TASK_RECORDS_MIN = 5_000
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """All that planner and tasks of one run need; travels pickled inside Spark, so it holds no secret."""
+    """Settings of one run for its planner and its source tasks. Pickled by Spark, so it contains no secret."""
 
     task: TaskConfig
     planner: PlannerSettings
@@ -32,7 +32,7 @@ class SourceConfig:
     replay_rows_max: int
     slice_interval_ms: int
     parallelism: int
-    """Tasks that read at once, at most."""
+    """Maximum number of source tasks of a batch."""
     ledger_url: str
     """Without its password."""
 
@@ -72,7 +72,7 @@ class RunSlices:
         return spread, encode(self._work(first, slices[-1], before))
 
     def _work(self, first: int, last: SliceRow, before: CheckpointRow | None) -> SliceWork:
-        """Return the work of the batch from slice `first` to `last`."""
+        """Return the work of the keyed tasks in the batch from slice `first` to `last`."""
         ledger, plan = self._ledger, self._config.plan
         is_new = last.number > plan.slice_committed
         if before is None or before.slice != first - 1:
@@ -98,7 +98,7 @@ class RunSlices:
 def spread_pieces(
     slices: Sequence[SliceRow], parallelism: int, formats: StreamFormats | None = None
 ) -> list[list[Piece]]:
-    """Spread the slices' partitions over at most `parallelism` tasks, the largest first. There is always one task at least."""
+    """Return the pieces of each task: at least one task, at most `parallelism`. A partition's pieces are in one task."""
     pieces: dict[tuple[str, int], list[Piece]] = {}
     for row in slices:
         for stream, ends in row.offsets.items():
