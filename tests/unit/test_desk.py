@@ -193,7 +193,7 @@ def test_a_pipeline_by_log_time_needs_to_be_told_it() -> None:
 def test_a_stream_without_a_timestamp_is_tried_by_a_test() -> None:
     text = (ROOT / "examples" / "times.yaml").read_bytes()
     pipeline = read_pipeline(text, "times.yaml", "machine-times")
-    with pytest.raises(PermanentError, match="no field of type timestamp, so write a test with arrival times"):
+    with pytest.raises(PermanentError, match="no field of type timestamp, so use the time of the run: --log-time now"):
         run(pipeline, b'{"id": "m1", "t": "02.12.2013 21:15:00", "v": 1}')
     with pytest.raises(
         InvalidDocument, match="can't read log time from 'v'; the stream has no field of type timestamp"

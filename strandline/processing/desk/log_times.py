@@ -18,8 +18,8 @@ from strandline.processing.pipelines.event_time import EventTimeSource
 
 Times = npt.NDArray[np.int64]
 _NO_TIMESTAMP = (
-    "the stream has no field of type timestamp, so write a test with arrival times: strandline pipeline test FILE, "
-    "whose steps have 'at' (docs/desk.md)"
+    "the stream has no field of type timestamp, so use the time of the run: --log-time now. Or write a test with arrival times: "
+    "strandline pipeline test FILE, whose steps have 'at' (docs/desk.md)"
 )
 
 

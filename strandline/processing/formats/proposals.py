@@ -7,6 +7,9 @@ import contextlib
 import json
 from collections.abc import Sequence
 
+import pyarrow as pa
+
+from strandline.core.charsets import from_utf8, to_utf8
 from strandline.core.streams.format_registry import all_forms
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.formats.decoder import Decoder
@@ -19,6 +22,7 @@ from strandline.processing.formats.inference.sample import (
     read_json,
 )
 from strandline.processing.formats.inference.schemas import NoSampleError
+from strandline.processing.formats.inference.time_order import event_time_of, time_notes
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.pipelines.event_time import EventTimeSource
 
@@ -26,13 +30,40 @@ __all__ = ["SAMPLE_RECORDS_MAX", "NoSampleError", "Proposal", "infer_from_topic"
 
 _CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\f\r")
 """Bytes that text doesn't contain."""
+_WINDOWS = frozenset(range(0x80, 0xA0))
+"""Bytes that are characters in windows-1252, and control characters in Latin-1."""
 
 
 def infer_stream(name: str, sample: bytes) -> Proposal:
     """Propose a document for the stream: format, fields with their types, units and paths. Raises NoSampleError."""
-    proposal, values = _propose(name, sample)
+    text, charset = _in_utf8(sample)
+    proposal, values = _propose(name, text)
+    if charset:
+        _set_charset(proposal, charset)
+        values = [from_utf8(value, charset) for value in values]
     _try_out(proposal, values)
     return proposal
+
+
+def _in_utf8(sample: bytes) -> tuple[bytes, str]:
+    """Return the sample in UTF-8, and its charset. Empty if it is UTF-8, or no text."""
+    charset = charset_of(sample)
+    text = to_utf8(sample, charset) if charset else None
+    return (sample, "") if text is None else (text, charset)
+
+
+def _set_charset(proposal: Proposal, charset: str) -> None:
+    schema = proposal.document.pop("schema")
+    proposal.document |= {"charset": charset, "schema": schema}
+    if charset == "utf-16":
+        proposal.notes.append(
+            "the sample is UTF-16, in which files and TCP can't be split into lines; for them, convert it: "
+            "iconv -f UTF-16 -t UTF-8 FILE"
+        )
+    else:
+        proposal.notes.append(
+            f"the sample is not UTF-8; it is read as {charset}: check names and units outside of ASCII"
+        )
 
 
 def _propose(name: str, sample: bytes) -> Proposed:
@@ -46,7 +77,10 @@ def _propose(name: str, sample: bytes) -> Proposed:
     try:
         sample.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise NoSampleError(_no_text(sample, error)) from error
+        raise NoSampleError(
+            f"the sample is not text ({error.reason} at byte {error.start}); MessagePack, CBOR, Protobuf and single Avro records "
+            "can't be inferred: write the document by hand, see docs/formats.md"
+        ) from error
     raise NoSampleError("no format fits the sample; write the document by hand, see docs/formats.md")
 
 
@@ -55,20 +89,16 @@ def _formats() -> list[Format]:
     return sorted((form for form in all_forms() if isinstance(form, Format)), key=lambda form: form.sample_rank)
 
 
-def _no_text(sample: bytes, error: UnicodeDecodeError) -> str:
-    """Return a message for a sample that isn't UTF-8, with the remedy."""
+def charset_of(sample: bytes) -> str:
+    """Return the charset of a text that isn't UTF-8. Empty if it is UTF-8, or no text."""
     if sample.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "the sample is text in UTF-16, but records must be in UTF-8; convert it: iconv -f UTF-16 -t UTF-8 FILE"
-    if b"\n" in sample and _CONTROLS.isdisjoint(sample):
-        byte = sample[error.start]
-        return (
-            f"the sample is text, but not in UTF-8: byte {error.start:,} is 0x{byte:02x}, '{chr(byte)}' in Latin-1; if that is "
-            "right, convert it: iconv -f ISO-8859-1 -t UTF-8 FILE. The devices must send UTF-8 too"
-        )
-    return (
-        f"the sample is not text ({error.reason} at byte {error.start}); MessagePack, CBOR, Protobuf and single Avro records "
-        "can't be inferred: write the document by hand, see docs/formats.md"
-    )
+        return "utf-16"
+    try:
+        sample.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        if b"\n" in sample and _CONTROLS.isdisjoint(sample):
+            return "latin-1" if _WINDOWS.isdisjoint(sample) else "windows-1252"
+    return ""
 
 
 def infer_from_topic(name: str, records: Sequence[bytes], partitions: int, retention: str) -> Proposal:
@@ -113,12 +143,20 @@ def _of_packed(name: str, records: list[bytes]) -> Proposal:
 
 
 def _try_out(proposal: Proposal, values: list[bytes]) -> None:
-    """Decode the sample with the proposed document, and add the outcome to the proposal."""
+    """Decode the sample with the proposed document, and add the outcome, and the event time for a pipeline, to the proposal."""
     reader = RowReader(config := record_format(StreamSpec.from_document(proposal.document)))
-    decoder = Decoder(config.fields, EventTimeSource(None), [])
+    fields = [one.name for one in config.fields]
+    decoder = Decoder(config.fields, EventTimeSource(None), fields)
+    event_time = event_time_of(proposal.document)
     proposal.records = len(values)
+    columns: dict[str, list[pa.Array]] = {name: [] for name in fields}
     for rows in reader.parts(values, []):
         decoded = decoder.decode(rows.texts, [0] * len(rows.texts), None)
         proposal.accepted += len(decoded.event_time)
         proposal.rejected += [f"{one.reason}: {one.message}" for one in decoded.rejects]
+        for name in fields:
+            columns[name].append(decoded.arrays[name])
     proposal.rejected = proposal.rejected[:5]
+    if any("event_time:" in note for note in proposal.notes):
+        return
+    proposal.notes += time_notes(event_time, columns, proposal.document)

@@ -50,9 +50,16 @@ def _of_csv(name: str, sample: CsvSample) -> Proposed:
             break
     empty: dict[Path, str] = {path: "string" for path, values in found.items() if not values}
     document["schema"] = schema_of(found, len(rows), proposal.notes, is_text=True, declared=empty)
-    for spec in document["schema"].values():
-        if isinstance(spec, dict):
+    options: dict[str, Any] = {} if sample.delimiter == "," else {"delimiter": sample.delimiter}
+    specs = [spec for spec in document["schema"].values() if isinstance(spec, dict)]
+    if titles is not None and any("from" in spec for spec in specs):
+        options["columns"] = titles
+    else:
+        for spec in specs:
             spec.pop("from", None)
-    if sample.delimiter != ",":
-        document["csv"] = {"delimiter": sample.delimiter}
+    for name_of_field, spec in document["schema"].items():
+        if isinstance(spec, dict) and set(spec) == {"type", "required"}:
+            document["schema"][name_of_field] = f"{spec['type']}?"
+    if options:
+        document["csv"] = options
     return proposal, [line.encode() for line in lines]

@@ -14,7 +14,7 @@ from strandline.processing.formats.inference.schemas import Path, leaves, schema
 
 def propose(name: str, sample: Sample) -> Proposed | None:
     """See `Format.propose`."""
-    if sample.json is None or any(row_of_change(one) is None for one in sample.json.objects):
+    if sample.json is None or not sample.json.objects or any(row_of_change(one) is None for one in sample.json.objects):
         return None
     proposal = _of_changes(name, sample.json.objects)
     proposal.notes += sample.json.notes

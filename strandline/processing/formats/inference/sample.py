@@ -12,10 +12,15 @@ from typing import Any
 from strandline.ingest.gateway.framing import split_one_value
 from strandline.processing.formats.inference.field_types import number_of
 from strandline.processing.formats.inference.schemas import NoSampleError
+from strandline.processing.formats.json_repairs import JsonRepairs
 from strandline.processing.formats.record_fields import why_unreadable
 
 SAMPLE_RECORDS_MAX = 10_000
 """Maximum number of records of a sample that are examined."""
+
+
+_WORDS = ("nan", "infinity", "inf", "none", "null", "undefined")
+"""Words that some programs write without quotes if there is no value."""
 
 
 @dataclass
@@ -40,16 +45,23 @@ class JsonSample:
     """A sample that is JSON."""
 
     records: list[Any]
-    """Values that can be read. At least one is an object."""
+    """Values that can be read. At least one is an object or an array."""
     objects: list[dict[str, Any]]
     """The values that are objects."""
     notes: list[str]
     """Notes for the user on the sample."""
+    missing: list[str]
+    """Words without quotes that are values of some records, as nan."""
+    texts: list[str]
+    """Text of each record."""
 
     @property
     def values(self) -> list[bytes]:
         """The records as they would be sent."""
-        return [json.dumps(record).encode() for record in self.records]
+        return [
+            text.encode() if self.missing else json.dumps(record).encode()
+            for text, record in zip(self.texts, self.records, strict=True)
+        ]
 
 
 class Sample:
@@ -79,12 +91,14 @@ class Sample:
             return None
         texts, program = _json_texts(self.text, self.lines)
         texts = texts[:SAMPLE_RECORDS_MAX]
-        records = list(readable(texts))
+        read = [(text, *found) for text in texts if (found := _read(text)) is not None]
+        records = [record for _, record, _ in read]
+        missing = list(dict.fromkeys(word for *_, words in read for word in words))
         unreadable = len(texts) - len(records)
         if unreadable > len(records):
             raise NoSampleError("the sample looks like JSON, but most lines can't be read; pass one object per line")
         objects = [record for record in records if isinstance(record, dict)]
-        if not objects:
+        if not objects and not any(isinstance(record, list) for record in records):
             raise NoSampleError("the sample contains no JSON object; pass one object per line, or an array of objects")
         notes = []
         if program is not None:
@@ -94,7 +108,11 @@ class Sample:
             )
         if unreadable:
             notes.append(f"records of the sample that can't be read, and are left out: {unreadable:,}")
-        return JsonSample(records, objects, notes)
+        if missing:
+            notes.append(
+                f"the words {', '.join(missing)} without quotes are no JSON, and are read as no value (missing)"
+            )
+        return JsonSample(records, objects, notes, missing, [text for text, *_ in read])
 
 
 def read_json(text: str) -> Any:
@@ -105,6 +123,19 @@ def read_json(text: str) -> Any:
     value = json.loads(text, parse_int=number_of)
     json.dumps(value, allow_nan=False)  # raises for infinite numbers
     return value
+
+
+def _read(text: str) -> tuple[Any, list[str]] | None:
+    """Return the value of a JSON text, and the words without quotes that are no value. None if it can't be read."""
+    with contextlib.suppress(ValueError):
+        return read_json(text), []
+    repaired = JsonRepairs(_WORDS).repaired(text.encode())
+    if repaired is None:
+        return None
+    with contextlib.suppress(ValueError):
+        found = [word for word in _WORDS if JsonRepairs([word]).repaired(text.encode()) not in (None, text.encode())]
+        return read_json(repaired.decode()), found
+    return None
 
 
 def readable(texts: Sequence[str]) -> Iterator[Any]:

@@ -5,17 +5,29 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 from strandline.core.document_values import FIELD_NAME, RESERVED_FIELDS
 from strandline.core.documents import COLUMNS_MAX
 from strandline.core.errors import StrandlineError
 from strandline.core.json_paths import STEPS_MAX, path_text
-from strandline.processing.formats.inference.field_types import ProposedType, are_most, type_of
-from strandline.processing.formats.inference.text_hints import hint_of
+from strandline.processing.formats.inference.field_types import (
+    ProposedType,
+    are_most,
+    is_beyond,
+    is_code,
+    type_of,
+    value_of,
+)
+from strandline.processing.formats.inference.names import is_counted
+from strandline.processing.formats.inference.text_hints import hint_of, only_pattern, time_patterns
 from strandline.processing.formats.timestamps import parse_timestamp
+from strandline.processing.pipelines.expressions import column_text
 
 Path = tuple[str | int, ...]
+_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}", re.ASCII)
+_CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d{1,6})?)?(?: ?[AaPp][Mm])?", re.ASCII)
 SOME_ZONE = "Asia/Kolkata"
 """A zone that was never UTC."""
 
@@ -54,12 +66,17 @@ def schema_of(
         declared: Known types.
     """
     schema: dict[str, Any] = {}
-    times = []
+    whole: list[str] = []
     if len(found) > fields_max:
         notes.append(f"{len(found) - fields_max:,} fields that occur in the fewest records are left out")
         found = dict(sorted(found.items(), key=lambda one: -len(one[1]))[:fields_max])
     within = _counts_within(found)
+    joined = _times_in_two(found, rows, notes)
     for path, values in found.items():
+        if path in joined:
+            if (whole_time := joined[path]) is not None:
+                schema[_field_name((*path[:-1], "at"), schema)] = whole_time
+            continue
         if len(path) >= STEPS_MAX:
             notes.append(f"{path_text(path)} has more steps than a path may have; left out")
             continue
@@ -80,22 +97,26 @@ def schema_of(
         proposed = _type_of(path, known, is_text=is_text) if type_known is None else ProposedType({"type": type_known})
         name = _field_name(path, schema)
         spec = _spec_of(name, path, proposed, is_required=len(known) == rows)
-        if proposed.spec["type"] == "timestamp" and len(known) == rows:
-            times.append(name)
+        if proposed.spec["type"] == "long" and type_known is None and not is_counted(str(path[-1])):
+            whole.append(name)
         notes += _notes_of(name, proposed.spec, known, proposed.unfitting)
         schema[name] = spec
     if not schema:
         raise NoSampleError("the records of the sample contain no value that a field can have")
-    if times:
-        notes.append(f"for a pipeline: event_time: {{field: {times[0]}, delay: 10s}}")
-    else:
-        notes.append("no field is a time in every record; for a pipeline: event_time: {from: log}")
+    if whole:
+        notes.append(
+            f"{', '.join(whole)}: all values of the sample are integers, and a fraction, as 26.5, would be rejected; declare a "
+            "measured field as double"
+        )
     return schema
 
 
 def _type_of(path: Path, known: list[Any], *, is_text: bool) -> ProposedType:
     """The type for the values. None of them may be null. Arrays among them count as values that don't fit."""
-    proposed = type_of(str(path[-1]), [one for one in known if not isinstance(one, list)], is_text=is_text)
+    values = [one for one in known if not isinstance(one, list)]
+    proposed = type_of(str(path[-1]), values, is_text=is_text)
+    if proposed.spec["type"] == "string" and (pattern := only_pattern(values)) is not None:
+        proposed = ProposedType({"type": "timestamp", "pattern": pattern})
     return ProposedType(proposed.spec, proposed.unfitting + [one for one in known if isinstance(one, list)])
 
 
@@ -111,6 +132,39 @@ def _spec_of(name: str, path: Path, proposed: ProposedType, *, is_required: bool
     return spec if len(spec) > 1 else str(spec["type"])
 
 
+def _times_in_two(found: Mapping[Path, list[Any]], rows: int, notes: list[str]) -> dict[Path, dict[str, Any] | None]:
+    """Return path of a date -> field that joins it with the time next to it. The path of the time has None."""
+    joined: dict[Path, dict[str, Any] | None] = {}
+    for date, time in pairwise(found):
+        dates, times = found[date], found[time]
+        if date in joined or len(dates) != rows or len(times) != rows or not rows:
+            continue
+        if not _are(_DATE, dates) or not _are(_CLOCK, times):
+            continue
+        texts = [f"{day} {clock}" for day, clock in zip(dates, times, strict=True)]
+        is_iso = all(parse_timestamp(text, "ms") is not None for text in texts)
+        patterns = [] if is_iso else time_patterns(texts)
+        spec: dict[str, Any] = {"type": "timestamp", "from": [path_text(date), path_text(time)]}
+        if len(patterns) == 1:
+            spec["pattern"] = patterns[0]
+        elif not is_iso:
+            either = " or ".join(map(json.dumps, patterns))
+            notes.append(
+                f"{path_text(date)} and {path_text(time)} are one time, with the pattern {either}; declare {spec}"
+            )
+            continue
+        notes.append(
+            f"at is {path_text(date)} and {path_text(time)}, without a time zone, so it is read as UTC; otherwise add tz: "
+            f"{SOME_ZONE} or another zone"
+        )
+        joined |= {date: spec, time: None}
+    return joined
+
+
+def _are(form: re.Pattern[str], values: list[Any]) -> bool:
+    return all(isinstance(value, str) and form.fullmatch(value) for value in values)
+
+
 def _counts_within(found: Mapping[Path, list[Any]]) -> dict[Path, int]:
     """Return path of an object -> number of values of its most frequent member."""
     counts: dict[Path, int] = {}
@@ -123,11 +177,28 @@ def _counts_within(found: Mapping[Path, list[Any]]) -> dict[Path, int]:
 
 def _notes_of(name: str, spec: dict[str, Any], known: list[Any], unfitting: list[Any]) -> Iterator[str]:
     """Yield notes for the user on one field."""
+    if spec["type"] == "any":
+        yield (
+            f"{name} has values of several types, as {_shown_types(known)}, so it is read as they are written; convert it in a "
+            f'pipeline: derive: {{{name}_number: "try_cast({column_text(name)} as double)"}}'
+        )
+    if "missing" in spec:
+        yield f"{name}: {', '.join(map(_shown, spec['missing']))} is read as no value (missing)"
+    if spec.get("text") and spec["type"] in ("long", "double"):
+        yield f"{name} has numbers in quotes, which are read as numbers (text: true)"
     if unfitting:
         yield unfitting_note(name, spec, known, unfitting)
     texts = [value for value in known if isinstance(value, str)]
-    if spec["type"] == "timestamp" and any(map(_is_of_a_clock, texts)):
+    if spec["type"] == "timestamp" and "pattern" in spec:
+        if "X" not in spec["pattern"] and "'UTC'" not in spec["pattern"] and "'GMT'" not in spec["pattern"]:
+            yield f"{name} has no time zone, so it is read as UTC; otherwise add tz: {SOME_ZONE} or another zone"
+    elif spec["type"] == "timestamp" and any(map(_is_of_a_clock, texts)):
         yield f"{name} has no time zone, so it is read as UTC; otherwise add tz: {SOME_ZONE} or another zone"
+    if spec["type"] == "string" and len(texts) == len(known) and all(map(_is_whole_number, texts)):
+        yield (
+            f"{name} has numbers in quotes that can be identifiers, so it is a string; if they are measured, write "
+            f"{{type: double, text: true}}"
+        )
     if spec["type"] == "string" and texts and (hint := hint_of(name, texts)) is not None:
         yield hint
 
@@ -145,6 +216,15 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else text[:40] + "..."
 
 
+def _is_whole_number(text: str) -> bool:
+    return not isinstance(value_of(text), str | bool) and not is_code(text) and not is_beyond(text)
+
+
+def _shown_types(known: list[Any]) -> str:
+    """Return a value of each type."""
+    return " and ".join(_shown(value) for value in {type(value): value for value in reversed(known)}.values())
+
+
 def _is_of_a_clock(text: str) -> bool:
     """Return True if the time has no zone, so that it depends on the location of the clock."""
     return parse_timestamp(text, "ms") != parse_timestamp(text, "ms", SOME_ZONE)
@@ -153,6 +233,8 @@ def _is_of_a_clock(text: str) -> bool:
 def _field_name(path: Path, taken: dict[str, Any]) -> str:
     """Return the last name on the path as a field name. If it is taken, prefix the names before it."""
     steps = [re.sub(r"\W", "_", str(step), flags=re.ASCII) for step in path]
+    if path and isinstance(path[-1], int):
+        steps = [f"{steps[-2] if len(steps) > 1 else 'column'}_{path[-1] + 1}"]
     lower = {name.lower() for name in taken}
     for count in range(1, len(steps) + 1):
         name = "_".join(steps[-count:])

@@ -21,7 +21,7 @@ _TIME = re.compile(r"\d{1,4}[./-](?:\d{1,2}|[A-Za-z]{3,9})[./-]\d{1,4}(?:[ T]|, 
 _TIME_PARTS = re.compile(
     r"(?P<first>\d{1,4})(?P<mark>[./-])(?P<second>\d{1,2}|[A-Za-z]{3,9})(?P=mark)(?P<third>\d{1,4})(?P<gap>,? +|T)"
     r"\d{1,2}:\d{2}(?P<seconds>:\d{2}(?:(?P<point>[.,])\d{1,6})?)?"
-    r"(?P<half> ?[AaPp][Mm])?(?P<offset> ?(?:Z|[+-]\d{2}(?::?\d{2})?))?"
+    r"(?P<half> ?[AaPp][Mm])?(?P<offset> ?(?:Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?))?"
 )
 _COMMA_NUMBER = re.compile(r"-?\d+,\d+", re.ASCII)
 _THOUSANDS = re.compile(r"-?[1-9]\d{0,2},\d{3}", re.ASCII)
@@ -109,6 +109,15 @@ def _time_hint(name: str, column: str, texts: list[str]) -> str:
     )
 
 
+def only_pattern(texts: Sequence[str]) -> str | None:
+    """Return the pattern with which `to_timestamp` reads the strings. None if they aren't times, or if several patterns fit."""
+    some = texts[:_TEXTS_MAX]
+    if not some or sum(_TIME.search(text) is not None for text in some) < FITS_SHARE * len(some):
+        return None
+    patterns = time_patterns(some)
+    return patterns[0] if len(patterns) == 1 else None
+
+
 def time_patterns(texts: Sequence[str]) -> list[str]:
     """Return the patterns with which `to_timestamp` reads nearly all of the strings, the most probable first. One for each
     order of day and month."""
@@ -146,7 +155,18 @@ def _clocks(parts: re.Match[str]) -> Iterator[str]:
     fraction = "" if parts["point"] is None else f"{parts['point']}SSSSSS"
     half = "" if parts["half"] is None else parts["half"][:-2] + "a"
     offset = (parts["offset"] or "").strip()
-    letters = "" if not offset else "XXX" if ":" in offset else "XX" if len(offset) > 3 else "X"
+    is_named = offset in ("UTC", "GMT")
+    letters = (
+        ""
+        if not offset
+        else f"'{offset}'"
+        if is_named
+        else "XXX"
+        if ":" in offset
+        else "XX"
+        if len(offset) > 3
+        else "X"
+    )
     behind = " " * (parts["offset"] or "").startswith(" ") + letters
     for hours in ("hh", "h") if half else ("HH", "H"):
         yield f"{gap}{hours}:mm{seconds}{fraction}{half}{behind}"

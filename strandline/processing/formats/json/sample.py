@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from functools import partial
 
-from strandline.processing.formats.inference.objects import propose_for_objects
+from strandline.processing.formats.inference.objects import propose_for_lists, propose_for_objects
 from strandline.processing.formats.inference.parquet_sample import declared_types, read_parquet
 from strandline.processing.formats.inference.sample import SAMPLE_RECORDS_MAX, Proposed, Sample
+from strandline.processing.formats.inference.schemas import NoSampleError
 
 _PARQUET_FILE = b"PAR1"
 
@@ -18,8 +19,17 @@ def propose(name: str, sample: Sample) -> Proposed | None:
         return _of_parquet(name, sample.content)
     if sample.json is None:
         return None
-    proposal = propose_for_objects(name, sample.json.objects)
+    lists = [record for record in sample.json.records if isinstance(record, list)]
+    proposal = propose_for_lists(name, lists) if len(lists) > len(sample.json.objects) else None
+    if proposal is None and not sample.json.objects:
+        raise NoSampleError(
+            "the sample consists of arrays of different forms; pass records that are objects, or arrays of objects or of values"
+        )
+    proposal = proposal or propose_for_objects(name, sample.json.objects)
     proposal.notes += sample.json.notes
+    if sample.json.missing:
+        schema = proposal.document.pop("schema")
+        proposal.document |= {"missing": sample.json.missing, "schema": schema}
     return proposal, sample.json.values
 
 

@@ -34,7 +34,7 @@ def propose(name: str, sample: Sample) -> Proposed | None:
         schema["time"] = {"type": "timestamp", "unit": "ms", "required": with_time == len(rows)}
     if with_time < len(rows):
         notes.append(
-            "records without a time, or with one relative to now, have their log time: event_time: {from: log}"
+            "records without a time, or with one relative to now, have their log time; for a pipeline: event_time: {from: log}"
         )
     for member, kind in {"unit": "string", **_TYPES}.items():
         if count := sum(member in row for row in rows):

@@ -16,11 +16,12 @@ def propose(name: str, sample: Sample) -> Proposed | None:
 def _of_values(name: str, lines: list[str]) -> Proposed:
     usual = [line for line in lines if not is_beyond(line)] or lines
     proposed = type_of("value", [line.strip() for line in usual], is_text=True)
-    proposal = Proposal({"stream": name, "format": "value", "schema": {"value": proposed.spec["type"]}})
+    spec = proposed.spec if len(proposed.spec) > 1 else proposed.spec["type"]
+    proposal = Proposal({"stream": name, "format": "value", "schema": {"value": spec}})
     if proposed.unfitting:
         proposal.notes.append(unfitting_note("value", proposed.spec, usual, proposed.unfitting))
     if proposed.spec["type"] == "string" and (hint := hint_of("value", usual)) is not None:
         proposal.notes.append(hint)
     proposal.notes.append("add a field that identifies the device, from the topic (mqtt: {fields}) or the URL's query")
-    proposal.notes.append("the records contain no time: event_time: {from: log}")
+    proposal.notes.append("the records contain no time; for a pipeline: event_time: {from: log}")
     return proposal, [line.encode() for line in lines]

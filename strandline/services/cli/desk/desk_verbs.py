@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -84,7 +86,10 @@ def run_pipeline(
     ),
     log_time: Annotated[
         str | None,
-        typer.Option(metavar="FIELD", help="Field with the arrival time of a record. Default: its event time."),
+        typer.Option(
+            metavar="FIELD|now",
+            help="Field with the arrival time of a record, or now for the time of the run. Default: its event time.",
+        ),
     ] = None,
     no_drain: Annotated[
         bool, typer.Option("--no-drain", help="Leave windows open at the end, and show them like `updates` does.")
@@ -122,8 +127,12 @@ def run_pipeline(
     emitting = [one for one in checked.all_stages if one.emits]
     _check_stages(stage or (), checked, {one.name for one in emitting})
     chosen = [one for one in emitting if not stage or one.name in stage]
-    desk = Desk(checked, _slice_records(slice_), log_time=log_time)
-    outcomes = _outcomes(desk, checked, _files(checked, records), partitions, log_time, drains=not no_drain)
+    is_now = log_time == "now" and all("now" not in one.stream.fields for one in checked.inputs)
+    log_field = None if is_now else log_time
+    desk = Desk(checked, _slice_records(slice_), log_time=log_field)
+    outcomes = _outcomes(
+        desk, checked, _files(checked, records), partitions, log_field, drains=not no_drain, are_new=is_now
+    )
     if sort:
         outcomes = ResultOrder.of(sort, chosen).sorted(outcomes)
     shown = _Shown()
@@ -375,11 +384,14 @@ def _outcomes(
     log_time: str | None,
     *,
     drains: bool,
+    are_new: bool,
 ) -> Iterator[Outcome]:
+    """Yield the outcomes of a run. `are_new`: True if the log time of all records is the time of the run."""
     from strandline.processing.desk.merged_files import merged_files
 
+    now_ms = time.time_ns() // 1_000_000
     for records in merged_files(pipeline, files, partitions, log_time):
-        yield from desk.feed(records)
+        yield from desk.feed(replace(records, log_times_ms=[now_ms] * len(records)) if are_new else records)
     yield from desk.drain() if drains else desk.end_slice()
     yield from desk.open_windows()
 

@@ -1,0 +1,88 @@
+"""The event time of a pipeline for a sample: its field, and the delay that the order of the sample needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.core.times.durations import format_duration
+
+_DELAY_MIN_MS = 10_000
+_DAY_MS = 86_400_000
+_RETENTION_MS = 7 * _DAY_MS
+"""Default retention of a stream."""
+_STEPS_MS = (10_000, 60_000, 3_600_000, _DAY_MS)
+"""A delay is a multiple of the largest of these that is at most half of it."""
+
+
+def event_time_of(document: Mapping[str, Any]) -> str | None:
+    """Return the first field that is a time in each record. None if there is none."""
+    for name, spec in document["schema"].items():
+        if spec == "timestamp" or (
+            isinstance(spec, dict) and spec["type"] == "timestamp" and spec.get("required", True) is not False
+        ):
+            return str(name)
+    return None
+
+
+def time_notes(field: str | None, columns: Mapping[str, Sequence[pa.Array]], document: dict[str, Any]) -> Iterator[str]:
+    """Yield notes on the event time of a pipeline. Adds the retention that the delay needs to the document.
+
+    Args:
+        field: Field of the event time. None if there is none.
+        columns: Values of the accepted rows, in their order.
+    """
+    if field is None:
+        yield "no field is a time in every record; for a pipeline: event_time: {from: log}"
+        return
+    late_ms = _late_ms(columns[field])
+    delay_ms = delay_for(late_ms)
+    yield f"for a pipeline: event_time: {{field: {field}, delay: {format_duration(delay_ms)}}}"
+    if late_ms <= _DELAY_MIN_MS:
+        return
+    group = _sorted_by(field, columns) if late_ms >= _DAY_MS else None
+    order = f"the sample is sorted by {group} first, so" if group else "the times of the sample are not in order:"
+    yield (
+        f"{order} a row is up to {format_duration(late_ms)} older than a row before it; with a shorter delay, windows lose such "
+        "rows"
+    )
+    if delay_ms >= _RETENTION_MS // 2 and "retention" not in document:
+        schema = document.pop("schema")
+        document |= {"retention": "forever", "schema": schema}
+
+
+def delay_for(late_ms: int) -> int:
+    """Return the delay in milliseconds that accepts rows that are this late: a round duration of at least 10 s."""
+    step = max((one for one in _STEPS_MS if 2 * one <= late_ms), default=_DELAY_MIN_MS)
+    return max(_DELAY_MIN_MS, ceil((late_ms + 1) / step) * step)
+
+
+def _late_ms(parts: Sequence[pa.Array]) -> int:
+    """Return how much older a row is than a row before it, at most, in milliseconds."""
+    if not parts:
+        return 0
+    times = pc.drop_null(pa.chunked_array(parts)).cast(pa.timestamp("ms"), safe=False).cast(pa.int64()).to_numpy()
+    return int((np.maximum.accumulate(times) - times).max()) if len(times) else 0
+
+
+def _sorted_by(field: str, columns: Mapping[str, Sequence[pa.Array]]) -> str | None:
+    """Return a string field whose values each have their times in order. None if there is none."""
+    times = pa.chunked_array(columns[field]).cast(pa.timestamp("ms"), safe=False).cast(pa.int64()).to_numpy()
+    for name, parts in columns.items():
+        array = pa.chunked_array(parts)
+        if not pa.types.is_string(array.type):
+            continue
+        codes = array.combine_chunks().dictionary_encode()
+        codes = codes.combine_chunks() if isinstance(codes, pa.ChunkedArray) else codes
+        keys = pc.fill_null(codes.indices, -1).to_numpy(zero_copy_only=False)
+        if 1 < len(codes.dictionary) < len(keys):
+            order = np.argsort(keys, kind="stable")
+            same = keys[order][1:] == keys[order][:-1]
+            if not np.any(same & (np.diff(times[order]) < -_DELAY_MIN_MS)):
+                return name
+    return None
