@@ -45,7 +45,7 @@ from strandline.processing.pipelines.expression_types import (
     type_of,
     written_arguments,
 )
-from strandline.processing.pipelines.expressions import tree_of
+from strandline.processing.pipelines.expressions import WINDOW_TIME_OF, tree_of
 from strandline.processing.pipelines.functions.array_functions import STRUCT, wanted_types
 from strandline.processing.pipelines.functions.signature import COMMON
 from strandline.processing.pipelines.functions.table import CALLS
@@ -223,6 +223,8 @@ class _Compiler:
 
     def column(self, node: exp.Expr) -> Evaluate:
         name = node.name
+        if name in WINDOW_TIME_OF:
+            return lambda columns, rows: pc.multiply(columns[name], 1_000).cast(arrow_type("timestamp"))
         return lambda columns, rows: columns[name]
 
     def inner(self, node: exp.Expr) -> Evaluate:

@@ -27,6 +27,7 @@ from strandline.processing.pipelines.expressions import (
     ARITHMETIC,
     BITS,
     COMPARISONS,
+    WINDOW_TIME_OF,
     Expression,
     ExpressionError,
     refuse_unknown_columns,
@@ -448,7 +449,7 @@ def _not_null(node: exp.Expr, operand: exp.Expr, columns: Mapping[str, str]) -> 
 
 _Rule = Callable[[exp.Expr, Mapping[str, str]], str]
 _RULES: tuple[tuple[tuple[type[exp.Expr], ...], _Rule], ...] = (
-    ((exp.Column,), lambda node, columns: columns[node.name]),
+    ((exp.Column,), lambda node, columns: "timestamp" if node.name in WINDOW_TIME_OF else columns[node.name]),
     ((exp.Paren,), lambda node, columns: type_of(node.this, columns)),
     ((exp.Literal,), _literal),
     ((exp.Null,), lambda node, columns: NULL),

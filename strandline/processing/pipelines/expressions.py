@@ -30,6 +30,7 @@ from strandline.processing.aggregates.registry import BY_NAME as AGGREGATES
 from strandline.processing.pipelines.aggregate_nodes import call_node, function_of
 from strandline.processing.pipelines.functions.array_functions import struct_call
 from strandline.processing.pipelines.functions.table import BY_NAME, CALLS, OTHER_NAMES, TABLE
+from strandline.results.writer import WINDOW_END, WINDOW_START
 
 LENGTH_MAX = 4_000
 BRACKETS_DEEP_MAX = 24
@@ -40,6 +41,9 @@ expressions."""
 TYPE_CALLS_DEEP_MAX = 3
 """Maximum depth of types as functions; `double(int(x))` has two. The parser first tries each as a type, so its work doubles with
 each level."""
+WINDOW_TIMES = {"window_start": WINDOW_START, "window_end": WINDOW_END}
+"""Function without arguments -> internal column that it reads: start and end of the window whose result the row is."""
+WINDOW_TIME_OF = {column: name for name, column in WINDOW_TIMES.items()}
 _SPLIT = "split it over several derive steps"
 _SPARK = sqlglot.Dialect.get_or_raise("spark")
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -153,7 +157,7 @@ def packages_called(texts: Iterable[str]) -> dict[str, str]:
 def _written(tree: exp.Expr) -> str:
     """Return the SQL that `tree_of` reads as this tree again, because it is what is computed. Missing brackets are added if the
     tree's own SQL would be read differently. Raises ExpressionError if brackets don't help."""
-    sql: str = tree.sql(dialect="spark", identify=True, comments=False)
+    sql = _sql_with_window_times(tree)
     if _is_read_as(sql, tree):
         return sql
     for node in list(tree.find_all(*_BINDS_TIGHTER)):
@@ -161,11 +165,23 @@ def _written(tree: exp.Expr) -> str:
             brackets = exp.Paren()
             node.replace(brackets)
             brackets.set("this", node)
-    sql = tree.sql(dialect="spark", identify=True, comments=False)
+    sql = _sql_with_window_times(tree)
     if not _is_read_as(sql, tree):
         raise ExpressionError(
             f"would be read as {sql_of(tree)}, which means something else; add brackets, and in a string no digit after \\0"
         )
+    return sql
+
+
+def _sql_with_window_times(tree: exp.Expr) -> str:
+    """Return the SQL of the tree, with `window_start()` and `window_end()` as they are written."""
+
+    def as_call(node: exp.Expr) -> exp.Expr:
+        name = WINDOW_TIME_OF.get(node.name) if isinstance(node, exp.Column) else None
+        return node if name is None else exp.Anonymous(this=name)
+
+    has_any = any(column.name in WINDOW_TIME_OF for column in tree.find_all(exp.Column))
+    sql: str = (tree.transform(as_call) if has_any else tree).sql(dialect="spark", identify=True, comments=False)
     return sql
 
 
@@ -193,6 +209,11 @@ def _meaning(part: object) -> object:
 def refuse_unknown_columns(expression: Expression, known: Mapping[str, object]) -> None:
     """Raise ExpressionError for the first column that isn't in `known`, with its position and a suggestion."""
     for column in expression.tree.find_all(exp.Column):
+        if column.name in WINDOW_TIME_OF and column.name not in known:
+            raise ExpressionError(
+                f"{WINDOW_TIME_OF[column.name]}() is only allowed in the steps after a window. Before a window, use the event "
+                "time; in 'aggregate', a field that an earlier step derives"
+            )
         if column.name not in known:
             raise ExpressionError(
                 f"unknown column '{column.name}'{_place(column.this)}{did_you_mean(column.name, known)}"
@@ -388,6 +409,8 @@ def _with_calls(tree: exp.Expr) -> exp.Expr:
 def _call_for(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.RegexpLike) and not node.args.get("flag"):
         return exp.Anonymous(this="regexp_like", expressions=[node.this, node.expression])
+    if isinstance(node, exp.Anonymous) and not node.expressions and node.name.lower() in WINDOW_TIMES:
+        return exp.Column(this=exp.to_identifier(WINDOW_TIMES[node.name.lower()], quoted=True))
     if isinstance(node, exp.Anonymous) and node.name.lower() == "struct":
         return struct_call(node)
     if isinstance(node, exp.Column) and node.args.get("table") is not None:

@@ -10,7 +10,12 @@ from strandline.core.errors import PROBLEMS_MAX, Problem
 from strandline.core.field_types import JSON_TYPE, is_nested
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.pipelines.expression_types import infer_type
-from strandline.processing.pipelines.expressions import ExpressionError, parse_expression, refuse_unknown_columns
+from strandline.processing.pipelines.expressions import (
+    WINDOW_TIME_OF,
+    ExpressionError,
+    parse_expression,
+    refuse_unknown_columns,
+)
 from strandline.processing.pipelines.kind_registry import package_of
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
@@ -187,8 +192,10 @@ class CheckContext:
                 raise ExpressionError(f"has no aggregate function; write for example max({text})")
             if not aggregate and expression.is_aggregate:
                 raise ExpressionError("aggregates are only allowed in 'aggregate' of a window")
-            refuse_unknown_columns(expression, self.columns)
-            types = {name: kind for name in expression.columns if (kind := self.columns[name]) is not None}
+            is_of_window = not aggregate and self.output.stage is not None
+            columns = {**self.columns, **dict.fromkeys(WINDOW_TIME_OF, "timestamp")} if is_of_window else self.columns
+            refuse_unknown_columns(expression, columns)
+            types = {name: kind for name in expression.columns if (kind := columns[name]) is not None}
             if self.output.stage is None:
                 for name in expression.columns:
                     self.read(name)
