@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 import subprocess
 import sys
 from base64 import b64encode
@@ -41,6 +42,11 @@ def avro_file() -> bytes:
     records = [a_record(chance, is_plain=True) | {"spare": None} for _ in range(30)]
     fastavro.writer(file, AVRO_SCHEMA, records)
     return file.getvalue()
+
+
+def struct_frame(at: int) -> bytes:
+    celsius = 32_767 if at % 7 == 0 else at * 57
+    return struct.pack(">HIhB", at + 99, 1_764_000_000 + at, celsius, at % 256) + struct.pack("<f", at / 3)
 
 
 def senml(at: int) -> bytes:
@@ -151,6 +157,30 @@ CASES: dict[str, Callable[[], FormatUnderTest]] = {
         has_columns=False,
         sample=b"\n".join(map(senml, range(20))),
         topic=[senml(at) for at in range(20)],
+    ),
+    "struct": lambda: FormatUnderTest(
+        {
+            "format": "struct",
+            "struct": {
+                "members": [
+                    {"name": "id", "type": "bytes", "length": 2},
+                    {"name": "at", "type": "uint32"},
+                    {"name": "t", "type": "int16", "scale": 0.01, "missing": 32_767},
+                    {"type": "uint8", "bits": {"low": 7, "mode": [0, 3]}},
+                    {"name": "bar", "type": "float32", "byte_order": "little"},
+                ]
+            },
+            "schema": {
+                "id": "string",
+                "at": {"type": "timestamp", "unit": "s"},
+                "celsius": {"type": "double", "required": False, "from": "$.t"},
+                "low": "boolean",
+                "mode": "integer",
+                "bar": "double",
+            },
+        },
+        [struct_frame(at) for at in range(-20, 20)],
+        [b"", b"x" * 12, b"x" * 14, struct_frame(1)[:9] + b"\xff" * 4],
     ),
     TOY: frames,
 }

@@ -83,7 +83,7 @@ def install(directory: Path, package: str, entry_point: str, module: str = "") -
         ({"explode": "$.all"}, "explode: is for 'format: json | avro | protobuf'"),
         (
             {"format": "acme_frame"},
-            "expected 'json', 'value', .*, 'sparkplug', 'senml' or 'acme_frames', got 'acme_frame'",
+            "expected 'json', 'value', .*, 'sparkplug', 'senml', 'struct' or 'acme_frames', got 'acme_frame'",
         ),
         ({"format": "json"}, "format_options: the format json has none of these options; remove it"),
     ],

@@ -176,7 +176,7 @@ def test_the_same_stream_written_in_two_ways_is_the_same_document() -> None:
             "format: json",
             "format: xml",
             ":3: format: expected 'json', 'value', 'raw', 'csv', 'msgpack', 'cbor', 'influx', 'avro', 'protobuf', 'debezium', "
-            "'otlp', 'prometheus', 'sparkplug' or 'senml', got 'xml'",
+            "'otlp', 'prometheus', 'sparkplug', 'senml' or 'struct', got 'xml'",
         ),
         (
             "turbine: string",

@@ -16,7 +16,7 @@ GROUP = "strandline.formats"
 _FOLDER = "strandline.processing.formats"
 FORMATS = (
     "json", "value", "raw", "csv", "msgpack", "cbor", "influx", "avro", "protobuf", "debezium", "otlp", "prometheus",
-    "sparkplug", "senml",
+    "sparkplug", "senml", "struct",
 )  # fmt: skip
 """The formats of Strandline, in the order of messages. Each one has a folder with its name, whose `format.py` contains the
 instance `FORMAT`."""

@@ -84,6 +84,7 @@ class _StreamHead(DocumentModel):
     - `prometheus`: a remote write request. Each data point is a row.
     - `sparkplug`: a Sparkplug B message. Each metric is a row.
     - `senml`: a pack of SenML. Each record of the pack is a row.
+    - `struct`: bytes with a declared layout.
     """
 
 

@@ -1,0 +1,1 @@
+"""Binary records with a declared layout."""
