@@ -12,7 +12,7 @@ _MEASURED = frozenset(
         "vwc pressure press baro barometer volt volts voltage current amp amps ampere amperes",
         "power watt watts energy kwh wh kw kva kvar illuminance lux light uv",
         "radiation irradiance solar level flow rain rainfall precipitation wind gust speed velocity dew",
-        "dewpoint ph weight mass distance depth height altitude elevation lat latitude lon lng",
+        "dewpoint ph weight mass distance depth height alt altitude elevation lat latitude lon lng",
         "long longitude frequency hz vibration accel acceleration torque force humidex noise db ppm",
         "percent pct salinity conductivity turbidity load consumption usage odometer fuel soc snr factor",
         "angle tilt setpoint concentration pm co2 tvoc voc",

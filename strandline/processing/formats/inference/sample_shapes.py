@@ -11,6 +11,7 @@ from typing import Any
 
 from strandline.core.document_values import FIELD_NAME, RESERVED_FIELDS
 from strandline.core.json_paths import STEPS_MAX, path_text
+from strandline.processing.formats.inference.names import is_identifier, is_measured
 from strandline.processing.formats.inference.schemas import Path, leaves
 from strandline.processing.formats.timestamps import parse_timestamp
 
@@ -114,7 +115,7 @@ def _array_of_objects(objects: Sequence[dict[str, Any]], notes: list[str]) -> Sa
             if isinstance(value, list) and all(isinstance(element, dict) for element in value):
                 having[path] += 1
                 elements[path] += value
-    with_numbers = {path for path, some in elements.items() if any(map(_has_number, some))}
+    with_numbers = {path for path, some in elements.items() if any(map(_has_quantity, some))}
     usual = [path for path, some in elements.items() if some and 2 * having[path] >= len(objects)]
     of_arrival = {path for path in usual if _describes_arrival(path, elements[path], objects)}
     notes += [
@@ -122,8 +123,11 @@ def _array_of_objects(objects: Sequence[dict[str, Any]], notes: list[str]) -> Sa
         f"repeated; to get these rows anyway, write explode: {path_text(path)}"
         for path in sorted(of_arrival, key=path_text)
     ]
+    has_readings = any(
+        is_measured(str(path[-1])) for one in objects for path, value in leaves(one, ()) if _is_number(value)
+    )
     found = max(
-        (path for path in usual if path not in of_arrival),
+        (path for path in usual if path not in of_arrival and (path in with_numbers or not has_readings)),
         key=lambda path: (path in with_numbers, len(elements[path])),
         default=None,
     )
@@ -302,7 +306,8 @@ def _array_of_arrays(objects: Sequence[dict[str, Any]], notes: list[str]) -> Sam
                 and value
                 and all(isinstance(each, list) and each and _are_scalars(each) for each in value)
             )
-            having[path] += bool(is_array) and len({len(each) for each in value}) == 1 < min(len(value), len(value[0]))
+            widths = {len(each) for each in value} if is_array else set()
+            having[path] += len(widths) == 1 and (len(value) > 1 < max(widths) or max(widths) > 2)
     for path in _usual(having, objects):
         rows = [
             _outer(one, {path}) | _by_position(element, path)
@@ -410,6 +415,11 @@ def _is_number(value: Any) -> bool:
 
 def _has_number(one: dict[str, Any]) -> bool:
     return any(_is_number(value) for _, value in leaves(one, ()))
+
+
+def _has_quantity(one: dict[str, Any]) -> bool:
+    """Return True if a number of the object is no identifier."""
+    return any(_is_number(value) and not is_identifier(str(path[-1])) for path, value in leaves(one, ()))
 
 
 def _has_digit(name: str) -> bool:
