@@ -19,8 +19,9 @@ _WHOLE_DIGITS = {"integer": 10, "long": 19}
 
 
 def is_widening(old: str, new: str) -> bool:
-    """Return True if the new type can represent each value of the old type exactly."""
-    if old == new:
+    """Return True if the new type can represent each value of the old type. A double does so exactly up to 2^53, and returns the
+    nearest double for larger integers."""
+    if old == new or (old, new) == ("long", "double"):
         return True
     if old == "integer" and new in ("long", "double"):
         return True

@@ -259,7 +259,8 @@ Decode = Callable[[Sequence[JsonText], Sequence[int], Any, Any], Decoded]
 def conforming_decoder(config: StreamDecoding, other: RecordFormat) -> Decode:
     """Return a `Decoder.decode` for another version of the stream's document that returns the columns of `config`.
 
-    Columns that the other version doesn't declare are null. Columns of a narrower type are cast, which keeps each value."""
+    Columns that the other version doesn't declare are null. Columns of a narrower type are cast, which keeps each value. Only an
+    integer beyond 2^53 becomes the nearest double."""
     types = {field.name: arrow_type(field.type) for field in config.format.fields}
     declared = {field.name for field in other.fields}
     decoder = Decoder(
@@ -272,7 +273,7 @@ def conforming_decoder(config: StreamDecoding, other: RecordFormat) -> Decode:
     def decode(values: Sequence[JsonText], log_times_ms: Sequence[int], watermarks_ms: Any, ahead_ms: Any) -> Decoded:
         decoded = decoder.decode(values, log_times_ms, watermarks_ms, ahead_ms)
         arrays = {
-            name: decoded.arrays[name].cast(types[name])
+            name: decoded.arrays[name].cast(types[name], safe=types[name] != pa.float64())
             if name in declared
             else pa.nulls(len(decoded.event_time), types[name])
             for name in config.columns
