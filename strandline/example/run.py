@@ -373,7 +373,9 @@ def is_caught_up(job: Answer) -> bool:
 
 
 def _look(servers: Servers, watch: Watch, sender: FleetSender) -> Facts:
-    """Return the current facts. Raises StrandlineError if a part of the example has failed permanently."""
+    """Return the state of the example now. Raises StrandlineError if the job has failed, a part refuses permanently, or
+    another command has stopped the stack.
+    """
     servers.require_running()
     facts = watch.look()
     if facts.job is not None:
@@ -391,7 +393,7 @@ def _show_until(
     seconds: float | None,
     asked: threading.Event,
 ) -> None:
-    """Show the facts until `asked` is set or `seconds` are over."""
+    """Show the state of the example until `asked` is set or `seconds` are over."""
     for line in where_to_look(places):
         say(console, line)
     deadline = None if seconds is None else time.monotonic() + seconds

@@ -51,8 +51,10 @@ class Sent:
 
 
 class FleetSender:
-    """A sender. Call `start` once and `stop` once. Invariant: event time advances only when every report so far is acknowledged
-    (or sent, by UDP), so no protocol is far ahead of another."""
+    """Sends the reports of all turbines in a thread, over HTTP, MQTT, and UDP. Call `start` once and `stop` once.
+    Invariant: event time advances only when every report so far is acknowledged (or sent, by UDP), so no protocol is
+    far ahead of another.
+    """
 
     def __init__(
         self,

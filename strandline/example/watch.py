@@ -43,7 +43,9 @@ class Facts:
 
 
 class Watch:
-    """Collects the facts periodically. The facts name a service that doesn't respond; no error is raised."""
+    """Collects the state of the example for the view: records, job, and results. If a service doesn't respond,
+    `Facts.trouble` names it, and no error is raised.
+    """
 
     def __init__(
         self,
@@ -64,7 +66,9 @@ class Watch:
         self._sent: deque[tuple[float, int]] = deque([(self._began_s, 0)])
 
     def look(self) -> Facts:
-        """Return the current facts. Raises PermanentError if the gateway has refused the fleet's reports permanently."""
+        """Return the state of the example now. Raises PermanentError if the gateway has refused the fleet's reports
+        permanently.
+        """
         sent = self._sender.sent()
         job, documents, trouble = None, {}, ""
         try:

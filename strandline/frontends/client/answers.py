@@ -161,7 +161,7 @@ class Replayed:
     matched: int
     put_back: int
     already: int
-    """Number of dead letters that were put back before."""
+    """Number of dead letters that were requeued before."""
     left_out: dict[str, int]
     """Reason -> number."""
     outcomes: dict[str, int]

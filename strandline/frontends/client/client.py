@@ -65,10 +65,10 @@ class Client:
         timeout_s: float = 60.0,
         trust: Trust | None = None,
     ) -> None:
-        """Args: url: URL of the control service. ingest_url: URL of an HTTP gateway, for `send`. token: Token, if the platform
-        requires one.
-            `timeout_s`: Timeout of one request. A request that applies documents can take ten minutes.
-            `trust`: Certificates for `https`."""
+        """Args: url: URL of the control service. ingest_url: URL of an HTTP gateway, for `send`. token: Token, if the
+        platform requires one. `timeout_s`: Timeout of one request. `apply` waits up to ten minutes, whatever this is.
+        `trust`: Certificates for `https`.
+        """
         self._control = ControlClient(url, timeout_s=timeout_s, token=token, trust=trust)
         self._gateway: httpx.Client | None = None
         if ingest_url is not None:
@@ -221,7 +221,8 @@ class Client:
             page = self._safely(lambda path=following: self._control.get(path))  # type: ignore[misc]
 
     def replay_dead_letters(self, job: str, *, dry_run: bool = False, **wanted: Unpack[Wanted]) -> Replayed:
-        """Put dead letters back into their stream, each at most once, even if the call is repeated. Raises NotFound, Conflict.
+        """Requeue dead letters: write their records to their stream again, each at most once, even if the call is
+        repeated. Raises NotFound, Conflict.
 
         Args: wanted: `reason`, `step`, `since_ms`, `until_ms`.
         """

@@ -352,9 +352,9 @@ class Rows:
         return self._with(dict(document))
 
     def pipeline(self, name: str, **fields: Unpack[PipelineFields]) -> Pipeline:
-        """Return the whole pipeline, read by the model. Raises ValueError if a stream has no event time.
+        """Return the pipeline, whose document is valid on its own. Raises ValueError if a stream has no event time.
 
-        Raises InvalidDocument with every error that the document alone shows, each with the file and line of its call.
+        Raises InvalidDocument with every error in the document, each with the file and line of its call.
         """
         place, flow = _called_from(), self._flow()
         more: dict[str, Any] = dict(fields)
@@ -416,7 +416,11 @@ class Flow(Rows):
     def _with_event_time(
         self, event_time: Mapping[str, Any], place: CallPlace, range_: Mapping[str, Any] | None = None
     ) -> Flow:
-        """Return the flow with this event time for its single stream without one."""
+        """Return a copy of the flow in which the only stream without event time has this one. Raises ValueError if no
+        stream, or more than one, is without event time.
+
+        Args: place: Position of the call, for errors. range_: Start and end of this stream (RANGE_FIELDS).
+        """
         untimed = [read for read in self._reads if not read.event_time]
         if len(untimed) != 1:
             names = ", ".join(f"'{read.stream.name}'" for read in untimed or self._reads)

@@ -359,7 +359,9 @@ class _Columns:
         return self._sql.written(tokens, instead)
 
     def _refuse_new_name(self, tokens: Sequence[Token], at: int) -> None:
-        """Refuse an unqualified name that is a new name of another column. In SQL, it is a column of one side."""
+        """Raise InvalidDocument if token `at` is a name without a side that a selected column gets by `as` (`b` in `o.a
+        as b`). In SQL it can also mean a column `b` of a side, so the text must say which.
+        """
         token = tokens[at]
         is_name = token.token_type in (TokenType.VAR, TokenType.IDENTIFIER)
         is_member = at > 0 and tokens[at - 1].token_type == TokenType.DOT

@@ -321,7 +321,9 @@ def _alias(cursor: Cursor) -> str | None:
 
 
 def step_functions() -> tuple[str, ...]:
-    """Return the steps of the model without a clause in queries. Each is a function of a relation, with named fields."""
+    """Return the keywords of steps that have no clause in SQL. A query calls them as functions: `enrich(table s, key =>
+    'id', ...)`.
+    """
     return tuple(verb for verb in step_keywords() if verb not in _NO_FUNCTIONS)
 
 
@@ -342,7 +344,7 @@ def _function(cursor: Cursor, depth: int) -> WindowRelation | StepRelation:
 
 
 def _step(cursor: Cursor, depth: int) -> StepRelation:
-    """`enrich(table s, lookup => 'sites', key => 'site_id', add => array['rated_power'])`."""
+    """Read a step: `enrich(table s, lookup => 'sites', key => 'site_id', add => array['rated_power'])`."""
     verb, at = cursor.word(), cursor.here
     cursor.take()
     cursor.expect(TokenType.L_PAREN, "(")
@@ -363,7 +365,7 @@ def _step(cursor: Cursor, depth: int) -> StepRelation:
 
 
 def _window(cursor: Cursor, depth: int, written: WrittenForm) -> WindowRelation:
-    """`tumble(table s, descriptor(ts), interval '1' minute)`."""
+    """Read a windowing function: `tumble(table s, descriptor(ts), interval '1' minute)`."""
     function, function_at = cursor.word(), cursor.here
     cursor.take()
     cursor.expect(TokenType.L_PAREN, "(")

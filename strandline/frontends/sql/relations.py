@@ -121,7 +121,7 @@ class Relations:
                     "a windowing function can't read a windowing function; group the rows of the inner one first",
                 )
             case JoinRelation():
-                raise AssertionError("a join follows 'from', and is not a relation that others read")
+                raise AssertionError("the reader returns a join only after 'from', so this is a bug; report the query")
             case StepRelation():
                 takes = [self._relation(one, known) for one in (relation.source, relation.beside) if one is not None]
                 places: dict[Path, int] = {(relation.verb,): relation.at}

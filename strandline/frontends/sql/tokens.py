@@ -136,7 +136,9 @@ _SKIPPED = re.compile(
 
 
 class Cursor:
-    """Reads the tokens of a text one after the other. Every method that expects a token raises InvalidDocument."""
+    """Reads the tokens of a text one after the other. Every method that expects a token raises InvalidDocument if the
+    next one is another.
+    """
 
     def __init__(self, sql: SqlText) -> None:
         self.sql = sql
@@ -150,7 +152,7 @@ class Cursor:
         return max(0, len(self.sql.text.rstrip()) - 1)
 
     def token(self, ahead: int = 0) -> Token | None:
-        """Return the next token, or the token `ahead` positions later. None at the end."""
+        """Return the next token without reading it, or the token `ahead` positions later. None at the end."""
         place = self.at + ahead
         return self.sql.tokens[place] if place < len(self.sql.tokens) else None
 

@@ -122,8 +122,9 @@ def _stream(sql: SqlText, statement: CreateStream) -> SqlDocument:
 
 
 def _job(sql: SqlText, statement: CreateJob, script: Script, counts: StepCount) -> SqlDocument:
-    """1. Find the relation that each insert reads. 2. Write the steps of all relations, with emissions for the inserts. 3. Add
-    the options."""
+    """Return the document of a job: 1. Find the relation that each insert reads. 2. Write the steps of all relations,
+    with emissions for the inserts. 3. Add the options.
+    """
     relations = Relations(sql, script.views, counts)
     nodes: list[tuple[Insert, Node]] = []
     for insert in statement.inserts:

@@ -92,7 +92,7 @@ def _list(cursor: Cursor) -> list[object]:
 
 
 def _map(cursor: Cursor) -> dict[str, object]:
-    """`map('url', 'http://10.0.0.5/status', 'every', '10s')`."""
+    """Read a map: `map('url', 'http://10.0.0.5/status', 'every', '10s')`."""
     cursor.take(), cursor.take()
     values: dict[str, object] = {}
     while cursor.kind() != TokenType.R_PAREN:

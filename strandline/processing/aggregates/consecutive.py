@@ -133,7 +133,9 @@ class OneOfTwo(Consecutive):
 
 
 class Difference(Consecutive):
-    """`delta` and `increase`: how much more the latest row has than the row before it."""
+    """`delta`: the latest value minus the value before it. `increase`: the same for a counter; if the latest value is
+    lower, the counter has restarted at 0, so the increase is the latest value.
+    """
 
     def __init__(self, name: str, *names_elsewhere: str, docs: CallDocs) -> None:
         super().__init__(name, *names_elsewhere, docs=docs)
@@ -194,7 +196,7 @@ class Difference(Consecutive):
 
 
 class Rate(Consecutive):
-    """`rate`: the increase per second."""
+    """`rate`: the `increase` per second between the two rows."""
 
     constants = (0, 1)
 
@@ -230,7 +232,7 @@ class Rate(Consecutive):
 
 
 class Duration(Consecutive):
-    """`duration`: the time from the row before, if that row fulfils a condition."""
+    """`duration`: seconds from the row before to the latest row if the condition is true for the row before, otherwise 0."""
 
     constants = (0, 1)
 
@@ -278,7 +280,7 @@ def _seconds(before: pa.Array, after: pa.Array) -> pa.Array:
 
 
 def _sql_less(call: AggregateCall, one: str, other: str) -> str:
-    """DuckDB compares NaN as the largest number. Here, every comparison with NaN is false."""
+    """Return `one < other` in SQL. False for NaN, which DuckDB would compare as the largest number."""
     return f"{one} < {other}" + (f" AND NOT isnan({other})" if call.argument_type == "double" else "")
 
 

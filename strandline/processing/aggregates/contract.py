@@ -150,15 +150,18 @@ class AggregateFunction(ABC):
     """True if the kernel and the audit get hashes of the values instead of the values."""
 
     def parameters(self, written: tuple[Constant | None, ...]) -> Parameters:
-        """Return the parameters of a call. `written`: the arguments after the columns; None for each that isn't written out.
+        """Return the parameters of a call. `written`: the arguments after the columns; None for each that isn't written
+        out.
 
-        Raises ValueError. The message starts after the call.
+        Raises ValueError if they can't be used. Its message follows the text of the call.
         """
         return ()
 
     @abstractmethod
     def result_type(self, types: tuple[str, ...]) -> str:
-        """Return the type of the value. `types`: types of the columns. Raises ValueError. The message starts after the call."""
+        """Return the type of the value. `types`: types of the columns. Raises ValueError for other types. Its message
+        follows the text of the call.
+        """
 
     def row_types(self, types: tuple[str, ...]) -> tuple[str, ...]:
         """Return the types to which the columns are cast for the kernel and the audit. A value without a counterpart is null."""

@@ -72,12 +72,12 @@ class Bins(AggregateFunction):
         else:
             low, high, bins = (one if isinstance(one, float) else None for one in written)
             if low is None or high is None or bins is None or bins != int(bins) or not 1 <= bins <= LISTED_MAX:
-                raise ValueError(f"expected {_CALL}, written out, with 1 to {LISTED_MAX:,} bins")
+                raise ValueError(f"expected {_CALL}, written as constants, with 1 to {LISTED_MAX:,} bins")
             # Each border is computed from the ends, not from the border before it, so errors don't add up.
             borders = [*(low + (high - low) * (at / bins) for at in range(int(bins))), high]
         found = [one for one in borders if isinstance(one, float)]
         if len(found) < len(borders) or not found or len(found) > LISTED_MAX + 1:
-            raise ValueError(f"expected {_CALL}, written out, with at most {LISTED_MAX:,} bins")
+            raise ValueError(f"expected {_CALL}, written as constants, with at most {LISTED_MAX:,} bins")
         if any(before >= after for before, after in pairwise(found)):
             raise ValueError("the borders must ascend: each must be above the border before it")
         return tuple(found)

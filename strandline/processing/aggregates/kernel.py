@@ -147,8 +147,8 @@ def as_lists(values: pa.Array, codes: Codes, groups: int, are_null: npt.NDArray[
     """
     if len(values) > _LISTED_MAX:
         raise PermanentError(
-            f"the aggregates of a window keep {len(values):,} values in one bucket, and an Arrow column holds at most "
-            f"{_LISTED_MAX:,}; use approx_count_distinct and approx_percentile, shorter windows, or more cores"
+            f"the aggregates of a window keep {len(values):,} values of one bucket of keys. An Arrow column holds at most "
+            f"{_LISTED_MAX:,}; use approx_count_distinct and approx_percentile, shorter windows, or more cores (buckets)"
         )
     offsets = np.zeros(groups + 1, np.int32)
     np.cumsum(np.bincount(codes, minlength=groups), out=offsets[1:])

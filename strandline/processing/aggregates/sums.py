@@ -104,7 +104,7 @@ class Sum(AggregateFunction):
 
 
 class DoubleSum(Mergeable):
-    """A strict left fold. If `is_average` is true, it is divided by the number of values."""
+    """Sum of doubles: a strict left fold, in the order of the rows. If `is_average`, it is divided by the number of values."""
 
     partial_types = (pa.int64(), pa.float64())
 

@@ -43,7 +43,7 @@ class Account:
 
 
 class Part(Protocol):
-    """A part of bounded size. Sent to another process by pickle."""
+    """One unit of an audit's reading, of bounded size. Sent to another process by pickle."""
 
     @property
     def rows(self) -> int:

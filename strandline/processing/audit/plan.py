@@ -136,14 +136,15 @@ def plan_audit(
     """Plan the audit of `job` up to its last checkpoint.
 
     1. Find the last slice: that of the last checkpoint, or the first one that closes all requested windows permanently.
-    2. Divide the slices up to it into spans by version, and add the backfills. For each span, find its windows, and the slices
-       that can contain their records.
-    3. If the log, the ledger, the dead-letter stream, or a stream of results has lost its beginning, keep only the windows that
-       lost nothing.
+    2. Divide the slices up to it into spans by version, and add the backfills. For each span, find its windows, and the
+       slices that can contain their records.
+    3. If the log, the ledger, the dead-letter stream, or a stream of results has lost its beginning, keep only the
+       windows that lost nothing.
 
     - `load`: returns the pipeline of a version.
-    - `log_starts`, `letter_starts`, `result_starts`: first offsets that are still in Kafka, of the input, the dead letters, and
-      the streams of results.
+    - `log_starts`, `letter_starts`, `result_starts`: first offsets that are still in Kafka, of the input, the dead
+      letters, and the streams of results.
+    - `asked`: requested range of the ends of windows.
     - `backfills`: complete backfills, oldest first.
     - `generation`: generation that the job itself writes.
 
@@ -248,9 +249,10 @@ def _first_slice_with_letters(ledger: LedgerReader, job: str, slice_last: int, l
 def _ends_without_letters(
     ledger: LedgerReader, job: str, backfills: Sequence[Backfilled], letter_starts: Mapping[int, int]
 ) -> Iterator[tuple[str, int]]:
-    """Yield each stage of backfills whose dead letters can be deleted, with the end of its last window.
+    """Yield each stage of a backfill whose dead letters may no longer all be in Kafka, with the end of its last window.
 
-    Dead letters of a backfill follow those that existed when it was requested.
+    They were written after those that existed at the request of the backfill, whose offsets a checkpoint contains.
+    `letter_starts`: partition -> first offset that is still in Kafka.
     """
     for one in backfills:
         is_cleared = one.slice < ledger.floor(job)  # then all windows up to the floor are left out

@@ -57,7 +57,9 @@ EXIT_CODES: dict[Outcome, int] = {"clean": 0, "differences": 3, "incomplete": EX
 
 
 class Audit:
-    """One audit of one job. It only reads; in the index it opens and closes snapshots."""
+    """One audit of one job: it recomputes results from the log, and compares them with the stored ones. It changes
+    nothing, but opens and closes snapshots of the index.
+    """
 
     def __init__(self, settings: Settings, job: str, asked: EndRange) -> None:
         self._settings = settings
@@ -217,13 +219,17 @@ class Audit:
         return event_time_differences(self._done(first, span.slice_last), before, latest)
 
     def _done(self, first: int, last: int) -> Iterator[tuple[SliceRow, CheckpointRow]]:
-        """Yield the committed slices with their checkpoints, in their order. Raises NotFound if one was removed."""
+        """Yield the committed slices with their checkpoints, in their order. Raises NotFound if a slice was removed in
+        the meantime.
+        """
         for start in range(first, last + 1, _SLICES_A_LOOK):
             end = min(start + _SLICES_A_LOOK - 1, last)
             slices = self._ledger.slices(self._job, start, end)
             checkpoints = self._ledger.checkpoints(self._job, end - start + 1, before=end + 1)
             if min(len(slices), len(checkpoints)) <= end - start:
-                raise NotFound(f"some of slices {start} to {end} of job {self._job} have just been removed")
+                raise NotFound(
+                    f"some of slices {start} to {end} of job {self._job} have just been removed; audit again"
+                )
             yield from zip(slices, reversed(checkpoints), strict=True)
 
     def _tasks(self, span: VersionSpan) -> list[LogTask]:

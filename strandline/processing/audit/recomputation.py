@@ -331,8 +331,9 @@ class Recomputation:
         return counts
 
     def results(self, database: Database, at: int) -> Iterator[Results]:
-        """Yield the results of the stage with this index that are in the span, in no order. Add all of them to the rows of the
-        stages that read them."""
+        """Yield the results of the stage with index `at` whose windows are in the span, in no order. Also append all
+        its results to the tables of the stages that read them.
+        """
         query, table = self._stages[at]
         post_steps = RowSteps(query.stage.post_steps, query.stage.window_types)
         ends = self.span.windows.get(query.stage.name)
@@ -386,7 +387,9 @@ class Recomputation:
         return query.rows_of_results(before, last_us, stepped.columns, labels), failed
 
     def _result_letters(self, stage: Stage, results: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the dead letters that must exist for these results. A backfill has them for the windows that it shows."""
+        """Return the dead letters that must exist for these results, which have no value. None for a window in an index
+        that a newer generation replaced.
+        """
         span = self.span
         shape = letter_shape(span.pipeline, stage, span.version, span.generation, is_backfill=span.is_backfill)
         results = results if shape.is_stream else self._without_replaced(shape.emit_name, results)

@@ -54,7 +54,7 @@ INDEX_PART_DOCUMENTS = 100_000
 
 @dataclass(frozen=True)
 class IndexPart:
-    """A part of one alias's snapshot."""
+    """One share of the documents in an alias's snapshot, read as a unit (`parts.Part`)."""
 
     name: str
     url: str
@@ -82,7 +82,7 @@ class IndexPart:
 
 @dataclass(frozen=True)
 class MessagesPart:
-    """A part of the dead letters, or of a stream of results."""
+    """A range of offsets of the dead letters, or of a stream of results, read as a unit (`parts.Part`)."""
 
     name: str
     bootstrap: str
@@ -108,7 +108,9 @@ class MessagesPart:
 
 
 def index_parts(url: str, job: str, snapshots: Mapping[str, str], ends: EndRange, compared: Table) -> list[IndexPart]:
-    """Return the parts of the job's documents in the index, from the snapshot of each alias."""
+    """Return the parts of the job's documents in the index, from the snapshot of each alias. `ends`: audited ends of
+    windows. `compared`: table that gets the rows.
+    """
     parts = [
         IndexPart(f"index-{alias}-{part}", url, job, ends, alias, snapshot, part, count, compared)
         for alias, snapshot in snapshots.items()
@@ -127,7 +129,9 @@ def letters_parts(
     stores: Mapping[str, tuple[str, ...]],
     compared: Table,
 ) -> list[MessagesPart]:
-    """Return the parts of the dead letters from `first` to before `ends` (partition -> offset). `stores`: stage -> its stores."""
+    """Return the parts of the dead letters from `first` to before `ends` (partition -> offset). `stores`: stage -> its
+    stores. `compared`: table that gets the rows.
+    """
     rows_of = partial(_rows_of_letter, stores=stores)
     return _messages_parts(bootstrap, topic, (first, ends), rows_of, compared)
 
@@ -139,7 +143,9 @@ def results_parts(
     asked: EndRange,
     compared: Table,
 ) -> list[MessagesPart]:
-    """Return the parts of the job's results in streams. `streams`: name -> (first offsets, end offsets), by partition."""
+    """Return the parts of the job's results in streams. `streams`: name -> (first offsets, end offsets), by partition.
+    `asked`: audited ends of windows. `compared`: table that gets the rows.
+    """
     return [
         part
         for name, bounds in sorted(streams.items())

@@ -19,8 +19,9 @@ _REGISTERS = 1 << 12
 
 
 def registers_query(argument: str, rows: AuditRows) -> AuditQuery:
-    """Ask for the number of registers with each rank. If several rows have one register, the row with the maximum rank
-    counts."""
+    """Return the query for the number of registers with each rank. If several rows have one register, the row with the
+    maximum rank counts.
+    """
     rest, register = f"({argument} >> 12)", f"({argument} & 4095)"
     rank, best = f"rank_of_{argument}", f"best_of_{argument}"
     zeros = f"CASE WHEN {rest} = 0 THEN {_RANKS} ELSE bit_count(({rest} & (-{rest})) - 1) + 1 END"

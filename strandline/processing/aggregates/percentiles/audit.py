@@ -25,8 +25,9 @@ def bin_name(argument: str) -> str:
 
 
 def percentile_query(argument: str, share: float, rows: AuditRows, bins_max: int) -> AuditQuery:
-    """Ask for the number of values, the values around the percentile by their ranks, and the bin at the rank, or the lowest bin
-    that is kept."""
+    """Return the query for the number of values, the values around the percentile by their ranks, and the bin at the
+    rank, or the lowest bin that is kept.
+    """
     number = bin_name(argument)
     rank, count, depth = f"rank_of_{argument}", f"count_of_{argument}", f"depth_of_{argument}"
     part = f"{share!r}::DOUBLE"

@@ -41,12 +41,12 @@ class Percentile(Collecting):
     Columns of partial results:
 
     - the number of values;
-    - the values, without an order, while there are at most `EXACT_MAX`. An approximate percentile doesn't have this column;
-    - the bins of all other values, in ascending order;
+    - the values, without an order; empty above `EXACT_MAX` values. An approximate percentile doesn't have this column;
+    - the bins of the values, in ascending order; empty while the values themselves are kept;
     - the number of values in each bin.
 
-    Whether values or bins are kept depends only on the number of all values, because a part with too many values makes the
-    whole window have too many.
+    Whether values or bins are kept depends only on the number of all values, because a part with too many values makes
+    the whole window have too many.
     """
 
     def __init__(self, share: float, *, is_exact: bool) -> None:

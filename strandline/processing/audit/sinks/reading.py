@@ -20,7 +20,7 @@ from strandline.results.sinks.sink import StoredFile, StoredPart, StoredRequest
 
 @dataclass(frozen=True)
 class SinkPart:
-    """A part of the results in a sink."""
+    """Some results in a sink, read as a unit (`parts.Part`)."""
 
     name: str
     """Name of its rows in `compared`."""

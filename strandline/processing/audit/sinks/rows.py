@@ -77,5 +77,5 @@ def _plain(value: Any) -> Any:
 
 
 def _microseconds(time: datetime) -> int:
-    """SQLite returns times without a zone."""
+    """Return microseconds since 1970. A time without a zone, as SQLite returns it, is UTC."""
     return ((time if time.tzinfo is not None else time.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
