@@ -75,7 +75,7 @@ class AvroFile:
                 except StopIteration as error:  # would end this generator without an error
                     raise ValueError("a record is truncated") from error
             if stream.tell() != len(block):
-                raise ValueError("a block has bytes after its last record, so the file is damaged; write it again")
+                raise ValueError("a block has more bytes than its records, so the file is damaged; write it again")
 
     def _metadata(self) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
