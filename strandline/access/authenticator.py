@@ -251,8 +251,8 @@ class Authenticator:
         self.forget_old()
 
     def forget_old(self) -> None:
-        """Remove known tokens that have expired, were revoked, or whose signing key was withdrawn. If the tokens were
-        last read more than `kept_s` ago, remove all tokens of the ledger.
+        """Remove tokens that expired, were revoked, or whose signing key was withdrawn. Remove all tokens of the ledger
+        if they were last read more than `kept_s` ago.
         """
         clock_s, now_s = self._clock_s(), self._now_s()
         if clock_s - self._seen_s > self._kept_s:

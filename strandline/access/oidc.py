@@ -71,10 +71,8 @@ class OidcIssuer:
     ) -> None:
         """Raise InvalidSettings if an argument is invalid.
 
-        Args:
-        - rights: Value of the claim -> a role, or `write:STREAM`.
-        - look_s: Seconds between two reads of the provider's keys.
-        - kept_s: Seconds for which the keys stay valid while they can't be read.
+        Args: rights: Value of the claim -> a role, or `write:STREAM`. look_s: Seconds between two reads of the keys.
+        kept_s: Seconds for which the keys stay valid if these fail.
         """
         parts = urlsplit(issuer)
         is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))

@@ -1,4 +1,5 @@
-"""Tree of errors. The class determines the caller's reaction. The message and the attributes contain the facts.
+"""Tree of errors. The class determines the caller's reaction. The message and the attributes contain the facts. "Raises
+X." in a docstring, without a condition, means the condition in this list.
 
 * StrandlineError
   x TransientError         try again with backoff, until a deadline

@@ -123,7 +123,9 @@ def _holds_array(name: str) -> bool:
 
 
 def decimal_type(precision: int, scale: int) -> str:
-    """Return the type of decimals with this number of digits, in total and after the point. Raises ValueError."""
+    """Return the type of decimals with this number of digits, in total and after the point. Raises ValueError if no
+    decimal can have them.
+    """
     if not 1 <= precision <= PRECISION_MAX or not 0 <= scale <= precision:
         raise ValueError(f"a decimal has 1 to {PRECISION_MAX} digits in total, and at most as many after the point")
     return f"decimal({precision},{scale})"

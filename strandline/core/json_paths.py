@@ -14,7 +14,7 @@ _STEP = re.compile(r"""\.([^.\[\]"'\s]+)|\[(\d{1,6})\]|\[("(?:[^"\\]|\\.)*")\]|\
 
 
 def parse_json_path(text: str) -> JsonPath:
-    """Return the steps of a path; `$` has none. Raises ValueError."""
+    """Return the steps of a path; `$` has none. Raises ValueError if the text isn't a path."""
     steps: list[str | int] = []
     at = 1
     while text.startswith("$") and at < len(text) and (match := _STEP.match(text, at)):

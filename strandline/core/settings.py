@@ -259,7 +259,9 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _resolve_cloud_id(cls, values: Any) -> Any:
-        """Set the URL from the cloud id. Raises ValueError. Raises InvalidSettings if both are set and differ."""
+        """Set the URL from the cloud id. Raises ValueError for an invalid id. Raises InvalidSettings if both are set
+        and differ.
+        """
         cloud_id = values.get("elasticsearch_cloud_id") if isinstance(values, dict) else None
         if cloud_id is None:
             return values

@@ -74,7 +74,8 @@ _CODE_ENDS = ("_cb", "opaque", "logger", "on_delivery")
 
 
 def librdkafka(bootstrap: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a librdkafka client with these brokers. Raises InvalidSettings.
+    """Return the configuration of a librdkafka client with these brokers. Raises InvalidSettings if the client refuses
+    the settings.
 
     `own`: options of the client's creator. Settings of an operator take precedence.
     """
@@ -105,7 +106,7 @@ def consumer_settings(name: str) -> dict[str, Any]:
 
 
 def aiokafka() -> dict[str, Any]:
-    """Return the options of aiokafka's connections. Raises InvalidSettings."""
+    """Return the options of aiokafka's connections. Raises InvalidSettings if they can't be used."""
     if not _is_set():
         return {"security_protocol": "PLAINTEXT"}
     settings = _settings()

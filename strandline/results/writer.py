@@ -113,6 +113,7 @@ class StoreWriter(ResultWriter, Protocol):
         Args: next_end_ms: End of the first window that may still have a result; for records, their first possible event
         time. None for any.
 
-        Raises IndexUnavailable, IndexMisconfigured, Conflict.
+        Raises Conflict if the store contains other fields or data of another program; IndexUnavailable,
+        IndexMisconfigured.
         """
         ...

@@ -50,7 +50,9 @@ class ControlUnavailable(TransientError):
 
 
 class ControlClient:
-    """Client of one control service. Every method raises ControlUnavailable, or the error of the response."""
+    """Client of one control service. Every method raises ControlUnavailable, or the error of the response. NotFound: no
+    object has this name. Conflict: the state of the object doesn't allow the request.
+    """
 
     def __init__(
         self, url: str, *, timeout_s: float = 60.0, token: str | None = None, trust: Trust | None = None

@@ -128,10 +128,10 @@ def serve(settings: ControlSettings) -> None:
 
 
 def _server_config(app: ASGIApp, settings: ControlSettings) -> uvicorn.Config:
-    """Return the configuration of the HTTP server. Raises InvalidSettings.
+    """Return the configuration of the HTTP server. Raises InvalidSettings if a certificate can't be used.
 
-    A client can send any `X-Forwarded-For`. uvicorn uses this header by default if the client connects from loopback, or if
-    FORWARDED_ALLOW_IPS is set. Here it counts only from the proxies in the settings.
+    A client can send any `X-Forwarded-For`. uvicorn uses this header by default if the client connects from loopback,
+    or if FORWARDED_ALLOW_IPS is set. Here it counts only from the proxies in the settings.
     """
     proxies = list(settings.control_trusted_proxies)
     return uvicorn.Config(
@@ -149,7 +149,8 @@ def _server_config(app: ASGIApp, settings: ControlSettings) -> uvicorn.Config:
 
 def _protocols(settings: ControlSettings) -> type[asyncio.Protocol]:
     """Return the factory of the protocol of each connection: uvicorn's with limits, after a TLS handshake if there is a
-    certificate. Raises InvalidSettings."""
+    certificate. Raises InvalidSettings if it can't be used.
+    """
     tls = server_tls(
         settings.control_tls_certificate,
         settings.control_tls_key,

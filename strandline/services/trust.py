@@ -35,7 +35,8 @@ class Trust:
 
 def certificates_for(url: str, trust: Trust | None) -> ssl.SSLContext | bool:
     """Return the `verify` argument of an HTTP client for this URL. Without `trust`, the CAs of the machine. Raises
-    InvalidSettings."""
+    InvalidSettings if a file can't be used.
+    """
     if trust is not None:
         return trust.context()
     # Loading all CAs takes longer than most requests, and a plain connection doesn't use them.

@@ -21,7 +21,7 @@ class TooLarge(ValueError):
 
 
 def pack_rows(text: bytes) -> str:
-    """Return rows, given as JSON objects, one per line, in their packed form. Raises TooLarge."""
+    """Return rows, given as JSON objects, one per line, in their packed form. Raises TooLarge if they exceed a limit."""
     if len(text) > TEXT_BYTES_MAX:
         raise TooLarge(f"the rows have {len(text):,} bytes as JSON; a lookup can have at most {TEXT_BYTES_MAX:,}")
     packed = zlib.compress(text, 9)
@@ -33,9 +33,10 @@ def pack_rows(text: bytes) -> str:
 
 
 def unpack_rows(packed: str) -> bytes:
-    """Return the rows that `pack_rows` packed. Rows that exceed a limit are refused before they are completely unpacked.
+    """Return the rows that `pack_rows` packed. Rows that exceed a limit are refused before they are completely
+    unpacked.
 
-    Raises ValueError; TooLarge.
+    Raises ValueError if they can't be unpacked; TooLarge.
     """
     data = base64.b64decode(packed, validate=True)
     if len(data) > PACKED_BYTES_MAX:

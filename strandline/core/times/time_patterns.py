@@ -75,7 +75,7 @@ Pattern = tuple[Piece, ...]
 
 
 def written_pattern(text: str) -> Pattern:
-    """Return the pieces of a pattern that writes times. Raises ValueError."""
+    """Return the pieces of a pattern that writes times. Raises ValueError for other patterns."""
     if not 0 < len(text) <= PATTERN_LENGTH_MAX:
         raise ValueError(f"has {len(text)} characters; expected 1 to {PATTERN_LENGTH_MAX}")
     pieces = tuple(_pieces(text))
@@ -86,7 +86,7 @@ def written_pattern(text: str) -> Pattern:
 
 
 def read_pattern(text: str) -> Pattern:
-    """Return the pieces of a pattern that reads times. Raises ValueError."""
+    """Return the pieces of a pattern that reads times. Raises ValueError for other patterns."""
     pieces = written_pattern(text)
     used = [piece.what for piece in pieces if piece.letters]
     for piece in pieces:

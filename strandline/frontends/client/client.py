@@ -54,7 +54,9 @@ class Wanted(TypedDict, total=False):
 
 
 class Client:
-    """Client of one platform. Use it as a context manager, or call `close`."""
+    """Client of one platform. Use it as a context manager, or call `close`. NotFound: no object has this name.
+    Conflict: the state of the object doesn't allow the request.
+    """
 
     def __init__(
         self,

@@ -25,9 +25,9 @@ class Reachability:
         """Topic -> time at which the next batch may pass."""
 
     def check(self, topic: str, is_under_way: bool) -> None:
-        """Return if a batch of the topic may be sent.
+        """Return if a batch of the topic may be sent now. Raises LogAway if it must not be.
 
-        Raises LogAway. No probe is sent while a batch is under way, because its outcome shows whether Kafka is back.
+        No probe is sent while a batch is under way, because its outcome shows whether Kafka is back.
         """
         if topic not in self._away:
             return

@@ -128,7 +128,9 @@ class Spool:
     """The spool of one writer, in its own directory."""
 
     def __init__(self, directory: Path, *, bytes_max: int) -> None:
-        """Open the spool, including the records of an earlier process. Raises StackError."""
+        """Open the spool, including the records of an earlier process. Raises StackError if the file can't be read, or
+        another process uses it.
+        """
         self.path = directory / SPOOL_FILE
         self.bytes_max = bytes_max
         try:

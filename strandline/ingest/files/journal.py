@@ -79,7 +79,7 @@ class Journal:
     """The journal of one stream's files, for one process at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Raises StackError."""
+        """Open the journal in this file. Raises StackError if it can't be read or written."""
         try:
             # Large files are hashed in a thread; no two calls overlap.
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)

@@ -53,7 +53,9 @@ def hold_others(request: Request) -> None:
 
 
 def headers_named_by(http: HttpSpec, request: Request) -> tuple[tuple[str, bytes], ...]:
-    """Return the headers of the request that the stream's document lists, as headers of its records. Raises Refusal."""
+    """Return the headers of the request that the stream's document lists, as headers of its records. Raises Refusal if
+    one is repeated, or if they are too many or too long.
+    """
     wanted = {name.lower().encode() for name in http.headers.values()}
     given = [header for header in request.others if header[0] in wanted and not header[0].startswith(ATTRIBUTE_MARK)]
     _require_sound(given, "headers that become fields")

@@ -48,7 +48,7 @@ class MqttBridgeSettings(Settings):
 
 
 def client_options(settings: MqttBridgeSettings) -> MqttClientOptions:
-    """Return the options of the client. Raises InvalidSettings."""
+    """Return the options of the client. Raises InvalidSettings for an invalid URL."""
     url = urlsplit(settings.mqtt_url)
     if url.scheme not in PORTS or not url.hostname or url.path not in ("", "/"):
         raise InvalidSettings(

@@ -65,7 +65,7 @@ class Entry:
 
     @classmethod
     def parse(cls, text: str) -> Entry:
-        """Read the part of a line after the user name. Raises ValueError."""
+        """Read the part of a line after the user name. Raises ValueError if it has another form."""
         kind, n, r, p, salt, digest = text.split(":")
         entry = cls((int(n), int(r), int(p)), b64decode(salt, validate=True), b64decode(digest, validate=True))
         if kind != "scrypt" or len(entry.digest) != _DIGEST_BYTES:
@@ -94,7 +94,7 @@ class MosquittoEntry:
 
     @classmethod
     def parse(cls, text: str) -> MosquittoEntry:
-        """Read the part of a line after the user name. Raises ValueError."""
+        """Read the part of a line after the user name. Raises ValueError if it has another form."""
         parts = text.split("$")
         if len(parts) == 4 and parts[:2] == ["", "6"]:
             iterations = 0
@@ -232,7 +232,9 @@ def read_passwords(path: Path) -> dict[str, Entry | MosquittoEntry]:
 
 
 def write_password(path: Path, user: str, password: bytes) -> None:
-    """Add or replace a user. The file is replaced as a whole, and only its owner can read it. Raises InvalidSettings."""
+    """Add or replace a user. The file is replaced as a whole, and only its owner can read it. Raises InvalidSettings
+    for an invalid user name, or a wrong line in the file.
+    """
     if not user or not _NAME_FORBIDDEN.isdisjoint(user) or user.startswith("#"):
         raise InvalidSettings(f"{user!r} can't be a user's name: no ':', no line end, not a '#' first")
     entries = read_passwords(path) if path.exists() else {}

@@ -10,7 +10,9 @@ LISTED_MAX = 1_000
 
 
 def list_length(written: Constant | None) -> int:
-    """Return the maximum length of the array from the last argument of a call. Raises ValueError."""
+    """Return the maximum length of the array from the last argument of a call. Raises ValueError if it isn't an integer
+    from 1 to LISTED_MAX.
+    """
     if not isinstance(written, float) or written != int(written) or not 1 <= written <= LISTED_MAX:
         raise ValueError(f"the last argument must be written out as an integer from 1 to {LISTED_MAX:,}")
     return int(written)

@@ -70,7 +70,7 @@ def sink_and_name(emission: Emission) -> tuple[Sink, str]:
 
 
 def sink_writer(settings: Settings, shape: DocumentShape, emission: WrittenEmission) -> StoreWriter:
-    """Return the writer of an emission. Raises InvalidSettings, FunctionUnusable."""
+    """Return the writer of an emission. Raises InvalidSettings; FunctionUnusable if its package can't be used."""
     sink, name = sink_and_name(emission)
     return sink.writer(SinkRequest(name, json.loads(emission.options or "{}"), shape, settings))
 

@@ -211,7 +211,7 @@ class Stack:
         return self.addresses.elasticsearch_url
 
     def start_mqtt(self) -> str:
-        """Start the MQTT broker, and return its URL. Raises MissingExtra."""
+        """Start the MQTT broker, and return its URL. Raises MissingExtra if its package isn't installed."""
         require_module("amqtt")
         with self._progress.step("starting the MQTT broker", f"the MQTT broker answers on {self.addresses.mqtt_url}"):
             module = "strandline.services.embedded.mqtt_broker"

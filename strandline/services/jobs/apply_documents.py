@@ -250,10 +250,11 @@ class Applier:
 
         1. Check every document. Refuse everything that a plan forbids.
         2. Create or widen the topics, then register the streams, then the lookups.
-        3. Create the dead-letter topics and index templates. Let the output topics of the jobs accept the largest record. Then
-           submit the jobs; a new job starts. At the end, register the notices.
+        3. Create the dead-letter topics and index templates. Let the output topics of the jobs accept the largest
+           record. Then submit the jobs; a new job starts. At the end, register the notices.
 
-        Raises InvalidDocument, Conflict, LogUnavailable, IndexUnavailable, LedgerUnavailable.
+        Raises InvalidDocument for wrong documents, Conflict for a refused change; LogUnavailable, IndexUnavailable,
+        LedgerUnavailable.
         """
         versions = {row.name: row.version for row in self._ledger.streams()}
         batch = self.check(text, source)
@@ -435,8 +436,9 @@ class Applier:
 
 
 def ensure_templates(elasticsearch_url: str, pipeline: CheckedPipeline, generation: int = 1) -> None:
-    """Create the index template of every emission to Elasticsearch, in the job's own generation. Raises Conflict,
-    IndexUnavailable."""
+    """Create the index template of every emission to Elasticsearch, in the job's own generation. Raises Conflict (see
+    `ensure_index_template`), IndexUnavailable.
+    """
     for stage in pipeline.all_stages:
         for emit in stage.emits:
             if sink_of(emit).has_generations:

@@ -68,10 +68,10 @@ class JobLifecycle:
         1. Refuse impossible resets: a running job, a job that emits to streams, a time in a stream of results.
         2. Fence its runs, in the ledger and in Kafka.
         3. Begin the new incarnation in the ledger, in one transaction.
-        4. Remove the results of earlier incarnations from its aliases. If the index doesn't respond, the next run removes them
-           before it writes.
+        4. Remove the results of earlier incarnations from its aliases. If the index doesn't respond, the next run
+           removes them before it writes.
 
-        Raises Conflict, NotFound, LogUnavailable, LedgerUnavailable.
+        Raises Conflict for an impossible reset; NotFound, LogUnavailable, LedgerUnavailable.
         """
         row = self._ledger.job(job)
         spec = spec_of_version(self._ledger, job, row.version)

@@ -102,7 +102,7 @@ def lookup_view(ledger: LookupReader, name: str) -> LookupView:
 
 
 def delete_lookup(ledger: ApplyLedger, name: str, principal: str | None) -> None:
-    """Delete a lookup that no job needs, for `principal`. Raises NotFound, Conflict."""
+    """Delete a lookup that no job needs, for `principal`. Raises Conflict if a job needs it; NotFound."""
     ledger.delete_lookup(name)
     ledger.record_event("lookup_deleted", f"lookup {name} is deleted", facts={"lookup": name}, principal=principal)
 

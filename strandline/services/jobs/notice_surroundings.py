@@ -64,7 +64,9 @@ def job_facts(ledger: NoticeLedger, log: KafkaStatus, job: str) -> JobFacts:
 
 
 def ask_page(tools: ChannelTools, url: str) -> tuple[int, bytes]:
-    """Send a GET request to an allowed URL. Raises StrandlineError."""
+    """Send a GET request, and return the status and the body of the response. Raises StrandlineError if `tools` don't
+    allow the URL, or without a complete response.
+    """
     asker = Asker(tools.allowed, BytesRoom(_PAGE_BYTES_MAX), _PAGE_BYTES_MAX, tools.tls)
     reply = asyncio.run(asker.ask(url, (), _PAGE_TIMEOUT_S))
     return reply.status, reply.body

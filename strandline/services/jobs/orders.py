@@ -43,7 +43,7 @@ def order(ledger: OrderLedger, name: str, verb: Verb, principal: str | None) -> 
 def order_audit(
     audits: AuditJobs, ledger: Journal, job: str, after_ms: int | None, up_to_ms: int | None, principal: str | None
 ) -> AuditState:
-    """Begin an audit of a job, for `principal`. Raises NotFound, Conflict."""
+    """Begin an audit of a job, for `principal`. Raises the errors of `AuditJobs.start`."""
     state = audits.start(job, after_ms, up_to_ms)
     if principal is not None:
         ledger.record_event("audit_ordered", f"{principal} ordered: audit job {job}", job, principal=principal)

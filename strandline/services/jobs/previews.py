@@ -60,7 +60,7 @@ class PreviewView(Described):
 
 
 def chosen_pipeline(batch: Batch, name: str | None, source: str) -> CheckedPipeline:
-    """Return the pipeline of this name, or the single pipeline. Raises InvalidDocument."""
+    """Return the pipeline of this name, or the single pipeline. Raises InvalidDocument if there is none, or several."""
     fitting = [one for one in batch.pipelines if name in (None, one.job)]
     if len(fitting) != 1:
         names = ", ".join(one.job for one in batch.pipelines) or "none"

@@ -292,8 +292,8 @@ def table_of(table_name: str, types: Mapping[str, str]) -> sa.Table:
 def emissions_from(url: str, table_name: str, job: str, first: int) -> list[tuple[int, str]]:
     """Return (emission, digest of its slice) of the job's rows, from emission `first` on, in order.
 
-    The digest is empty if the rows don't contain it. Empty if Strandline's table doesn't exist. Raises SinkUnavailable,
-    Conflict.
+    The digest is empty if the rows don't contain it. Empty if Strandline's table doesn't exist. Raises the errors of
+    `reading`.
     """
     table = table_of(table_name, {_JOB: "string", _EMISSION: "long", _SLICE_DIGEST: "string"})
     with reading(url, table_name) as connection:
@@ -313,7 +313,7 @@ def emissions_from(url: str, table_name: str, job: str, first: int) -> list[tupl
 def count_emissions(url: str, table_name: str, job: str, first: int) -> dict[int, int]:
     """Return emission -> number of the job's rows, from emission `first` on. Empty if the table doesn't exist.
 
-    Raises SinkUnavailable, Conflict.
+    Raises the errors of `reading`.
     """
     table = table_of(table_name, {_JOB: "string", _EMISSION: "long"})
     with reading(url, table_name) as connection:
