@@ -14,7 +14,9 @@ from strandline.services.client import TOKEN_VARIABLE
 
 
 def main() -> None:
-    """Run the example. Exit code 0 if stopped, 1 with a message if a part failed or no result arrived."""
+    """Run the example on the platform that the options name. Exit code 0 if stopped, 1 with a message if a part failed
+    or no result arrived.
+    """
     parser = argparse.ArgumentParser(prog="python -m strandline.example", description=__doc__)
     parser.add_argument("--url", default=os.environ.get("STRANDLINE_URL", "http://127.0.0.1:8080"))
     parser.add_argument("--ingest-url", default=os.environ.get("STRANDLINE_INGEST_URL", "http://127.0.0.1:8081"))

@@ -322,7 +322,9 @@ def _wait_until_arrived(watch: Watch, enough: threading.Event) -> None:
 
 
 def event_start_ms(job: Answer, now_ms: int) -> int:
-    """Return the fleet's first event time: a month ago, or after all events of the job, so that no report is late."""
+    """Return the fleet's first event time: a month ago, or after all events of the job if they are later, so that no
+    report is late. It is never in the future.
+    """
     seen_ms: list[int] = [ms for ms in (job["latest_event_ms"], job["watermark_ms"]) if ms is not None]
     return min(now_ms, max([now_ms - EVENT_START_AGO_MS, *(ms + TICK_MS for ms in seen_ms)]))
 

@@ -68,8 +68,8 @@ class Streams(Part):
         Raises Conflict if the current version of the stream isn't `base`, or if another stream has one of its endpoints
         (an MQTT topic filter, or the port of a gateway).
 
-        Args: base: Version that the document was checked against, 0 for none. together: Other streams that the caller
-        registers next. This stream can take over one of their current endpoints.
+        Args: base: Version that the document was checked against, 0 for none. together: All streams of the application.
+        This stream can take over an endpoint from their current documents.
         """
         with self._database.writing(f"register stream {name}") as connection:
             known = connection.execute(sa.select(streams).where(streams.c.name == name).with_for_update()).first()
