@@ -96,7 +96,7 @@ class JobOrders(Part):
         A document equal to the current version's changes nothing. The desired state of an existing job stays.
 
         Args:
-        - together: Other jobs that the caller submits next. This job can take over one of their current sinks.
+        - together: All jobs of the application. This job can take over a sink that one of them has.
         - base: State of the job that the new version was checked against.
         - origin: Offsets at which the job begins to read, if an earlier job with this name was deleted. Its epochs,
           slices, versions, and generations are continued by this one.
