@@ -229,8 +229,8 @@ class Notices(Part):
     def put_notice(self, name: str, document: dict[str, Any]) -> NoticeRow:
         """Register a notice, or replace its document; an equal document changes nothing.
 
-        A notice is a document with conditions; people get messages while a condition is met. A new notice ignores all
-        events that were recorded before it.
+        A notice is a document with conditions; when one is met, people get a message. A new notice ignores all events
+        that were recorded before it.
         """
         with self._database.writing(f"register notice {name}") as connection:
             known = _read(connection, name, locked=True)
