@@ -85,7 +85,9 @@ def read_topic_rights(path: Path) -> TopicRights:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"can't read the file of MQTT rights {path}: {error}") from error
+        raise InvalidSettings(
+            f"can't read the file of MQTT rights {path}: {error}; check its path and its rights"
+        ) from error
     users: dict[str, UserRights] = {}
     patterns: list[str] = []
     present: UserRights | None = None

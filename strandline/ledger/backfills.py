@@ -222,7 +222,10 @@ def _locked(connection: sa.Connection, job: str, generation: int) -> BackfillRow
 
 def _refuse_ended(row: BackfillRow) -> None:
     if row.state not in OPEN_BACKFILLS:
-        raise Conflict(f"backfill {row.generation} of job {row.job} is {row.state.value}, so it has no remaining work")
+        raise Conflict(
+            f"backfill {row.generation} of job {row.job} is {row.state.value}, so it has no remaining work; to start another "
+            f"one, run strandline job backfill {row.job}"
+        )
 
 
 def _refuse_other_attempt(row: BackfillRow, epoch: int) -> None:

@@ -161,7 +161,9 @@ def _split_charset(body: bytes, form: Form, framing: Framing) -> list[bytes]:
         return _split(body, form, framing)
     text = to_utf8(body, framing.charset)
     if text is None:
-        raise Unframable(f"the body isn't text in {framing.charset}, the charset of the stream")
+        raise Unframable(
+            f"the body isn't text in {framing.charset}, the charset of the stream; send it in this charset"
+        )
     values = _split(text, form, framing)
     return [body] if values == [text] else [from_utf8(value, framing.charset) for value in values]
 
@@ -258,14 +260,18 @@ def split_broken_array(body: bytes, records_max: int | None = None) -> list[byte
             continue
         if character == _QUOTE:
             if token.end() == at + 1:
-                raise Unframable(f"the string that starts at byte {at} never ends, so the records can't be told apart")
+                raise Unframable(
+                    f"the string that starts at byte {at} never ends, so the records can't be told apart; close it"
+                )
             continue
         if character == _COMMA:
             is_end_of_element = len(closers) == 1
         elif character == closers.pop():
             is_end_of_element = not closers
         else:
-            raise Unframable(f"the bracket at byte {at} doesn't match, so the records can't be told apart")
+            raise Unframable(
+                f"the bracket at byte {at} doesn't match, so the records can't be told apart; close each bracket"
+            )
         if is_end_of_element:
             value = body[start:at].strip(_WHITESPACE)
             start = at + 1

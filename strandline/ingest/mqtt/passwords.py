@@ -256,7 +256,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _unreadable(path: Path, error: Exception) -> InvalidSettings:
-    return InvalidSettings(f"the password file {path} can't be read: {error}")
+    return InvalidSettings(f"the password file {path} can't be read: {error}; check its path and its rights")
 
 
 def main(arguments: list[str]) -> int:

@@ -85,7 +85,7 @@ def _read_token(file: Path) -> str:
     try:
         token = file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"can't read the token file {file}: {error}") from error
+        raise InvalidSettings(f"can't read the token file {file}: {error}; check its path and its rights") from error
     if not token or any(character.isspace() for character in token):
         raise InvalidSettings(f"the token file {file} must contain one token and nothing else")
     return token

@@ -237,4 +237,4 @@ def _wait_for_leader(admin: KafkaAdmin, topic: str) -> None:
             if admin.do_leaders_answer(topic, [0]):
                 return
         time.sleep(0.05)
-    raise LogUnavailable(f"the new topic {topic} has no leader after {_TIMEOUT_S:g} s")
+    raise LogUnavailable(f"the new topic {topic} has no leader after {_TIMEOUT_S:g} s; check the brokers")

@@ -275,7 +275,7 @@ class DeadLetters:
         if len(payload) > self._record_bytes_max:
             raise Conflict(
                 f"the payload has {len(payload)} bytes, but a record can have at most {self._record_bytes_max} "
-                "(STRANDLINE_RECORD_BYTES_MAX)"
+                "(STRANDLINE_RECORD_BYTES_MAX); pass a smaller payload"
             )
         stream = pipeline.input_of(found.headers["stream"]).stream
         originals = self._originals(stream.stream, [found])
