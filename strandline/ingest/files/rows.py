@@ -76,7 +76,7 @@ def rows_of(
     of_values = form.value_rows(spec)
     if kind == ".csv" and of_values is None:
         raise UnreadableFile(
-            f"{path} contains CSV, but stream {spec.stream} has the format {spec.format}; use a stream with format: csv"
+            f"{path} contains CSV, but stream {spec.stream} has the format {spec.format}, not csv; use a stream of csv"
         )
     with path.open("rb") as file:
         lines = lines_of(_blocks(file, compression, bytes_max, on_read, path), record_bytes_max)
