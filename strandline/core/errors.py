@@ -78,6 +78,12 @@ class SparkUnavailable(TransientError):
     code = "spark_unavailable"
 
 
+class NeedsOwnRunner(StrandlineError):
+    """A job can't run in a pool with other jobs."""
+
+    code = "needs_own_runner"
+
+
 class PermanentError(StrandlineError):
     """A retry can't help."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from typing import TextIO, cast
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -39,11 +41,36 @@ class LossyStream:
         """Do nothing: lines aren't buffered."""
 
 
-def configure_logs(*, as_json: bool) -> None:
-    """Send the lines of structlog to stderr. Call it once, at the start of a process."""
+class JobLogs:
+    """Renderer of structlog that writes the lines of each job to a file of its own: `runner-JOB.log`."""
+
+    def __init__(self, renderer: structlog.typing.Processor, directory: Path) -> None:
+        self._renderer, self._directory = renderer, directory
+
+    def __call__(
+        self, logger: structlog.typing.WrappedLogger, method: str, event: structlog.typing.EventDict
+    ) -> str | bytes | bytearray | tuple[Any, ...] | Mapping[str, Any]:
+        """Return a line that belongs to no job. Raises DropEvent after a line is written to the file of its job."""
+        job = event.get("job")
+        line = self._renderer(logger, method, event)
+        if not isinstance(job, str):
+            return line
+        try:
+            with (self._directory / f"runner-{job}.log").open("a", encoding="utf-8") as file:
+                file.write(f"{line!s}\n")
+        except OSError:
+            return line
+        raise structlog.DropEvent
+
+
+def configure_logs(*, as_json: bool, logs_of_jobs: Path | None = None) -> None:
+    """Send the lines of structlog to stderr. Call it once, at the start of a process. With `logs_of_jobs`, the lines of a job go
+    to a file in this directory."""
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=False)
     )
+    if logs_of_jobs is not None:
+        renderer = JobLogs(renderer, logs_of_jobs)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

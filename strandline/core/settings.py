@@ -219,6 +219,15 @@ class Settings(BaseSettings):
     standbys: int = Field(default=1, ge=0, le=8)
     """Number of warm Spark sessions that a control service keeps for the next start of a job; 0 for none. Each uses about 1.2 GB
     of memory after its warm-up."""
+    jobs_per_pool: int = Field(default=1, ge=1, le=1_000)
+    """Maximum number of jobs that share one runner, a pool. 1: each job has its own runner."""
+    own_runners: str = ""
+    """Jobs that never share a runner, separated by commas."""
+    pool_slice_s_max: float = Field(default=30.0, gt=0)
+    """Maximum time in seconds for which a worker of a pool works on one slice. A job that needs longer is moved to its own
+    runner."""
+    pool_state_bytes_max: int = Field(default=64 * 1024 * 1024, ge=1024 * 1024)
+    """Maximum size of the open state of a job in a pool, in bytes. A job with a larger one is moved to its own runner."""
     scratch_dir: Path | None = None
     """Directory for Spark's scratch checkpoint and state, and for tables of audits. Its loss does no harm, and a tmpfs is faster.
     Default: below the data directory."""

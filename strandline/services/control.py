@@ -55,6 +55,8 @@ from strandline.services.supervision.housekeeping import Housekeeping
 from strandline.services.supervision.leadership import ServiceIdentity, is_on_this_machine, new_service_name
 from strandline.services.supervision.lookups.follower import LookupFollower
 from strandline.services.supervision.old_slices import OldSlices
+from strandline.services.supervision.placement import pool_placement
+from strandline.services.supervision.pools import Pools
 from strandline.services.supervision.supervisor import SupervisionTimes, Supervisor
 
 logger = structlog.get_logger()
@@ -211,6 +213,8 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         times=SupervisionTimes(lease_s=settings.lease_s),
         standbys=settings.standbys,
         external_services_up=external_services.are_up,
+        pools=Pools(settings.data_dir, settings.jobs_per_pool) if settings.jobs_per_pool > 1 else None,
+        is_for_pool=pool_placement(ledger, [one.strip() for one in settings.own_runners.split(",")]),
     )
     backfills = BackfillJobs(
         ledger,

@@ -28,6 +28,7 @@ from strandline.processing.emission.member_outcomes import Failure, MemberOutcom
 from strandline.processing.run.ending import ending_by
 from strandline.processing.run.membership import PIECE_RECORDS_MIN, Part, PoolMember, spread
 from strandline.processing.run.pool import BACK_OFF_S, REPLAY_S, TRIES, Pool
+from strandline.processing.run.pool_features import MovedOut
 from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.silence import SilenceMeter
@@ -49,10 +50,18 @@ class Batches:
         self.ends_worker: set[str] = set()
         """Jobs with which a batch fails as a whole."""
         self.cpu_us: dict[str, int] = {}
+        self.state_bytes: dict[str, int] = {}
+        self.named_jobs: set[str] = set()
+        self.is_cancelled = False
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def run(self, tasks: Sequence[Sequence[MemberSlice]]) -> list[MemberOutcome]:
         self.ran.append([[f"{one.job}{one.number}" for one in task] for task in tasks])
         members = [one for task in tasks for one in task]
+        self.is_cancelled = False
+        self.meanwhile()
+        if self.is_cancelled:
+            raise StrandlineError("the batch is cancelled")
         if self.ends_worker & {one.job for one in members}:
             raise StrandlineError("a worker has died")
         return [self._outcome(one) for one in members]
@@ -60,10 +69,15 @@ class Batches:
     def _outcome(self, one: MemberSlice) -> MemberOutcome:
         if one.job in self.failing:
             return MemberOutcome(one.job, one.number, failure=Failure.of(self.failing[one.job]))
-        return MemberOutcome(one.job, one.number, BucketOutcome(), cpu_us=self.cpu_us.get(one.job, 1_000))
+        cpu_us, state_bytes = self.cpu_us.get(one.job, 1_000), self.state_bytes.get(one.job, 0)
+        return MemberOutcome(one.job, one.number, BucketOutcome(), cpu_us=cpu_us, state_bytes=state_bytes)
 
     def cancel(self) -> None:
-        pass
+        self.is_cancelled = True
+
+    def named(self) -> set[str]:
+        named, self.named_jobs = self.named_jobs, set()
+        return named
 
     def took(self) -> list[str]:
         """Return what the batches since the last call contained."""
@@ -130,7 +144,19 @@ class Lab:
 
     def new_pool(self, tries: int | None = None) -> Pool:
         clock: Callable[[], float] = lambda: self.now_s  # noqa: E731
-        self.pool = Pool(self.batches, self.ledger, self.log, 2, poll_s=0.1, tries=tries, clock=clock)  # type: ignore[arg-type]
+        self.reported: list[list[str]] = []
+        """Jobs of each batch, and none after it."""
+        self.pool = Pool(
+            self.batches,
+            self.ledger,
+            self.log,  # type: ignore[arg-type]
+            2,
+            poll_s=0.1,
+            tries=tries,
+            state_bytes_max=1_000,
+            on_batch=lambda jobs: self.reported.append(list(jobs)),
+            clock=clock,
+        )
         return self.pool
 
     def member(self, job: str, interval_s: float = 1.0) -> PoolMember:
@@ -252,6 +278,51 @@ def test_a_member_that_ends_a_worker_fails_alone(lab: Lab) -> None:
 
 
 @pytest.mark.guarantee("G907")
+def test_a_job_that_hangs_is_moved_out_and_the_batch_is_repeated(lab: Lab) -> None:
+    a, b, c = lab.join(*JOBS)
+    lab.send(*JOBS)
+
+    def hang() -> None:
+        lab.batches.meanwhile = lambda: None
+        lab.pool.move_out("b", "its slice took more than 30 s in a worker")
+
+    lab.batches.meanwhile = hang
+    assert lab.turn() == ["a1", "a1", "b1", "c1", "c1"]
+    assert lab.committed() == [1, 0, 1] and lab.pool.jobs == ["a", "c"]
+    assert isinstance(b.exception(), MovedOut) and "strandline job restart b" in str(b.exception())
+    assert a.isActive and c.isActive
+
+
+def test_a_job_that_ends_a_worker_is_named_by_its_mark(lab: Lab) -> None:
+    _, b, _ = lab.join(*JOBS)
+    lab.send(*JOBS)
+    lab.batches.ends_worker, lab.batches.named_jobs = {"b"}, {"b"}
+    assert lab.turn() == ["a1", "a1", "b1", "b1", "c1", "c1"]
+    assert lab.committed() == [1, 0, 1] and not b.isActive
+
+
+def test_a_job_with_a_large_state_is_moved_out(lab: Lab) -> None:
+    _, b, _ = lab.join(*JOBS)
+    lab.send(*JOBS)
+    lab.batches.state_bytes = {"a": 1_000, "b": 1_001}
+    lab.turn()
+    lab.turn()
+    assert lab.pool.jobs == ["a", "c"] and isinstance(b.exception(), MovedOut) and lab.committed() == [1, 1, 1]
+
+
+def test_a_job_that_may_end_pools_is_alone_until_it_has_committed(lab: Lab) -> None:
+    members = [lab.member(job) for job in JOBS]
+    for one in members:
+        one.is_alone = one.job != "a"
+        lab.pool.join(one)
+    lab.send(*JOBS)
+    lab.turn()
+    assert lab.reported == [["a"], [], ["b"], [], ["c"], []] and lab.committed() == [1, 1, 1]
+    lab.send(*JOBS)
+    lab.turn()
+    assert sorted(lab.reported[-2]) == JOBS
+
+
 def test_a_checkpoint_that_cannot_be_made_ends_one_run(lab: Lab) -> None:
     _, bad, _ = lab.join(*JOBS)
     lab.send(*JOBS)

@@ -46,7 +46,7 @@ class Deadly:
         for step in (JobState.STARTING, state):
             if self.ledger.job(JOB).state is not step:
                 self.ledger.move_job(JOB, step)
-        process: Any = SimpleNamespace(pid=7, began_at=time.monotonic() - lived_s)
+        process: Any = SimpleNamespace(pid=7, has_lost_pool=False, began_at=time.monotonic() - lived_s)
         self.supervisor._count_failure(self.ledger.job(JOB), _Runner(process, 1, 0), code)
         return self.ledger.job(JOB)
 

@@ -20,6 +20,7 @@ from strandline.processing.emission.member_configs import CompiledMember, Member
 from strandline.processing.emission.member_outcomes import Failure, MemberOutcome
 from strandline.processing.emission.stage_emission import reach_write
 from strandline.processing.emission.state_files import HeldState
+from strandline.processing.emission.work_marks import WorkMark, mark_of_process
 from strandline.processing.source.decoding import RecordReader, reader_of_process
 from strandline.processing.source.member_slices import MemberSlice
 from strandline.processing.source.shared_records import SharedRecords
@@ -29,7 +30,7 @@ _BUCKET = 0
 """Number of the only bucket of a member."""
 _DOCUMENTS_MAX, _BYTES_MAX = 2_000, 5_000_000
 """Maximum number of documents and bytes in one request, unless a member has more."""
-_CONFIGS, _MEMBERS = "configs", "members"
+_CONFIGS, _MEMBERS, _MARKS = "configs", "members", "marks"
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,11 @@ class PoolDirectory:
     def configs(self) -> MemberConfigs:
         """The configs of all members."""
         return MemberConfigs(self.path / _CONFIGS)
+
+    @property
+    def marks(self) -> Path:
+        """The marks of the workers."""
+        return self.path / _MARKS
 
     def of_member(self, job: str, epoch: int) -> Path:
         """Return the directory for the state of one run of a member."""
@@ -82,19 +88,24 @@ class PoolTask:
 
         Replays come first, because they read the log alone. The records of all new slices are fetched in one go.
         """
-        ordered = sorted(members, key=lambda one: one.is_new)
+        ordered, mark = sorted(members, key=lambda one: one.is_new), mark_of_process(self.directory.marks)
         shared = SharedRecords(
             reader_of_process(self.kafka_bootstrap, self.fetch_timeout_s),
             [found for one in ordered for found in one.ranges],
         )
         with closing(shared):
             configs = self.directory.configs
-            begun = [self._begin(one, configs, shared) for one in ordered]
-        begun = self._documents_sent(begun)
-        return [one if isinstance(one, MemberOutcome) else self._finish(one) for one in begun]
+            begun = [self._begin(one, configs, shared, mark) for one in ordered]
+        begun = self._documents_sent(begun, mark)
+        outcomes = [one if isinstance(one, MemberOutcome) else self._finish(one, mark) for one in begun]
+        mark.works_on("")
+        return outcomes
 
-    def _begin(self, one: MemberSlice, configs: MemberConfigs, reader: RecordReader) -> _Begun | MemberOutcome:
+    def _begin(
+        self, one: MemberSlice, configs: MemberConfigs, reader: RecordReader, mark: WorkMark
+    ) -> _Begun | MemberOutcome:
         at_ns = time.thread_time_ns()
+        mark.works_on(one.job)
         try:
             compiled = configs.compiled(one.config)
             before = None if one.state_before is None else compiled.states.read(one.state_before)
@@ -109,7 +120,7 @@ class PoolTask:
         except Exception as error:  # noqa: BLE001 - the outcome of this member, and of no other one
             return _failed(one, error, _cpu_us_since(at_ns))
 
-    def _documents_sent(self, begun: Sequence[_Begun | MemberOutcome]) -> list[_Begun | MemberOutcome]:
+    def _documents_sent(self, begun: Sequence[_Begun | MemberOutcome], mark: WorkMark) -> list[_Begun | MemberOutcome]:
         """Make the documents of all members, and send them in shared requests. Return `begun`: if the documents of a member can't
         be made, its failed outcome replaces it."""
         found: list[_Begun | MemberOutcome] = []
@@ -119,11 +130,13 @@ class PoolTask:
                 found.append(one)
                 continue
             at_ns = time.thread_time_ns()
+            mark.works_on(one.slice.job)
             try:
                 writes += one.compiled.keyed.make_documents(one.bucket)
                 found.append(replace(one, cpu_us=one.cpu_us + _cpu_us_since(at_ns)))
             except Exception as error:  # noqa: BLE001 - the outcome of this member, and of no other one
                 found.append(_failed(one.slice, error, one.cpu_us + _cpu_us_since(at_ns)))
+        mark.works_on("")
         if writes:
             reach_write()
         send_together(
@@ -135,8 +148,9 @@ class PoolTask:
         )
         return found
 
-    def _finish(self, begun: _Begun) -> MemberOutcome:
+    def _finish(self, begun: _Begun, mark: WorkMark) -> MemberOutcome:
         at_ns, one = time.thread_time_ns(), begun.slice
+        mark.works_on(one.job)
         try:
             done = begun.compiled.keyed.finish(begun.bucket)
             begun.compiled.states.write(one.number, done.state, begun.before)

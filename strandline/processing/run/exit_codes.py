@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.core.errors import SinkUnavailable, SparkUnavailable, StrandlineError, TransientError
+from strandline.core.errors import NeedsOwnRunner, SinkUnavailable, SparkUnavailable, StrandlineError, TransientError
 
 EXIT_DONE = 0
 """Stopped or drained as asked, or another run owns the job."""
@@ -16,9 +16,14 @@ this itself."""
 EXIT_AWAY_UNSEEN = 5
 """A server that the control service does not check is away: another store of results, or the Spark cluster."""
 
+EXIT_OWN_RUNNER = 6
+"""The pool doesn't run this job. Its own runner may."""
+
 
 def exit_code_of(error: StrandlineError, otherwise: int = EXIT_TRY_AGAIN) -> int:
     """Return the exit code for an error: that of the server that is unavailable, or `otherwise` for any other error."""
+    if isinstance(error, NeedsOwnRunner):
+        return EXIT_OWN_RUNNER
     if isinstance(error, SinkUnavailable | SparkUnavailable):
         return EXIT_AWAY_UNSEEN
     return EXIT_AWAY if isinstance(error, TransientError) else otherwise

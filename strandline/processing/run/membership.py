@@ -84,6 +84,10 @@ class PoolMember:
     records_left: int = 0
     """Number of records that the rewind still reads."""
     lease: int | None = None
+    is_alone: bool = False
+    """True if the member is alone in a batch until it has committed a slice, because it may have ended another pool."""
+    state_bytes: int = field(default=0, init=False)
+    """Size of the state after its last slice."""
     leave: Callable[[PoolMember], None] = lambda _: None
     """Removes the member from its pool, and returns when no batch contains it."""
     number: int = field(init=False)
@@ -144,8 +148,9 @@ class PoolMember:
         )
         return Part(self, one, row, records, cost_us)
 
-    def took(self, part: Part, cpu_us: int) -> None:
+    def took(self, part: Part, cpu_us: int, state_bytes: int = 0) -> None:
         """Note the CPU time of a part, and that the member succeeded."""
+        self.state_bytes = state_bytes
         if part.row is None:
             self._record_us = max(0.1, cpu_us / max(1, part.records))
             self.records_left = max(0, self.records_left - part.records)
@@ -157,7 +162,7 @@ class PoolMember:
         """Note the last slice whose effects are final, and its checkpoint if the slice was new."""
         self.number, self.failures, self.last_error = number, 0, None
         if row is not None:
-            self.checkpoint = row
+            self.checkpoint, self.is_alone = row, False
 
     # The end of the run. The pool calls `end`, and the thread of the run calls the other methods.
 

@@ -22,6 +22,7 @@ from strandline.processing.emission.keyed_task import BucketOutcome
 from strandline.processing.emission.member_outcomes import MemberOutcome
 from strandline.processing.run.ending import Ending, is_to_end
 from strandline.processing.run.membership import Part, PoolMember, spread
+from strandline.processing.run.pool_features import MovedOut
 from strandline.processing.slices.joint_planning import count_silence, plan_next_slices
 from strandline.processing.slices.look import LogQuestions
 from strandline.processing.source.member_slices import MemberSlice
@@ -55,6 +56,9 @@ class Batches(Protocol):
     def cancel(self) -> None:
         """End the batch that another thread runs."""
 
+    def named(self) -> set[str]:
+        """Return the jobs that workers were working on when they ended. Called after a failed batch."""
+
 
 class _Emitted(NamedTuple):
     """A new slice whose effects are confirmed, and whose checkpoint isn't committed yet."""
@@ -76,10 +80,18 @@ class Pool:
         *,
         poll_s: float,
         tries: int | None = None,
+        state_bytes_max: int | None = None,
+        on_batch: Callable[[Sequence[str]], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`index`: used only by the thread of the pool. `tasks_max`: maximum number of tasks of a batch. `poll_s`: time between
-        two looks for a member without new records. `tries`: attempts until a failure that passes ends a run. None: no limit."""
+        two looks for a member without new records. `tries`: attempts until a failure that passes ends a run. None: no limit.
+        `state_bytes_max`: a member with a larger state is moved out. `on_batch`: called with the jobs of each batch before it,
+        and with none after it.
+        """
+        self._state_bytes_max, self._on_batch = state_bytes_max, on_batch
+        self._moved_out: dict[str, str] = {}
+        """Job whose slice is being processed, and that is moved out -> reason."""
         self._batches, self._ledger, self._index = batches, ledger, index
         self._tasks_max, self._poll_s, self._tries, self._clock = tasks_max, poll_s, tries, clock
         self._members: dict[str, PoolMember] = {}
@@ -98,6 +110,11 @@ class Pool:
     def jobs(self) -> list[str]:
         """The members."""
         return list(self._members)
+
+    @property
+    def is_alive(self) -> bool:
+        """True while the loop runs."""
+        return self._thread.is_alive()
 
     def start(self) -> Pool:
         """Start the thread."""
@@ -128,6 +145,12 @@ class Pool:
         self._batches.cancel()
         if self._thread.is_alive():
             self._thread.join(_STOP_S)
+
+    def move_out(self, job: str, why: str) -> None:
+        """End the batch, and repeat it without this job. Called by another thread while the batch runs."""
+        log.error("a job is moved out of the pool", job=job, why=why)
+        self._moved_out[job] = why
+        self._batches.cancel()
 
     def _run(self) -> None:
         error: StrandlineError | None = None
@@ -184,8 +207,9 @@ class Pool:
         if not parts:
             self._count_silence()
             return self._wait_s()
-        self._process(parts)
-        self._commit()
+        for batch in _batches_of(parts):
+            self._process(batch)
+            self._commit()
         return 0.0
 
     def _change_members(self) -> None:
@@ -229,6 +253,9 @@ class Pool:
     def _end_by(self, member: PoolMember, progress: JobProgress | None, versions: dict[str, int]) -> None:
         if progress is None:
             raise NotFound(f"There is no job {member.job}.")
+        if self._state_bytes_max is not None and member.state_bytes > self._state_bytes_max:
+            why = f"its state has {member.state_bytes:,} bytes, and the limit is {self._state_bytes_max:,}"
+            raise MovedOut.of(member.job, why)
         if progress.job.epoch != member.epoch:
             raise Fenced(f"job {member.job} is run by epoch {progress.job.epoch} now; epoch {member.epoch} ends")
         if is_to_end(progress):
@@ -315,7 +342,7 @@ class Pool:
                 if outcome.failure is not None:
                     raise outcome.failure.error
                 assert outcome.done is not None, "a member has failed or has the facts of its slice"
-                member.took(part, outcome.cpu_us)
+                member.took(part, outcome.cpu_us, outcome.state_bytes)
                 done = [outcome.done]
                 if part.row is None:
                     member.committer.replayed(part.slice.number, done)
@@ -328,17 +355,47 @@ class Pool:
                 self._failed(member, error)
 
     def _outcomes(self, parts: Sequence[Part]) -> dict[str, MemberOutcome | StrandlineError]:
-        """Run a batch. If it fails as a whole, run each half of it, and so on: so a member that ends a worker fails alone."""
+        """Run a batch. If it fails as a whole, repeat it without the jobs that hung or ended a worker. If none is known, run each
+        half of it, and so on: so a member that ends a worker fails alone."""
         try:
-            found = {one.job: one for one in self._batches.run(spread(parts, self._tasks_max))}
+            found = {one.job: one for one in self._run_batch(parts)}
             return {one.member.job: found.get(one.member.job) or _lost(one) for one in parts}
         except StrandlineError as error:
+            moved = {one.member.job: self._moved_out.pop(one.member.job, None) for one in parts}
+            gone: dict[str, MemberOutcome | StrandlineError] = {
+                job: MovedOut.of(job, why) for job, why in moved.items() if why is not None
+            }
+            if gone:
+                left = [one for one in parts if one.member.job not in gone]
+                return gone | (self._outcomes(left) if left else {})
+            named = self._batches.named()
             if len(parts) == 1 or self._is_stopping:
+                if parts[0].member.job in named and self._tries is None and not self._is_stopping:
+                    why = f"a worker ended while it processed its slice ({error})"
+                    return {parts[0].member.job: MovedOut.of(parts[0].member.job, why)}
                 return {one.member.job: error for one in parts}
             jobs = [one.member.job for one in parts]
+            if named and len(named) < len(parts):
+                log.warning("a batch failed; it is repeated without some jobs", jobs=sorted(named), error=str(error))
+                others = [one for one in parts if one.member.job not in named]
+                found_of: dict[str, MemberOutcome | StrandlineError] = self._outcomes(others)
+                for one in parts:
+                    if one.member.job in named:
+                        found_of |= self._outcomes([one])
+                return found_of
             log.warning("a batch failed; each half of it is tried again", jobs=jobs, error=str(error))
             half = len(parts) // 2
             return self._outcomes(parts[:half]) | self._outcomes(parts[half:])
+
+    def _run_batch(self, parts: Sequence[Part]) -> list[MemberOutcome]:
+        self._moved_out.clear()  # of a batch that ended meanwhile
+        if self._on_batch is not None:
+            self._on_batch([one.member.job for one in parts])
+        try:
+            return self._batches.run(spread(parts, self._tasks_max))
+        finally:
+            if self._on_batch is not None:
+                self._on_batch([])
 
     def _commit(self) -> None:
         """Commit the checkpoints of the slices that are emitted. Raises LedgerUnavailable; called again, it commits the same."""
@@ -392,6 +449,12 @@ def _planned(outcome: SliceRow | Exception) -> SliceRow:
     if isinstance(outcome, Exception):
         raise outcome
     return outcome
+
+
+def _batches_of(parts: Sequence[Part]) -> list[Sequence[Part]]:
+    """Return one batch with all members, and one for each that has to be alone."""
+    shared = [one for one in parts if not one.member.is_alone]
+    return [*([shared] if shared else []), *([one] for one in parts if one.member.is_alone)]
 
 
 def _lost(part: Part) -> StrandlineError:

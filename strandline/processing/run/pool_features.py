@@ -4,16 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from strandline.core.errors import StrandlineError
+from strandline.core.errors import NeedsOwnRunner
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 
 _INDEX = "elasticsearch"
+MOVED_OUT = "moved_out"
+"""Kind of the event that a job was moved out of a pool."""
 
 
-class NotForPool(StrandlineError):
-    """A pipeline has a feature that a pool of several jobs doesn't run yet. Its runner may run it."""
+class NotForPool(NeedsOwnRunner):
+    """A pipeline has a feature that a pool of several jobs doesn't run yet."""
 
     code = "not_for_pool"
+
+
+class MovedOut(NeedsOwnRunner):
+    """A job was moved out of a pool, because it hung, ended a worker, or exceeded a limit."""
+
+    code = MOVED_OUT
+
+    @staticmethod
+    def of(job: str, why: str) -> MovedOut:
+        """Return the error for this job. `why` continues "because"."""
+        return MovedOut(
+            f"job {job} was moved out of the pool, because {why}. It continues in its own runner. To return it to a pool, run "
+            f"strandline job restart {job}"
+        )
 
 
 def unsupported_features(pipeline: PipelineSpec) -> Iterator[str]:

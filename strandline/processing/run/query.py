@@ -56,6 +56,8 @@ class SharedPool:
     index: LogIndex
     """Used only by the thread of the pool."""
     ledger: RunLedger
+    is_alone_at_first: bool = False
+    """True if a member that joins is alone in a batch until it has committed a slice."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,7 @@ class RunQuery:
             checkpoint=run.ledger.last_checkpoint(run.job),
             records_left=rewind_cost(run.ledger, plan, run.job).records if self.pool is not None else 0,
             lease=self.watchdog.lease,
+            is_alone=self.pool is not None and self.pool.is_alone_at_first,
             leave=pool.leave if stop_pool is None else lambda _: stop_pool(),
         )
         pool.join(member)

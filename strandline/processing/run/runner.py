@@ -37,7 +37,7 @@ from strandline.processing.pipelines.stored import load_pipeline, spec_of_versio
 from strandline.processing.run.ending import Ending
 from strandline.processing.run.exit_codes import EXIT_DONE, EXIT_FAILED, exit_code_of
 from strandline.processing.run.missing_results import plan_restore
-from strandline.processing.run.pool_features import require_pool_runs
+from strandline.processing.run.pool_features import MOVED_OUT, MovedOut, require_pool_runs
 from strandline.processing.run.preparation import prepare_run
 from strandline.processing.run.query import RunQuery, SharedPool
 from strandline.processing.run.snapshot_choice import SnapshotChoice
@@ -272,6 +272,10 @@ class Runner:
             return EXIT_DONE  # the newer run owns the ledger's rows
         try:
             self._ledger.end_run(self._job, epoch, "failed", message)
+            if isinstance(error, MovedOut):
+                facts = {"restarts": self._ledger.job(self._job).restarts}
+                self._ledger.record_event(MOVED_OUT, message, job=self._job, epoch=epoch, facts=facts)
+                return exit_code_of(error)
             self._ledger.record_event("run_failed", message, job=self._job, epoch=epoch, facts={"code": error.code})
             if self._is_final(error):
                 self._ledger.move_job(self._job, JobState.FAILED, message, epoch=epoch)

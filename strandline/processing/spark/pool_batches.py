@@ -8,7 +8,8 @@ of a streaming query (decision 133). If a Python worker is lost, Spark repeats t
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -17,8 +18,10 @@ from pyspark import TaskContext, cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from strandline.core.errors import StrandlineError
 from strandline.processing.emission.member_outcomes import MemberOutcome
 from strandline.processing.emission.pool_task import PoolTask, decode_outcomes, encode_outcomes
+from strandline.processing.emission.work_marks import forget_marks, read_marks
 from strandline.processing.source.member_slices import MemberSlice
 from strandline.processing.spark.errors import typed_error
 
@@ -32,7 +35,9 @@ _SLICES = "strandline.slices"
 class PoolBatches:
     """Runs the batches of one pool. All calls except `cancel` come from one thread."""
 
-    def __init__(self, spark: SparkSession, task: PoolTask) -> None:
+    def __init__(self, spark: SparkSession, task: PoolTask, on_lost_java: Callable[[], None] | None = None) -> None:
+        """`on_lost_java`: called if the JVM has ended. Default: the batch fails."""
+        self._on_lost_java = on_lost_java
         self._context = spark.sparkContext
         self._task = task
         self._group = f"pool-{uuid4().hex}"
@@ -52,12 +57,29 @@ class PoolBatches:
         self._context.setLocalProperty(_SLICES, packed.decode("ascii"))
         try:
             return list(decode_outcomes(self._jobs[len(tasks)].collect()))
-        except (PySparkException, Py4JError) as error:
+        except (PySparkException, Py4JError, OSError) as error:
+            if self._on_lost_java is not None and not self._is_java_alive():
+                self._on_lost_java()
+            if isinstance(error, OSError):
+                raise StrandlineError(f"Spark does not answer: {error}; the job starts again") from error
             raise typed_error(error) from error
 
     def cancel(self) -> None:
         """End the batch that another thread runs."""
         self._context.cancelJobGroup(self._group)
+
+    def named(self) -> set[str]:
+        """Return the jobs that workers were working on when they ended."""
+        directory = self._task.directory.marks
+        gone = [one for one in read_marks(directory) if not Path(f"/proc/{one.pid}").exists()]
+        forget_marks(directory, [one.pid for one in gone])
+        return {one.job for one in gone if one.job}
+
+    def _is_java_alive(self) -> bool:
+        try:
+            return not self._context._jsc.sc().isStopped()
+        except (Py4JError, OSError):
+            return False
 
     def _job_of(self, tasks: int) -> RDD[bytes]:
         task = self._task

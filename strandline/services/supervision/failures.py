@@ -55,6 +55,8 @@ class FailureCause(Enum):
     """The runner reports that an external service doesn't respond, but all of them do."""
     MACHINE = "machine"
     """The process could not be started."""
+    POOL = "pool"
+    """The pool ended before the run did. The end isn't counted: a job that ends pools is moved out."""
 
 
 def cause_of_exit(code: int, external_services_up: Callable[[], bool]) -> FailureCause:
@@ -82,7 +84,7 @@ class JobFailures(FailureCounter):
         FAILURES_MAX and OUTAGE_EXITS_MAX."""
         if cause is FailureCause.JOB:
             self.job_exits += 1
-        elif cause is not FailureCause.MACHINE:
+        elif cause in (FailureCause.EXTERNAL, FailureCause.EXTERNAL_WRONGLY):
             self.outage_exits = self.outage_exits + 1 if cause is FailureCause.EXTERNAL_WRONGLY else 0
         self.unstarted = self.unstarted + 1 if cause is FailureCause.MACHINE else 0
         if self.job_exits >= failures_max:

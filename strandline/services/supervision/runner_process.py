@@ -104,6 +104,15 @@ class RunnerProcess(WorkerProcess):
                 self._was_heard, self._silent_s = True, 0.0
         return self._silent_s > (patience_s if self._was_heard else max(patience_s, FIRST_HEARTBEAT_S))
 
+    @property
+    def has_lost_pool(self) -> bool:
+        """False: the process belongs to one job."""
+        return False
+
+    def let_go(self) -> None:
+        """Kill the process tree of a job that is lost. Raises StackError."""
+        self.kill_tree()
+
     def tell_to_end(self, patience_s: float) -> None:
         """Request the process to end immediately. The next run repeats its slice. A second call does nothing."""
         if self.is_told:

@@ -29,7 +29,8 @@ progress:
   and the job fails with the last cause.
 * OUTAGE_EXITS_MAX failed starts in a row fail the job, too.
 
-If there is a standby (`standbys.py`), it is used for the start.
+If there is a standby (`standbys.py`), it is used for the start. With pools (`pools.py`), a job that a pool can run is started in
+one (`placement.py`), and its run has the same contract. If a pool ends, its jobs start again in the next one.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ import structlog
 from strandline.core.errors import Conflict, Fenced, StackError, StrandlineError
 from strandline.ledger.roles import SupervisionLedger
 from strandline.ledger.states import Desired, JobRow, JobState, LeaseRow
+from strandline.processing.run.exit_codes import EXIT_OWN_RUNNER
+from strandline.processing.run.pool_features import MOVED_OUT, MovedOut
 from strandline.services.processes.log_files import keep_newest
 from strandline.services.processes.pids import PidFile
 from strandline.services.processes.process_tree import kill_tree, tree_mark
@@ -57,6 +60,7 @@ from strandline.services.supervision.failures import (
     was_sound,
 )
 from strandline.services.supervision.leadership import Leadership, ServiceIdentity, is_on_this_machine
+from strandline.services.supervision.pools import PooledRunner, Pools
 from strandline.services.supervision.repeated_errors import RepeatedErrors
 from strandline.services.supervision.runner_process import (
     RunnerCommand,
@@ -81,7 +85,7 @@ _RESTING = {JobState.STOPPED, JobState.DRAINED, JobState.FAILED}
 class _Runner:
     """The running runner of a job."""
 
-    process: RunnerProcess
+    process: RunnerProcess | PooledRunner
     lease: int
     """Epoch of the lease under which it was started."""
     restarts: int
@@ -124,10 +128,13 @@ class Supervisor:
         standbys: int = 0,
         external_services_up: Callable[[], bool] = lambda: False,
         command: RunnerCommand = runner_command,
+        pools: Pools | None = None,
+        is_for_pool: Callable[[JobRow], bool] = lambda job: True,
     ) -> None:
         """Args: service: Name of the service. Default: the data directory, which no other service on this machine can use.
         `external_services_up`: Returns True if Kafka and Elasticsearch respond to this service now. Default: exits of runners
-        that wait for them never count against the job."""
+        that wait for them never count against the job. `is_for_pool`: Returns True if a job runs in one of `pools`."""
+        self._pools, self._is_for_pool = pools, is_for_pool
         self._ledger = ledger
         self._data_dir = data_dir
         self._command = command
@@ -197,6 +204,7 @@ class Supervisor:
         3. Take the next step for every job that is led here.
         4. Keep the standbys.
         """
+        self._keep_pools()
         self._forget_lost()
         try:
             jobs = self._ledger.jobs()
@@ -229,6 +237,15 @@ class Supervisor:
             self._errors.worked("standbys are started again", action="standby")
         except (StrandlineError, OSError) as error:
             self._errors.failed("can't start a standby", error, action="standby")
+
+    def _keep_pools(self) -> None:
+        if self._pools is None:
+            return
+        try:
+            self._pools.keep()
+            self._errors.worked("pools are started again", action="pool")
+        except (StrandlineError, OSError) as error:
+            self._errors.failed("can't start a pool", error, action="pool")
 
     def _is_settling(self, jobs: Sequence[JobRow]) -> bool:
         """Return True if the run of a job has not committed its first slice yet. Until then, it needs all cores."""
@@ -284,7 +301,7 @@ class Supervisor:
         logger.warning("the lease is lost", action="lose", job=job, why=why)
         if runner is not None:
             try:
-                runner.process.kill_tree()
+                runner.process.let_go()
             except (StackError, OSError) as error:
                 logger.error("the runner of a lost job did not end", action="lose", job=job, error=str(error))
 
@@ -354,14 +371,18 @@ class Supervisor:
 
     def _start(self, job: JobRow) -> None:
         lease = self._lease(job.name)
-        process = self._standbys.take(job.name, lease)
-        was_waiting = process is not None
-        if process is None:
-            try:
+        process: RunnerProcess | PooledRunner | None = None
+        try:
+            if self._pools is not None and self._is_for_pool(job):
+                process = self._pools.start(job.name, lease)
+            else:
+                process = self._standbys.take(job.name, lease)
+            was_waiting = process is not None
+            if process is None:
                 process = RunnerProcess(self._data_dir, runner_name(job.name), self._command, job.name, lease)
-            except OSError as error:
-                self._judge(job, f"could not be started: {error}", FailureCause.MACHINE)
-                return
+        except OSError as error:
+            self._judge(job, f"could not be started: {error}", FailureCause.MACHINE)
+            return
         self._runners[job.name] = _Runner(process, lease, job.restarts)
         logger.info(
             "runner started", action="start", job=job.name, version=job.version, pid=process.pid, standby=was_waiting
@@ -375,6 +396,14 @@ class Supervisor:
         if job.state in _RESTING or runner.process.is_told:
             logger.info("runner ended", action="end", job=name, code=code, state=job.state.value)
             return
+        if code == EXIT_OWN_RUNNER and job.desired is not Desired.STOPPED:
+            logger.warning("the job gets its own runner", action="end", job=name)
+            self._move(name, JobState.STARTING, "the job is started in its own runner")
+            return
+        if self._pools is not None and runner.process.has_lost_pool and name in self._pools.guilty:
+            why = MovedOut.of(name, f"the pool {ending(code)} while it processed this job alone")
+            self._ledger.record_event(MOVED_OUT, str(why), name, job.epoch, {"restarts": job.restarts})
+            self._pools.guilty.discard(name)
         self._count_failure(job, runner, code)
 
     def _reap(self, name: str, runner: _Runner) -> int:
@@ -394,7 +423,7 @@ class Supervisor:
                 how = f"{how} ({run.message})"  # the runner recorded its reason before it ended
         if was_sound(self._ledger, job, time.monotonic() - runner.process.began_at):
             self._failures.pop(job.name, None)
-        cause = cause_of_exit(code, self._external_services_up)
+        cause = FailureCause.POOL if runner.process.has_lost_pool else cause_of_exit(code, self._external_services_up)
         self._record("runner_died", job, f"the runner {how}; see its log {self._log(job.name)}", runner.process)
         self._judge(job, how, cause)
 
@@ -415,7 +444,7 @@ class Supervisor:
             self._move(job.name, JobState.FAILED, message)
             return
         pause_max_s = self._times.pause_max_s if cause is FailureCause.JOB else self._times.outage_pause_max_s
-        is_first = failures.count == 0 and cause is FailureCause.JOB
+        is_first = failures.count == 0 and cause in (FailureCause.JOB, FailureCause.POOL)
         pause_s = failures.add(0.0 if is_first else self._times.pause_first_s, pause_max_s)
         if job.desired is not Desired.STOPPED:
             how_often = f" ({failures.count} ends in a row without progress)" if failures.count > 1 else ""
@@ -431,11 +460,15 @@ class Supervisor:
         deadline = time.monotonic() + self._times.close_patience_s
         while time.monotonic() < deadline and not all(one.process.has_ended() for one in self._runners.values()):
             time.sleep(0.05)
+            if self._pools is not None:
+                self._pools.look()
         for name, runner in list(self._runners.items()):
             try:
                 self._reap(name, runner)
             except (StackError, OSError) as error:
                 logger.error("a runner did not end", action="close", job=name, error=str(error))
+        if self._pools is not None:
+            self._pools.close()
 
     def _lease(self, job: str) -> int:
         """Return the epoch of the lease on the job. Raises Fenced if this service has none."""
@@ -447,7 +480,7 @@ class Supervisor:
     def _move(self, job: str, to: JobState, message: str = "") -> JobRow:
         return self._ledger.move_job(job, to, message, lease=self._lease(job))
 
-    def _record(self, kind: str, job: JobRow, message: str, process: RunnerProcess) -> None:
+    def _record(self, kind: str, job: JobRow, message: str, process: RunnerProcess | PooledRunner) -> None:
         logger.warning(message, action=kind, job=job.name, epoch=job.epoch, pid=process.pid)
         self._ledger.record_event(kind, message, job.name, job.epoch, {"pid": process.pid})
 
