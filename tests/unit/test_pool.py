@@ -149,7 +149,7 @@ class Lab:
         self.pool = Pool(
             self.batches,
             self.ledger,
-            self.log,  # type: ignore[arg-type]
+            self.log,
             2,
             poll_s=0.1,
             tries=tries,

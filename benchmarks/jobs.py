@@ -1,0 +1,204 @@
+"""Cost of many small jobs: `python -m benchmarks.jobs --data-dir DIR --jobs 100`, after `strandline up --data-dir DIR --detach`.
+
+Applies jobs with windows of 10 s, and sends 20 records per second to each by HTTP. Measures memory and CPU time of all processes
+of the stack, the time from apply to running, the age of the newest result, and the time to stop. With
+`STRANDLINE_JOBS_PER_POOL=1000` at the start of the stack, the jobs share runners. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+import httpx
+
+from benchmarks.process_tree import cpu_by_role, memory_mb_by_role
+from benchmarks.stack_memory import parents
+
+WINDOW_MS, DELAY_MS, DEVICES = 10_000, 1_000, 10
+SERVERS = ("kafka", "elasticsearch", "mqtt", "watcher")
+
+
+def document(job: str) -> str:
+    """Return the documents of one job and its stream."""
+    return f"""
+stream: of-{job}
+partitions: 2
+schema: {{device: string, ts: {{type: timestamp, unit: ms}}, temp: double}}
+key: device
+---
+pipeline: {job}
+input: {{stream: of-{job}}}
+event_time: {{field: ts, delay: {DELAY_MS}ms}}
+steps:
+  - window: {{name: tens, tumbling: 10s, by: [device], aggregate: {{n: count(*), mean: avg(temp)}}}}
+    emit: [{{elasticsearch: {job}-tens}}]
+"""
+
+
+def trees(data_dir: Path) -> dict[str, list[int]]:
+    """Return the processes of the stack: `pool`, `runners`, `control`, `gateways`, and each server. A process that has another
+    one of the stack as ancestor belongs to its own part only."""
+    named = json.loads((data_dir / "pids.json").read_text())
+    found: dict[str, list[int]] = {}
+    for name, pid in named.items():
+        part = "pool" if name.startswith("runner-.pool") else name.partition("-")[0] if "-" in name else name
+        found.setdefault(part, []).append(int(pid))
+    return found
+
+
+def used(data_dir: Path) -> tuple[dict[str, float], dict[str, float]]:
+    """Return CPU-seconds and MiB of each part."""
+    pids = trees(data_dir)
+    above, all_of_them = parents(), {pid for found in pids.values() for pid in found}
+    cpu_s: dict[str, float] = {}
+    memory_mb: dict[str, float] = {}
+    for part, found in pids.items():
+        for pid in found:
+            # A part below another one would count twice.
+            inner = [other for other in all_of_them if above.get(other) == pid]
+            cpu_s[part] = cpu_s.get(part, 0.0) + sum(cpu_by_role(pid).values())
+            memory_mb[part] = memory_mb.get(part, 0.0) + sum(memory_mb_by_role(pid).values())
+            for other in inner:
+                cpu_s[part] -= sum(cpu_by_role(other).values())
+                memory_mb[part] -= sum(memory_mb_by_role(other).values())
+    return cpu_s, memory_mb
+
+
+class Bench:
+    """The jobs of one measurement."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.control = httpx.Client(base_url=options.url, timeout=120, trust_env=False)
+        self.gateway = httpx.Client(base_url=options.gateway, timeout=30, trust_env=False)
+        self.index = httpx.Client(base_url=options.elasticsearch, timeout=30, trust_env=False)
+        self.jobs = [f"{options.prefix}{number}" for number in range(options.jobs)]
+        self.prefix, self.rate = options.prefix, options.rate
+        self.first_seen_s: dict[tuple[str, int], float] = {}
+        """Job and end of a window -> time at which its result was first seen."""
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """Return the jobs of this measurement."""
+        jobs = self.control.get("/v1/jobs").raise_for_status().json()
+        found = jobs["jobs"] if isinstance(jobs, dict) else jobs
+        return {job["name"]: job for job in found if job["name"] in self.jobs}
+
+    def wait_for(self, state: str, among: list[str], limit_s: float = 900.0) -> float:
+        """Return the seconds until all these jobs have the state."""
+        began_s = time.monotonic()
+        while True:
+            states = self.states()
+            if all(states.get(job, {}).get("state") == state for job in among):
+                return time.monotonic() - began_s
+            if time.monotonic() - began_s > limit_s:
+                raise SystemExit(
+                    f"the jobs are not {state} after {limit_s:g} s: {[one['state'] for one in states.values()]}"
+                )
+            time.sleep(0.1)
+
+    def apply(self, job: str) -> float:
+        """Apply the documents of a job, and return the seconds of the request."""
+        began_s = time.monotonic()
+        headers = {"content-type": "application/yaml"}
+        self.control.post("/v1/documents", content=document(job).encode(), headers=headers).raise_for_status()
+        return time.monotonic() - began_s
+
+    def send(self, job: str) -> None:
+        """Send the records of one second."""
+        now_ms = time.time_ns() // 1_000_000
+        lines = [
+            json.dumps({"device": f"d{at % DEVICES}", "ts": now_ms - 1_000 + at * 1_000 // self.rate, "temp": at % 50})
+            for at in range(self.rate)
+        ]
+        headers = {"content-type": "application/x-ndjson"}
+        body = "\n".join(lines).encode()
+        while True:
+            answer = self.gateway.post(f"/v1/streams/of-{job}/records", content=body, headers=headers)
+            if answer.status_code not in (429, 503):
+                answer.raise_for_status()
+                return
+            time.sleep(0.5)  # the gateway asks for a repetition
+
+    def look(self) -> None:
+        """Note which windows have results now."""
+        last = {"max": {"field": "window.end"}}
+        query = {"size": 0, "aggs": {"of": {"terms": {"field": "_index", "size": 2_000}, "aggs": {"last": last}}}}
+        answer = self.index.post(f"/{self.prefix}*-tens*/_search", json=query)
+        seen_s = time.time()
+        for bucket in answer.json().get("aggregations", {}).get("of", {}).get("buckets", []):
+            if bucket["last"]["value"] is not None:
+                self.first_seen_s.setdefault((bucket["key"], int(bucket["last"]["value"])), seen_s)
+
+    def run(self, seconds: float) -> None:
+        """Send to all jobs, and look for results."""
+        until_s = time.monotonic() + seconds
+        with ThreadPoolExecutor(8) as senders:
+            while (began_s := time.monotonic()) < until_s:
+                list(senders.map(self.send, self.jobs))
+                self.look()
+                time.sleep(max(0.0, 1.0 - (time.monotonic() - began_s)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.jobs", description=__doc__)
+    parser.add_argument("--data-dir", type=Path, required=True, help="directory of the running stack")
+    parser.add_argument("--url", default="http://127.0.0.1:8080", help="control service")
+    parser.add_argument("--gateway", default="http://127.0.0.1:8081", help="HTTP gateway")
+    parser.add_argument("--elasticsearch", default="http://127.0.0.1:9200", help="Elasticsearch")
+    parser.add_argument("--jobs", type=int, default=10, help="number of jobs")
+    parser.add_argument("--rate", type=int, default=20, help="records per second of each job")
+    parser.add_argument("--warm-up", type=float, default=40.0, help="seconds before the measurement")
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of the measurement")
+    parser.add_argument("--prefix", default="many-", help="beginning of the names of the jobs")
+    options = parser.parse_args()
+    bench = Bench(options)
+    began_s = time.monotonic()
+    for job in bench.jobs:
+        bench.apply(job)
+    applied_s = time.monotonic() - began_s
+    bench.wait_for("running", bench.jobs)
+    all_running_s = time.monotonic() - began_s
+    bench.run(options.warm_up)
+    one_more = f"{options.prefix}{options.jobs}"
+    bench.jobs.append(one_more)
+    in_apply_s = bench.apply(one_more)
+    to_running_s = bench.wait_for("running", [one_more])
+    (cpu_before, _), at_s = used(options.data_dir), time.monotonic()
+    from_ms = time.time() * 1_000
+    bench.run(options.seconds)
+    (cpu_after, memory_mb), seconds = used(options.data_dir), time.monotonic() - at_s
+    ages = sorted(
+        seen_s - (end_ms + DELAY_MS) / 1_000 for (_, end_ms), seen_s in bench.first_seen_s.items() if end_ms > from_ms
+    )
+    began_s = time.monotonic()
+    bench.control.post(f"/v1/jobs/{one_more}/stop").raise_for_status()
+    bench.wait_for("stopped", [one_more])
+    cores = {part: (cpu_after[part] - cpu_before.get(part, 0.0)) / seconds for part in cpu_after}
+    ours = [part for part in cores if part not in SERVERS]
+    percentiles = quantiles(ages, n=100) if len(ages) > 1 else [float("nan")] * 99
+    figures = {
+        "jobs": options.jobs,
+        "cores": {part: round(value, 3) for part, value in cores.items()},
+        "cores_ours": round(sum(cores[part] for part in ours), 3),
+        "mb": {part: round(value) for part, value in memory_mb.items()},
+        "mb_ours": round(sum(memory_mb[part] for part in ours)),
+        "age_p50_s": round(percentiles[49], 2),
+        "age_p99_s": round(percentiles[98], 2),
+        "results_seen": len(ages),
+        "all_applied_s": round(applied_s, 1),
+        "all_running_s": round(all_running_s, 1),
+        "one_more": {"apply_s": round(in_apply_s, 2), "running_after_s": round(to_running_s, 2)},
+        "stop_s": round(time.monotonic() - began_s, 2),
+        "load": os.getloadavg()[0],
+    }
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
