@@ -11,7 +11,7 @@ import pytest
 
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import Desired, JobRow, JobState, Totals
+from strandline.ledger.states import Desired, JobRow, JobState, SliceStatus, Totals
 from strandline.log.kafka_status import LogRange
 from strandline.processing.kinds.session.shape import SessionShape
 from strandline.processing.pipelines.checker import check
@@ -45,7 +45,7 @@ READ = JobFacts(
     pipeline=PIPELINE,
     held={"turbines": LogRange({0: 0, 1: 0}, {0: 10, 1: 20})},
     lag_records=0,
-    last_slice=a_slice(1, silence_ms={}),
+    last_slice=a_slice(1, silence_ms={}, status=SliceStatus.COMMITTED),
     checkpoint=a_checkpoint(1, reached={"turbines": {0: 65_000, 1: 50_000}}, closes_ms=None, emitted={}),
     totals=Totals(30, 28, {"late": 1, "decode": 1}, {}),
     reached_early={},
@@ -88,6 +88,12 @@ CASES = [
         "is stopped",
     ),
     (replace(READ, unavailable_store="Elasticsearch", held={"turbines": None}), "log_away", "Kafka does not answer"),
+    (
+        replace(READ, last_slice=a_slice(2, planned_ms=10_000), now_ms=610_000),
+        "slow_slice",
+        "slice 2 was planned 10m ago and is not committed, although Kafka and the store of the results respond",
+    ),
+    (replace(READ, last_slice=a_slice(2, planned_ms=10_000), now_ms=129_000), "window_open", "is still open"),
     (replace(UNREAD, held={"turbines": LogRange({0: 0}, {0: 0})}), "no_input", "stream turbines has no record"),
     (replace(UNREAD, lag_records=0), "no_input", "starts after the records of stream turbines"),
     (replace(UNREAD, lag_records=30), "first_slice", "is being read"),
@@ -153,7 +159,11 @@ def test_every_cause_is_in_the_docs() -> None:
 
 def test_an_idle_partition_holds_nobody_back() -> None:
     assert READ.last_slice is not None
-    facts = replace(READ, checkpoint=ONE_AHEAD, last_slice=a_slice(1, silence_ms={"turbines": {1: 60_000}}))
+    facts = replace(
+        READ,
+        checkpoint=ONE_AHEAD,
+        last_slice=a_slice(1, silence_ms={"turbines": {1: 60_000}}, status=SliceStatus.COMMITTED),
+    )
     assert explain(facts).cause == "window_open"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.progress import CountedCheckpoint
-from strandline.ledger.states import JobState, Offsets, Totals
+from strandline.ledger.states import JobState, Offsets, SliceStatus, Totals
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.services.jobs import job_status
@@ -68,7 +68,12 @@ def worked_until(
     )
     recent = Recent(CountedCheckpoint(result, history), before, totals, NOW_MS, reached_early or {})
     return replace(
-        READ, checkpoint=row, last_slice=a_slice(900, silence_ms={}), totals=totals, now_ms=NOW_MS, recent=recent
+        READ,
+        checkpoint=row,
+        last_slice=a_slice(900, silence_ms={}, status=SliceStatus.COMMITTED),
+        totals=totals,
+        now_ms=NOW_MS,
+        recent=recent,
     )
 
 

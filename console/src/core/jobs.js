@@ -13,6 +13,7 @@ const TONE_OF_CAUSE = {
   late: "warn",
   filtered: "warn",
   held_back: "warn",
+  slow_slice: "warn",
   stalled: "warn",
   behind: "warn",
   duplicates: "warn",

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 from strandline.core.described import Described
 from strandline.core.record_headers import REASON_DUPLICATE, REASON_LATE
 from strandline.core.times.durations import format_about, format_duration
-from strandline.ledger.states import COMPLETED, CheckpointRow, JobRow, JobState, Offsets, SenderFaults, SliceRow, Totals
+from strandline.ledger.states import (
+    COMPLETED,
+    CheckpointRow,
+    JobRow,
+    JobState,
+    Offsets,
+    SenderFaults,
+    SliceRow,
+    SliceStatus,
+    Totals,
+)
 from strandline.log.kafka_status import LogRange
 from strandline.processing.formats.timestamps import format_timestamp
 from strandline.processing.kinds.stage_words import words_of
@@ -178,7 +188,22 @@ def _of_outside(facts: JobFacts) -> _Answer | None:
             f"strandline job logs {facts.job.name} shows the messages of the store"
         )
         return "writer", sentence, step
-    return None
+    return _of_slow_slice(facts)
+
+
+def _of_slow_slice(facts: JobFacts) -> _Answer | None:
+    row = facts.last_slice
+    if row is None or row.status is not SliceStatus.PLANNED or facts.now_ms - row.planned_ms < QUIET_MS_MIN:
+        return None
+    sentence = (
+        f"slice {row.number} was planned {format_about(facts.now_ms - row.planned_ms)} ago and is not committed, although "
+        "Kafka and the store of the results respond"
+    )
+    step = (
+        f"wait if it reads many records. Otherwise, strandline job logs {facts.job.name} shows what it waits for, such as "
+        "a store that is overloaded or whose disk is full"
+    )
+    return "slow_slice", sentence, step
 
 
 def _of_input(facts: JobFacts) -> _Answer | None:
