@@ -258,8 +258,8 @@ class Settings(BaseSettings):
     """Minimum time in milliseconds between the plans of two new slices of a job, for pipelines without `checkpoint.every`. A
     larger value makes fewer and larger slices."""
     log_bytes_max: int = Field(default=20 * 1024 * 1024, ge=64 * 1024)
-    """Maximum size of a log file in bytes. A larger file is renamed to `NAME.log.1`, and the older ones to `NAME.log.2` and so
-    on."""
+    """Maximum size of a log file in bytes. The content of a larger file is moved to `NAME.log.1`, and older content to
+    `NAME.log.2` and so on."""
     logs_kept: int = Field(default=3, ge=0, le=100)
     """Number of older log files for each process, and of files that crashed JVMs left."""
     log_json: bool = False
