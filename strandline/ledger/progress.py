@@ -57,6 +57,9 @@ _Found = TypeVar("_Found")
 _Row = TypeVar("_Row", SliceRow, CheckpointRow)
 _Request = TypeVar("_Request", bound="_OfJob")
 _CHECKPOINT = [checkpoints.c[field.name] for field in fields(CheckpointRow)]
+_RESULTS_UP_TO = sa.select(checkpoints.c.results_total).where(
+    checkpoints.c.job == sa.bindparam("of_job"), checkpoints.c.slice == sa.bindparam("number")
+)
 _TOTALS = [checkpoints.c[f"{field.name}_total"] for field in fields(Totals)]
 
 
@@ -208,8 +211,8 @@ class ProgressReader(Part):
             ).scalar()
 
             def results_up_to(number: int) -> int:
-                found = _counted(connection, job, checkpoints.c.slice == number)
-                return -1 if found is None else sum(found.totals.results.values())
+                found = connection.execute(_RESULTS_UP_TO, {"of_job": job, "number": number}).scalar()
+                return -1 if found is None else sum(found.values())
 
             results = 0 if last is None else results_up_to(last)
             if last is None or not results:
