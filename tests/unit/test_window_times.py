@@ -61,8 +61,8 @@ def window_of(kind: str, name: str = "w", aggregate: str = "{n: count(*)}") -> A
 
 @pytest.mark.guarantee(
     "G943",
-    "`window_start()` and `window_end()` return the bounds of the window of a result in each step after a window, for each kind "
-    "of window, and in a later window through a derived field.",
+    "In the steps after a window of any kind, `window_start()` and `window_end()` return the bounds of the window of a "
+    "result. A later window reads them through a derived field.",
     promise="all-forms-of-a-pipeline-agree",
 )
 @pytest.mark.parametrize("kind", KINDS)
