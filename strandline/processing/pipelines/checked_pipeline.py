@@ -119,7 +119,7 @@ class CheckedPipeline:
         return tuple(tuple(at for at, some in enumerate(taken) if place in some) for place in range(len(taken)))
 
     def taken_by(self, window: str) -> tuple[str, ...]:
-        """Return the stages whose results this stage reads; a join can read two. Empty if the stage reads only records."""
+        """Return the stages whose results the stage `window` reads; a join can read two. Empty if it reads only records."""
         names = [stage.name for stage in self.stages]
         taken = places_taken(self.windows)[names.index(window)]
         return tuple(names[one] for one in taken if one != RECORDS)

@@ -48,8 +48,11 @@ def as_far_as_known(
 
 
 def _run(context: CheckContext, *, is_strict: bool = True) -> CheckedPipeline:
-    """1. Check the streams and their event times. 2. Check each step in order. 3. Check the windows together. 4. Report all
-    problems."""
+    """Check a pipeline, and return it in its checked form.
+
+    1. Check the streams and their event times, then each step in order, then the windows together.
+    2. If `is_strict`, raise InvalidDocument with all problems. Otherwise leave out the parts with problems.
+    """
     for at, stream in enumerate(context.streams):
         _event_time(context, at, stream)
     from_streams = [StepOutput(dict(stream.types), (RecordPath(at, ()),)) for at, stream in enumerate(context.streams)]

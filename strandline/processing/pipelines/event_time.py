@@ -196,7 +196,8 @@ class AnywhereShape(WindowShape):
         return event_ms + self.reach_ms
 
     def may_end_in(self, after_ms: int, up_to_ms: int) -> bool:
-        """Return True at regular intervals, because the rows determine where windows end."""
+        """Return True if a multiple of an interval is in (`after_ms`, `up_to_ms`]. Only the rows determine where windows end,
+        so a search at regular intervals is enough."""
         return up_to_ms // LOOK_MS_MIN > after_ms // LOOK_MS_MIN
 
 
@@ -207,7 +208,8 @@ def places_taken(windows: Iterable[WindowShape]) -> list[tuple[int, ...]]:
 
 
 def reach_of(windows: Sequence[WindowShape]) -> int:
-    """Return how far back the open windows of a pipeline can reach: the sum over the windows of a path, for the longest path."""
+    """Return the maximum time in ms by which open windows of a pipeline reach back in event time. It is the sum of `reach_ms`
+    over the windows of a path, for the longest path."""
     reaches: list[int] = []
     for shape, taken in zip(windows, places_taken(windows), strict=True):
         own_ms = shape.reach_ms + shape.horizon_ms + shape.revise_ms

@@ -80,7 +80,7 @@ def common_type(operands: Sequence[exp.Expr], columns: Mapping[str, str]) -> str
 
 
 def common_of(node: exp.Expr, types: Iterable[str]) -> str:
-    """Return the common type of operands of these types. Raises ExpressionError, which shows the node."""
+    """Return the common type of operands of these types. Raises ExpressionError, which shows the node, if there is none."""
     return _common(node, types)
 
 
@@ -347,7 +347,8 @@ def _member(node: exp.Expr, columns: Mapping[str, str]) -> str:
 
 
 def written_arguments(function: Function, node: exp.Expr, operands: Sequence[exp.Expr]) -> dict[int, object]:
-    """Return index -> value of the arguments that must be written out. Raises ExpressionError."""
+    """Return index -> value of the arguments that must be written out. Raises ExpressionError if one is an expression, or has a
+    value that the function doesn't accept."""
     found: dict[int, object] = {}
     for at, argument in enumerate(function.arguments):
         if argument.written is None:
@@ -496,8 +497,11 @@ _RULE_OF: dict[type[exp.Expr], _Rule] = {
 
 
 def _common(node: exp.Expr, operands: Iterable[str]) -> str:
-    """Return the common type of operands of these types, without a change of kind, as Spark widens numbers. The arguments are
-    types, so that no rule computes the type of an operand twice: for nested operands, the time would double with each level."""
+    """Return the type to which operands of these types are widened, as Spark does. Raises ExpressionError, which shows `node`, if
+    they have none: only numbers are widened, and a string and a number, for example, have no common type.
+
+    The arguments are types, so that no rule computes the type of an operand twice: for nested operands, the time would double
+    with each level."""
     common = NULL
     for found in operands:
         if found in (NULL, common):

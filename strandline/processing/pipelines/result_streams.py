@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
 
 
 def emissions_to_streams(pipeline: PipelineSpec) -> Iterator[tuple[str, str]]:
-    """(stage, stream) of each emission to a stream."""
+    """Yield (stage, stream) of each emission to a stream."""
     for stage, emit in pipeline.emissions():
         if sink_of(emit).is_stream:
             yield stage, emit.name

@@ -62,7 +62,8 @@ def _of_records(old: StreamSpec, new: StreamSpec) -> Iterator[str]:
 def _of_source(
     part: str, source: str, old: StreamSpec, new: StreamSpec, before: Mapping[str, object], after: Mapping[str, object]
 ) -> Iterator[str]:
-    """`before`, `after`: field -> its position in the source of a record, in the two documents."""
+    """Yield the reasons against a change of fields from one source of a record, such as headers. `before`, `after`: field -> its
+    position in that source, in the two documents."""
     for name in sorted(before.keys() - after.keys()):
         yield f"{part}.{name} was removed, but records in the log have it only in their {source}; keep it"
     if new.key is None or old.key != new.key:

@@ -266,7 +266,7 @@ class Stage:
 
     @property
     def why_no_updates(self) -> str:
-        """Reason why open windows can't be shown. Empty if they can."""
+        """Reason why open windows can't be written to `NAME.open`. Empty if they can."""
         if any(step.functions for step in self.post_steps):
             return "shows windows in another thread, which can't call functions of packages"
         return ""

@@ -20,7 +20,8 @@ if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
 def load_pipeline(
     ledger: LedgerReader, job: str, version: int, streams: StreamVersions | None = None, *, is_strict: bool = True
 ) -> CheckedPipeline:
-    """Return one version of a job's pipeline, checked against its streams. Raises NotFound, InvalidDocument.
+    """Return one version of a job's pipeline, checked against its streams. Raises NotFound if the job, the version, or a stream
+    doesn't exist; InvalidDocument if the pipeline doesn't fit its streams.
 
     Args:
         streams: Versions of the streams' documents, as the ledger has them for a run. None for those of the newest run.
@@ -35,15 +36,15 @@ def load_pipeline(
 
 
 def spec_of_version(ledger: LedgerReader, job: str, version: int) -> PipelineSpec:
-    """Return the document of one version of a job's pipeline. Raises NotFound."""
+    """Return the document of one version of a job's pipeline. Raises NotFound if the job or the version doesn't exist."""
     return PipelineSpec.from_document(ledger.job_version(job, version).document)
 
 
 def check_stored(
     spec: PipelineSpec, documents: Iterable[dict[str, Any]], lookups: Mapping[str, LookupShape], *, is_strict: bool
 ) -> CheckedPipeline:
-    """Check a pipeline against stored documents of its streams. If `is_strict` is false, leave out the parts that don't fit them.
-    Raises InvalidDocument."""
+    """Return a pipeline checked against stored documents of its streams. Raises InvalidDocument if parts don't fit them; if
+    `is_strict` is False, leave out these parts instead."""
     streams = [StreamSpec.from_document(document) for document in documents]
     return check(spec, streams, lookups=lookups) if is_strict else as_far_as_known(spec, streams, lookups)
 

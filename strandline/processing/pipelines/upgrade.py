@@ -110,7 +110,7 @@ def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chang
 
 
 def _of_event_time(before: CheckedInput, after: CheckedInput, of_which: str) -> Iterator[Change]:
-    """`of_which`: words for the stream of the event time, if there are several streams."""
+    """Yield the changes of event time in one input. `of_which`: words for its stream, if there are several. Otherwise empty."""
     if before.event_time_source != after.event_time_source:
         yield Change(
             f"event time{of_which} from {before.event_time_source} to {after.event_time_source}",
@@ -225,7 +225,8 @@ def _of_facts(old: Stage, new: Stage) -> Iterator[Change]:
 
 
 def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Change]:
-    """Two versions write to one index: a field keeps its type, and a document its meaning."""
+    """Yield the changes of sinks: removed and new ones, and the changes in each sink that both versions write to. There, fields
+    must keep their types, and documents their meaning."""
     old_places = {emit: stage for stage in before.all_stages for emit in stage.emits}
     new_places = {emit: stage for stage in after.all_stages for emit in stage.emits}
     for emit in old_places.keys() - new_places.keys():
@@ -242,7 +243,7 @@ def _of_emissions(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[C
 def _of_place(
     emit: Emit, old: Stage | RecordStage, new: Stage | RecordStage, before: CheckedPipeline, after: CheckedPipeline
 ) -> Iterator[Change]:
-    """`old`, `new`: the stages of the two versions that emit to the sink."""
+    """Yield the changes in a sink that both versions write to. `old`, `new`: the stages that emit to it."""
     for name in sorted(old.field_types.keys() & new.field_types.keys()):
         if old.field_types[name] != new.field_types[name]:
             yield Change(
@@ -311,7 +312,8 @@ def _settings_of(stage: Stage | RecordStage, emit: Emit) -> tuple[IndexSettings,
 
 
 def _of_stream(name: str, before: Stage | RecordStage, after: Stage | RecordStage) -> Iterator[Change]:
-    """Jobs that read a stream of results rely on its fields, and on the promise that no result is late."""
+    """Yield the forbidden changes of results in a stream. Jobs that read the stream need its fields, and that no result is
+    late."""
     for field in sorted(before.field_types.keys() - after.field_types.keys()):
         yield Change(
             f"no field {field} in stream {name} any more",

@@ -207,7 +207,7 @@ class CheckContext:
             return None
 
     def check_key(self, path: Path, name: str) -> None:
-        """Check a field of a window's `by`: an existing column that isn't a double."""
+        """Report a field of a window's `by` that is no existing column, or is a double."""
         if name not in self.columns:
             self.add(path, f"unknown column '{name}'{did_you_mean(name, self.columns)}")
         elif self.columns[name] == "double":

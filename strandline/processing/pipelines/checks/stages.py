@@ -14,7 +14,8 @@ from strandline.results.sinks.sink import EmittedFields
 
 
 def check_emission(context: CheckContext, path: Path, step: StepSpec) -> None:
-    """Check an `emit` in its own step: after a window it emits its results; before the first window, it emits records."""
+    """Check an `emit` in its own step, and add its problems to `context`. After a window it emits the results of the window.
+    Before the first window it emits records, and is added as a stage."""
     emits = _sinks(step.emit or [])
     fields = tuple((name, kind) for name, kind in context.columns.items() if kind is not None)
     for name in context.columns:
@@ -50,7 +51,7 @@ def check_emission(context: CheckContext, path: Path, step: StepSpec) -> None:
 
 
 def check_results(context: CheckContext, path: Path, step: StepSpec) -> None:
-    """Check the `emit` of a stage in the same step."""
+    """Check the `emit` in the step of a window or join: add its sinks to the stage, and their problems to `context`."""
     assert step.stage is not None and step.keyword is not None, "called for a stage"
     emits = step.emit or []
     context.stages[-1] = replace(context.stages[-1], emits=_sinks(emits))
@@ -62,14 +63,14 @@ def _sinks(emits: Iterable[EmitSpec]) -> tuple[Emit, ...]:
 
 
 def _check_sinks(context: CheckContext, path: Path, emits: list[EmitSpec], emitted: EmittedFields) -> None:
-    """Report the problems that the sinks have with these fields. Several sinks can report the same one."""
+    """Add the problems that the sinks have with these fields to `context`, each once."""
     found = [problem for position, emit in enumerate(emits) for problem in emit.problems(emitted, ("emit", position))]
     for place, message in dict.fromkeys(found):
         context.add((*path, *place), message)
 
 
 def _emits(context: CheckContext, path: Path, emits: list[EmitSpec], places: list[tuple[str, Path]]) -> None:
-    """Check the sinks of a window's results. `places`: the fields, and the path of each in the step."""
+    """Add the problems of the sinks of a window's results to `context`. `places`: (field, its path in the step)."""
     stage = context.stages[-1 if context.output.stage is None else context.output.stage]
     emitted = EmittedFields(
         fields=tuple(places),

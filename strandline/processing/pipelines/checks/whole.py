@@ -15,7 +15,8 @@ from strandline.processing.pipelines.stages import Stage, StageInput, first_dedu
 
 
 def check_windows_together(context: CheckContext) -> None:
-    """Check the rules between windows: names, sizes, keys, sinks, and the retention that all windows need together."""
+    """Add to `context` the problems of rules between windows: names, sizes, keys, sinks, and the retention that all windows
+    need."""
     # A step can have several stages. The last one emits; the others lead to it.
     last_stages = {stage.number: at for at, stage in enumerate(context.stages)}
     windows = [
@@ -66,7 +67,7 @@ def _without_needless_window(context: CheckContext, given: StageInput) -> StageI
 
 
 def _steps_taken(context: CheckContext, *, has_branches: bool) -> None:
-    """Check that each step leads to a window or an emission."""
+    """Add a problem to `context` for each step that leads to no window and no emission."""
     steps = context.pipeline.steps
     leads: set[int] = set()
     for number in reversed(range(len(steps))):
@@ -118,8 +119,8 @@ def _names_distinct(context: CheckContext) -> None:
 
 
 def check_revisions(context: CheckContext) -> None:
-    """Check that results can be revised: the pipeline has one window, whose result is one document that a later document can
-    replace. The result counts the late records."""
+    """Add a problem to `context` if results can't be revised: see `revision_problems`. Set the revision of each stage, whose
+    results then count the late records."""
     for path, message in revision_problems(context.pipeline, context.stages, context.record_stages):
         context.add(path, message)
     context.stages = [revised_stage(stage, context.pipeline.revise_ms) for stage in context.stages]

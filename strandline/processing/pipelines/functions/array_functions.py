@@ -28,7 +28,8 @@ _PLACE = "counted from 1, or from the end if negative"
 
 
 def _separating_pattern(written: str) -> str:
-    """Return a pattern that separates parts. It must match at least one character, because engines differ for empty matches."""
+    """Return the regular expression `written`, which separates parts of a string. Raises ValueError if RE2 doesn't accept it,
+    or if it can match no character: engines differ for such matches."""
     pattern = pattern_of(written)
     if may_match_nothing(pattern):
         raise ValueError("can match between two characters; expected a pattern that matches at least one, as ','")
@@ -132,7 +133,7 @@ def wanted_types(function: Function, types: Sequence[str], result: str, common: 
 
 
 def refuse_elements(function: Function, types: Sequence[str]) -> None:
-    """Raise ValueError if a function can't work with such elements."""
+    """Raise ValueError if a function can't process arrays of these types, because of their elements."""
     element = element_of(types[0]) or ""
     if function.name == "array_join" and element != "string":
         raise ValueError(

@@ -18,7 +18,8 @@ _EXAMPLE = "STRANDLINE_ALLOW_FUNCTIONS=package.module"
 
 
 def installed_function(name: str) -> Callable[..., Any]:
-    """Return the function `package.module:function`. Imports the module if it is allowed. Raises FunctionUnusable."""
+    """Return the function `package.module:function`. Raises FunctionUnusable if it isn't allowed, isn't installed, can't be
+    imported, or isn't defined in its module."""
     from strandline.core.settings import Settings  # imports pydantic, which few processes need for it
 
     module_name, _, attribute = name.partition(":")

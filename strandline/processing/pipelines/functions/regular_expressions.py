@@ -26,7 +26,7 @@ class Replacement:
 
 
 def pattern_of(text: str) -> str:
-    """Return the pattern if RE2 accepts it. Raises ValueError."""
+    """Return the pattern. Raises ValueError if it is too long, or RE2 doesn't accept it."""
     if len(text) > PATTERN_LENGTH_MAX:
         raise ValueError(f"is longer than {PATTERN_LENGTH_MAX:,} characters")
     try:
@@ -71,7 +71,7 @@ def extracting(pattern: str, number: int) -> str:
 
 def replacement_of(text: str) -> Replacement:
     """Return the replacement of a match: `$1` is the first group, `$0` the whole match, and a backslash makes the next character
-    literal. Raises ValueError."""
+    literal. Raises ValueError if it is too long or malformed."""
     if len(text) > PATTERN_LENGTH_MAX:
         raise ValueError(f"is longer than {PATTERN_LENGTH_MAX:,} characters")
     parts, group_max, at = [], 0, 0
@@ -95,7 +95,7 @@ def replacement_of(text: str) -> Replacement:
 
 
 def refuse_missing_group(pattern: str, number: int) -> None:
-    """Raise ValueError if the pattern has no such group."""
+    """Raise ValueError if the pattern has no group with this number."""
     if number > (count := groups_in(pattern)):
         raise ValueError(f"asks for group {number} of a pattern that has {count or 'none'}")
 

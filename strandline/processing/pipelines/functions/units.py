@@ -114,7 +114,7 @@ def unit_of(text: str) -> str:
 
 
 def refuse_other_quantity(source: str, target: str) -> None:
-    """Raise ValueError if the units are of two quantities."""
+    """Raise ValueError if the units are of different quantities, such as a length and a mass."""
     one, other = _QUANTITY_OF[source], _QUANTITY_OF[target]
     if one != other:
         raise ValueError(f"converts {one} ('{source}') to {other} ('{target}'), which are different quantities")

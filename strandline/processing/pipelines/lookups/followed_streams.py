@@ -65,7 +65,8 @@ def problems_of_source(lookup: LookupSpec, stream: StreamSpec) -> Iterator[tuple
 
 
 def deletion_of(lookup: LookupSpec, stream: StreamSpec) -> str | None:
-    """Return the condition for a record that deletes its row, as SQL. None if no record does. Raises ExpressionError."""
+    """Return the condition for a record that deletes its row, as SQL. None if no record does. Raises ExpressionError
+    if the document's condition isn't a boolean expression over the fields of one record."""
     assert lookup.source is not None
     if lookup.source.deleted_if is None:
         return None
