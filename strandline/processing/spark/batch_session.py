@@ -17,9 +17,8 @@ _PARTITIONS_MIN, _PARTITIONS_MAX = 4, 2_000
 
 @contextmanager
 def batch_spark(settings: Settings, job: str, purpose: str, records: int) -> Iterator[SparkSession]:
-    """Start a session and stop it at the end. More records get more partitions, so that what a task holds stays bounded.
-
-    `purpose` is one word, for the name of its scratch directory.
+    """Yield a new session, and stop it at the end. The number of partitions grows with `records`, so that the memory of a task is
+    bounded. `purpose`: one word for the name of the scratch directory.
     """
     with scratch_directory(settings, f"{purpose}-{job}") as scratch:
         spark = start_spark(settings, f"{job}-{purpose}", scratch)

@@ -28,9 +28,9 @@ archive counts: it is then recreated after this time."""
 
 
 def use_archive(cache_dir: Path) -> str:
-    """The options with which a JVM takes its classes from the archive; empty where there is no archive.
+    """Return the options with which a JVM loads its classes from the archive. Empty if there is no archive.
 
-    A damaged archive is removed: a JVM crashes over it.
+    A damaged archive is removed, because it makes a JVM crash.
     """
     try:
         archive = find_archive(cache_dir)
@@ -46,18 +46,20 @@ def use_archive(cache_dir: Path) -> str:
 
 
 def find_archive(cache_dir: Path) -> Path | None:
-    """The archive for this Java and this Spark: KEY.SUM.jsa. An empty file says that this Java can't make one."""
+    """Return the archive file for this Java and this Spark, `archive_key().sum_of(file).jsa`. None if none was made.
+
+    An empty file is returned, too: it records that this Java can't make an archive."""
     return next(archive_directory(cache_dir).glob(f"{archive_key()}.*.jsa"), None)
 
 
 def archive_directory(cache_dir: Path) -> Path:
-    """Directory of the archives."""
+    """Return the directory of the archives."""
     return cache_dir / "java-classes"
 
 
 def sweep(directory: Path) -> None:
-    """Remove the files of killed makers, and archives that no JVM has read for UNUSED_S: each new Java or Spark makes the archive
-    before it useless, 160 MB. The caller must hold the makers' lock."""
+    """Remove incomplete archives, and archives that no JVM has read for UNUSED_S: after a new Java or Spark, an archive of 160 MB
+    is of no use. The caller must hold the lock of `make_archive`."""
     for left in directory.glob("*.new"):
         left.unlink(missing_ok=True)
     for archive in directory.glob("*.jsa"):
@@ -66,7 +68,7 @@ def sweep(directory: Path) -> None:
 
 
 def archive_key() -> str:
-    """Identifies this Java and this Spark."""
+    """Return a hash that identifies this Java and this Spark."""
     home = os.environ.get("JAVA_HOME")
     java = Path(f"{home}/bin/java" if home else shutil.which("java") or "java").resolve()
     jars = Path(pyspark.__file__).parent / "jars"
@@ -75,6 +77,6 @@ def archive_key() -> str:
 
 
 def sum_of(archive: Path) -> str:
-    """The checksum of an archive's content, which is part of its name."""
+    """Return the checksum of an archive's content, which is part of its name."""
     with archive.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()[:16]

@@ -38,10 +38,10 @@ _NICENESS = 19
 
 
 def provide_archive(settings: Settings, is_awaited: Callable[[], bool]) -> None:
-    """Make the archive if it is missing, in another process that yields to all others; give up as soon as a job `is_awaited`, and
-    after `_PROVIDE_S` seconds.
+    """Make the archive if it is missing, in another process with the lowest priority. Stop when `is_awaited` returns True,
+    because a job needs the CPU, or after `_PROVIDE_S` seconds.
 
-    Never fails: an archive only saves time.
+    A failure of that process is ignored, because an archive only saves time.
     """
     if find_archive(settings.cache_dir) is not None:
         return
@@ -56,9 +56,9 @@ def provide_archive(settings: Settings, is_awaited: Callable[[], bool]) -> None:
 
 
 def make_archive(settings: Settings) -> Path:
-    """Make the archive, unless it exists or another process makes it; return its path.
+    """Make the archive if it doesn't exist, and return its path. If another process makes it, wait for that.
 
-    Raises StrandlineError when Spark can't be started, OSError when the cache can't be written.
+    Raises StrandlineError if Spark can't be started or fails, OSError if the cache can't be written.
     """
     directory = archive_directory(settings.cache_dir)
     directory.mkdir(parents=True, exist_ok=True)
@@ -88,16 +88,22 @@ def make_archive(settings: Settings) -> Path:
 
 
 def _end_java() -> None:
-    """Let the JVM of this process exit by itself: it writes its archive then."""
+    """Let the JVM of this process exit, and wait while it writes its archive. Raises StrandlineError if that fails."""
     java = SparkContext._gateway.proc  # type: ignore[union-attr]  # Spark starts it, and ends it with this process
     java.stdin.close()
     try:
         ended = java.wait(_WRITE_S)
     except subprocess.TimeoutExpired as error:
         java.kill()
-        raise StrandlineError(f"Spark's JVM did not write its class archive within {_WRITE_S:g} s") from error
+        raise StrandlineError(
+            f"Spark's JVM did not write its class archive within {_WRITE_S:g} s. Spark starts without it, but "
+            "slower; try again when the machine is less loaded"
+        ) from error
     if ended != 0:
-        raise StrandlineError(f"Spark's JVM ended with {ended} while it wrote its class archive")
+        raise StrandlineError(
+            f"Spark's JVM ended with exit code {ended} while it wrote its class archive. Spark starts without "
+            "it, but slower; free space in STRANDLINE_CACHE_DIR, and see the output of the JVM"
+        )
 
 
 def main() -> int:

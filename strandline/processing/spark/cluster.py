@@ -33,14 +33,14 @@ _STANDALONE_MASTERS = re.compile(r"spark://(.+)")
 
 
 def is_cluster(settings: Settings) -> bool:
-    """Whether jobs run on executors of their own, which may be on other machines."""
+    """Return True if jobs run on executors of a Spark cluster, which can be on other machines."""
     return _LOCAL_MASTER.fullmatch(settings.spark_master) is None
 
 
 def cluster_settings(settings: Settings) -> dict[str, str]:
-    """Spark's settings for a session on the cluster.
+    """Return Spark's settings for a session on the cluster.
 
-    Raises InvalidSettings, and SparkUnavailable when no master answers.
+    Raises InvalidSettings if a setting for a cluster is missing, SparkUnavailable if no master responds.
     """
     own_address = _address_towards_master(settings.spark_master)
     host = settings.spark_driver_host or own_address
@@ -66,7 +66,7 @@ def cluster_settings(settings: Settings) -> dict[str, str]:
 
 
 def shared_directories(settings: Settings) -> list[Path]:
-    """The directories that this machine and those of the executors must share. Raises InvalidSettings."""
+    """Return the directories that this machine and those of the executors must share. Raises InvalidSettings if none is set."""
     if settings.spark_checkpoint_dir is None:
         raise InvalidSettings(
             f"STRANDLINE_SPARK_CHECKPOINT_DIR is missing: on {settings.spark_master} it must name a directory that this machine "
@@ -76,13 +76,13 @@ def shared_directories(settings: Settings) -> list[Path]:
 
 
 def snapshot_directory(settings: Settings) -> Path:
-    """Directory of the snapshots. On a cluster, the executors also see it. Raises InvalidSettings."""
+    """Return the directory of the snapshots. On a cluster, executors share it. Raises InvalidSettings if it isn't set there."""
     root = shared_directories(settings)[0] if is_cluster(settings) else settings.data_dir
     return settings.snapshot_dir or root / "snapshots"
 
 
 class ExecutorWatch:
-    """Looks whether a job on a cluster has executors."""
+    """Checks that a job on a cluster has executors."""
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self._spark = spark
@@ -91,7 +91,7 @@ class ExecutorWatch:
         self._missing_since_s: float | None = None
 
     def require_some(self, within_s: float = EXECUTORS_GONE_S) -> None:
-        """Raise SparkUnavailable if there has been no executor for EXECUTORS_GONE_S. Does nothing without a cluster."""
+        """Raise SparkUnavailable if there was no executor for `within_s` seconds. Do nothing without a cluster."""
         now_s = time.monotonic()
         if self._master is None or now_s < self._next_look_s:
             return
@@ -111,9 +111,9 @@ class ExecutorWatch:
 
 
 def _address_towards_master(master: str) -> str | None:
-    """The address from which this machine reaches a standalone master; None for another kind of master.
+    """Return this machine's address in its connection to a standalone master. None for another kind of master.
 
-    Raises SparkUnavailable when none of the masters answers.
+    Raises SparkUnavailable if none of the masters responds.
     """
     masters = _STANDALONE_MASTERS.fullmatch(master)
     if masters is None:
@@ -132,7 +132,8 @@ def _address_towards_master(master: str) -> str | None:
 
 
 def _mark(directory: Path) -> str:
-    """The content of the file by which executors know the directory; it is made once. Raises InvalidSettings."""
+    """Return the content of the file MARK in a shared directory, by which executors recognize the directory. Create the file with
+    a random content if it is missing. Raises InvalidSettings if the directory can't be used."""
     mark = directory / MARK
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -146,5 +147,8 @@ def _mark(directory: Path) -> str:
                 return text
             time.sleep(0.1)
     except OSError as error:
-        raise InvalidSettings(f"The directory {directory} for Spark's checkpoints can't be used: {error}") from error
+        raise InvalidSettings(
+            f"The directory {directory} for Spark's checkpoints can't be used: {error}. Give the user of this process "
+            "the right to write there, or set STRANDLINE_SPARK_CHECKPOINT_DIR to another directory."
+        ) from error
     raise InvalidSettings(f"The file {mark} is empty: delete it, and start the job again.")

@@ -67,7 +67,7 @@ _TOLD_AS_TEXT: dict[str, type[StrandlineError]] = {
 
 
 def typed_error(error: Exception) -> StrandlineError:
-    """The error that made a Spark query fail, with the type that it was raised with."""
+    """Return the error that made a Spark query fail, with the type with which a worker raised it."""
     if (found := _OF_AN_EXECUTORS_MACHINE.search(str(error))) is not None:
         return InvalidSettings(
             f"An executor can't start Strandline ({found[0]}): install it on each machine of the cluster as on the job's driver, "
@@ -87,7 +87,7 @@ def typed_error(error: Exception) -> StrandlineError:
 
 
 def sentence_of(error: Exception) -> str:
-    """The line of an error's text that a person needs: the Python error, else the cause that Spark names, else the first line."""
+    """Return the line of an error that a person needs: the Python error, else the cause in Spark's text, else the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line)]
     causes = [found[1] for line in lines if (found := _OF_SPARK.match(line))]

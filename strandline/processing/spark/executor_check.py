@@ -33,7 +33,7 @@ class Expected:
     marks: dict[str, str]
     """Shared directory -> the content of its MARK."""
     logins: dict[str, str] = field(default_factory=dict)
-    """Server -> how the driver logs in there, without the secret; a server without a login is left out."""
+    """Server -> kind of the driver's login there and its user, without the secret. Without servers that need no login."""
 
     def text(self) -> str:
         """Return the value for VARIABLE."""
@@ -41,7 +41,8 @@ class Expected:
 
 
 def versions_here() -> dict[str, str]:
-    """Return the releases that must be equal on all machines. For Python, the first two numbers count."""
+    """Return program -> release on this machine, for the programs whose releases must be equal on all machines: those of the
+    job's driver. For Python, the first two numbers count."""
     python = ".".join(platform.python_version_tuple()[:2])
     return {"Strandline": __version__, "Python": python, "PySpark": version("pyspark"), "PyArrow": version("pyarrow")}
 
@@ -67,7 +68,8 @@ def logins_here() -> dict[str, str]:
 
 
 def require_expected() -> None:
-    """Raise InvalidSettings unless this machine has what the driver of the job expects. Without a driver elsewhere: nothing."""
+    """Raise InvalidSettings unless this machine has the releases, logins, and shared directories that the job's driver expects.
+    The driver sends them in VARIABLE. Do nothing if it isn't set, because the driver is on this machine."""
     text = os.environ.get(VARIABLE)
     if text is None:
         return
@@ -81,7 +83,7 @@ def require_expected() -> None:
     ]
     if different:
         raise InvalidSettings(
-            f"The executor on {host} has {', '.join(different)} in {sys.prefix}: install there what the job's driver has."
+            f"The executor on {host} has {', '.join(different)} in {sys.prefix}: install the releases of the job's driver there."
         )
     own = logins_here()
     for server, login in expected.logins.items():

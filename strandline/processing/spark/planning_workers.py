@@ -1,4 +1,4 @@
-"""The Python processes in which Spark asks a data source for its plan, and which nothing needs once the query runs."""
+"""The Python processes in which Spark plans a query on a data source. Nothing needs them while the query runs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _MODULES = "pyspark.sql.worker."
 
 
 def end_planning_workers(spark: SparkSession) -> int:
-    """End them and return how many there were. To be called where no query of the session is being planned.
+    """End these processes, and return their number. Call it only while no query of the session is being planned.
 
-    Spark itself ends them when they were idle for a minute: until then they hold about 170 MB. It forks new ones when it
-    plans another query, from daemons that stay.
+    Each uses about 170 MB. Spark itself ends them only after a minute without work. For another query, it forks new ones from
+    daemons, which stay.
     """
     ended = 0
     for daemon in _children_of(spark.sparkContext._gateway.proc.pid):  # type: ignore[union-attr]

@@ -1,4 +1,5 @@
-"""The batches of a pool as Spark jobs of one stage.
+"""The batches of a pool as Spark jobs of one stage. A *pool* runs the slices of several jobs, its members, in one Spark session.
+A *batch* computes one slice of each of some members.
 
 A batch is a job over an RDD that exists once for each number of tasks. The slices travel as a local property of the job. So Spark
 plans no query, writes no log of offsets, and starts no planner process. A batch takes a fraction of the CPU time of a micro-batch
@@ -33,7 +34,7 @@ _SLICES = "strandline.slices"
 
 
 class PoolBatches:
-    """Runs the batches of one pool. All calls except `cancel` come from one thread."""
+    """Runs the batches of one pool in a Spark session. Call all methods except `cancel` from one thread."""
 
     def __init__(self, spark: SparkSession, task: PoolTask, on_lost_java: Callable[[], None] | None = None) -> None:
         """`on_lost_java`: called if the JVM has ended. Default: the batch fails."""

@@ -28,7 +28,8 @@ log = structlog.get_logger()
 
 @contextmanager
 def scratch_directory(settings: Settings, name: str) -> Iterator[Path]:
-    """A new directory of this process alone; it is deleted at the end. A process has one of each name. Raises OSError."""
+    """Yield a new directory for this process, and delete it at the end. `name`: different for each directory of the process.
+    Raises OSError."""
     scratch = _own(_root(settings), settings, name)
     scratch.mkdir(parents=True, exist_ok=True)
     try:
@@ -39,9 +40,8 @@ def scratch_directory(settings: Settings, name: str) -> Iterator[Path]:
 
 @contextmanager
 def scratch_checkpoint(settings: Settings, scratch: Path, name: str) -> Iterator[Path]:
-    """Yield the directory for a query's checkpoint, empty, and delete it afterwards. It is below `scratch`; on a cluster, it is
-    where all machines see it. Raises InvalidSettings.
-    """
+    """Yield an empty directory for a query's checkpoint, and delete it at the end. It is below `scratch`, or in the shared
+    directory of a cluster. Raises InvalidSettings if that directory isn't set."""
     where = scratch / "checkpoint"
     if is_cluster(settings):
         where = _own(_cluster_root(settings), settings, name)
@@ -53,7 +53,8 @@ def scratch_checkpoint(settings: Settings, scratch: Path, name: str) -> Iterator
 
 
 def sweep(settings: Settings) -> list[Path]:
-    """Delete the scratch directories that dead processes of this stack left, and return them. Raises InvalidSettings, OSError."""
+    """Delete the scratch directories of processes of this stack that no longer run, and return them. Raises OSError, and
+    InvalidSettings if the shared directory of a cluster isn't set."""
     roots = [_root(settings), *([_cluster_root(settings)] if is_cluster(settings) else [])]
     found = [one for root in roots for one in (root / _stack(settings)).glob("*.*.*")]
     dead = [one for one in found if _is_dead(one)]

@@ -36,10 +36,11 @@ _AUTHENTICATE = "spark.authenticate"
 
 
 def start_spark(settings: Settings, job: str, scratch: Path, java_options: str | None = None) -> SparkSession:
-    """A Spark session for one job. State lives in memory: it is rebuilt from the log, never from a disk.
+    """Start and return a Spark session for one job. State is kept in memory: a rewind rebuilds it from the log.
 
-    On a cluster it has executors when this returns. `java_options` replace those for the class archive. All connections are
-    authenticated; without a secret for them, no session starts. Raises StrandlineError.
+    On a cluster, the session has executors when this returns. `scratch`: directory for temporary files. `java_options`: replace
+    the options for the class archive. Raises InvalidSettings if a secret for authenticated connections is missing, and
+    SparkUnavailable or StrandlineError if Spark can't be started.
     """
     # The executors of a cluster use the same path: the planner process, next to the driver, is started by the name that they get.
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -126,7 +127,7 @@ def start_spark(settings: Settings, job: str, scratch: Path, java_options: str |
 
 
 def shuffle_partitions(settings: Settings) -> int:
-    """Into how many parts a job's state is cut: one for each core that the job has."""
+    """Return the number of parts into which a job's state is divided: one for each core that the job has."""
     return settings.spark_cores if is_cluster(settings) else len(os.sched_getaffinity(0))
 
 
@@ -134,10 +135,13 @@ def _address_of(host: str) -> str:
     try:
         return socket.gethostbyname(host)
     except OSError as error:
-        raise InvalidSettings(f"STRANDLINE_SPARK_DRIVER_HOST={host} has no address on this machine: {error}") from error
+        raise InvalidSettings(
+            f"STRANDLINE_SPARK_DRIVER_HOST: this machine can't resolve the name '{host}': {error}; set a name that all machines "
+            "of the cluster resolve, or an IP address of this machine"
+        ) from error
 
 
 def keys_of_buckets(spark: SparkSession) -> tuple[int, ...]:
-    """Spark's key of each bucket: one bucket for each shuffle partition."""
+    """Return Spark's key of each bucket. There is one bucket for each shuffle partition."""
     partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
     return bucket_keys(partitions, partitions)

@@ -24,10 +24,11 @@ _PARTS = ("bin", "jars")
 
 
 def use_spark_home(cache_dir: Path) -> None:
-    """Have the JVM that this process starts live in a home without the archive, unless the environment names a home.
+    """Create a home of Spark without `pyspark.zip`, and set SPARK_HOME to it for the JVM that this process starts later.
 
-    It is a directory of links in the cache, one for each installation of PySpark: a class archive holds for the paths of the
-    classes, so they stay the same. Where it can't be made, a start takes longer.
+    Do nothing if SPARK_HOME is set. The home is a directory of links in the cache. Its path is always the same for an
+    installation of PySpark, because the class archive contains the paths of classes. If it can't be created, log a warning: the
+    start is slower.
     """
     if "SPARK_HOME" in os.environ:
         return

@@ -71,7 +71,7 @@ _PIPELINE: dict[str, object] = {
 
 
 def warm_up(spark: SparkSession, kafka_bootstrap: str, checkpoint: Path, is_awaited: Callable[[], bool]) -> None:
-    """Run the small query to its end, or until a job `is_awaited`. Its `checkpoint` directory is left behind."""
+    """Run the small query to its end, or until `is_awaited` returns True. The caller deletes its `checkpoint` directory."""
     began = time.monotonic()
     if is_awaited():
         return
@@ -96,7 +96,7 @@ def warm_up(spark: SparkSession, kafka_bootstrap: str, checkpoint: Path, is_awai
 
 
 def _keyed_task(pipeline: CheckedPipeline, source: TaskConfig) -> KeyedTask:
-    """A task that writes nothing."""
+    """Return a keyed task that writes nothing."""
     emissions = tuple(
         StageEmission((), (), letter_shape(pipeline, stage, 1), pipeline.job, stage.name, 1, None, "", "", 0)
         for stage in pipeline.stages
@@ -106,7 +106,7 @@ def _keyed_task(pipeline: CheckedPipeline, source: TaskConfig) -> KeyedTask:
 
 
 class WarmSource(StreamSource):
-    """Slices of made-up records, a minute of event time each; read by a `WarmReader`."""
+    """A source with slices of generated records, a minute of event time each. Read by a `WarmReader`."""
 
     @classmethod
     def name(cls) -> str:
