@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 
 def shapes_of(row: BackfillRow, pipeline: CheckedPipeline, stage: Stage) -> list[tuple[DocumentShape, IndexSettings]]:
-    """Return the shape of a stage's documents and the settings of their indices, for each alias that the stage emits to."""
+    """Return (shape of the documents, settings of the indices) for each alias that the stage emits to. The shape (fields, ids,
+    and constant values) has the version and the generation of the backfill `row`."""
     return [
         (document_shape(pipeline, stage, emit, row.version, row.generation, is_backfill=True), emit.index)
         for emit in stage.emits
@@ -50,19 +51,18 @@ def shapes_of(row: BackfillRow, pipeline: CheckedPipeline, stage: Stage) -> list
 
 @dataclass(frozen=True)
 class ChunkTask:
-    """Computes and emits the buckets of one chunk. Sent to the executors by pickle."""
+    """Computes and emits the buckets of one chunk. Spark pickles it for the executors."""
 
     keyed: KeyedTask
     work: SliceWork
     recorded: RecordedCounts
 
     def __call__(self, key: tuple[int], frame: pd.DataFrame) -> pd.DataFrame:
-        """Compute one bucket. Spark calls it with all rows of the bucket.
+        """Compute and emit one bucket, and return a row with its outcome. Spark calls it with all rows of the bucket.
 
-        1. Compare the counts of all source tasks with those of the checkpoints. Each bucket does this before it emits.
-        2. Compute and emit.
-
-        Raises StrandlineError.
+        1. Compare the numbers of read and rejected records of all source tasks with those that the checkpoints of the slices
+           record. Raises ReplayMismatch if they differ. Each bucket does this before it emits.
+        2. Compute and emit. Raises StrandlineError if that fails.
         """
         rows = [(WORK, 0, 0, encode(self.work)), *rows_of([frame])]
         self.recorded.require_same(add_facts(decode_facts(blob) for kind, _, _, blob in rows if kind == FACTS))
@@ -82,7 +82,8 @@ def chunk_task(
 ) -> ChunkTask:
     """Return the task of a chunk. The number of its emission is its last slice. `slice_digest`: digest of that slice.
 
-    `dead_letter_offsets`: end of the dead-letter stream when the backfill was requested. `recorded`: contents of the slices."""
+    `dead_letter_offsets`: end of the dead-letter stream when the backfill was requested. `recorded`: recorded counts of the
+    slices."""
     ledger_url, writer_of = without_secrets(settings.ledger_url), elasticsearch_writers(settings, row.job)
     emissions = []
     for stage in pipeline.stages:

@@ -114,15 +114,15 @@ def plan_backfill(
             windows[stage.name] = window
     if not windows and pipeline.record_stages and not any(aliases_of(pipeline)[one.name] for one in pipeline.stages):
         raise Conflict(
-            f"job {job} emits no windows to an index, and a backfill doesn't recompute records; change "
-            "the name of the emission, and a new job reads the log from its start"
+            f"job {job} emits no windows to an index, and a backfill doesn't recompute records; apply the "
+            "pipeline under another name, with other names for its emissions. The new job reads the log from its start"
         )
     if not windows:
         raise Conflict(
-            f"job {job} has emitted no window yet that ends after {_time(from_ms)}"
-            + (f", up to {_time(to_ms)}" if to_ms is not None else "")
-            + (", and that late records can't revise any more" if pipeline.spec.revise_ms else "")
-            + "; there is nothing to recompute"
+            f"job {job} has emitted no window that ends after {_time(from_ms)}"
+            + (f" and at or before {_time(to_ms)}" if to_ms is not None else "")
+            + (", except windows that late records can still revise" if pipeline.spec.revise_ms else "")
+            + "; there is nothing to recompute. Pass an earlier --from, or wait until the job has emitted more windows"
         )
     log_starts_of = {stream: dict(log_starts(stream)) for stream in pipeline.streams}
     slice_first = require_records(ledger, job, load, pipeline, windows, last.slice, log_starts_of)
@@ -176,7 +176,11 @@ def stores_of(row: BackfillRow, pipeline: CheckedPipeline) -> list[str]:
 
 
 def _steps(ledger: LedgerReader, job: str, load: Load, pipeline: CheckedPipeline, slice_last: int) -> dict[str, int]:
-    """Return stage -> the distance between times at which windows of all versions begin that have written to its aliases."""
+    """Return stage -> least common multiple, in ms, of the distances between windows, over all versions that wrote to its
+    aliases.
+
+    At multiples of it, windows of all these versions begin. `load`: loads a version. `slice_last`: last slice of these
+    versions."""
     grids_ms: dict[str, set[int]] = defaultdict(set)
     windows = {stage.name for stage in pipeline.stages}
     for _, version in ledger.version_changes(job, slice_last):
@@ -195,9 +199,9 @@ def _steps(ledger: LedgerReader, job: str, load: Load, pipeline: CheckedPipeline
 def next_chunk(ledger: LedgerReader, row: BackfillRow, pipeline: CheckedPipeline, records_max: int) -> Chunk | None:
     """Return the next chunk of a backfill. None if all chunks are done.
 
-    A chunk contains about `records_max` records, but is at least as long as the longest window. So with sliding windows, a
-    chunk reads again at most what the chunk before has read. It ends where windows of the stage with the most distant windows
-    begin, so that few slices are read for two chunks.
+    A chunk contains about `records_max` records, but is at least as long as the longest window. So with sliding windows, a chunk
+    reads no record that an earlier chunk than the last one has read. It ends at a multiple of the longest distance between
+    windows of a stage. Windows of most stages begin there, so few slices are read for two chunks.
     """
     after_ms = min(one.after_ms for one in row.windows.values()) if row.done_ms is None else row.done_ms
     end_ms = max(one.up_to_ms for one in row.windows.values())
@@ -238,24 +242,27 @@ def _events_from(windows: Mapping[str, WindowRange], pipeline: CheckedPipeline) 
 
 
 def _first_slice(ledger: LedgerReader, row: BackfillRow, event_ms: int) -> int:
-    """Return the first slice. Raises LogTruncated if it was removed from the ledger between the plan and the request."""
+    """Return the first slice that can contain a record with an event time of `event_ms` or later. Raises LogTruncated if the
+    slice was removed from the ledger after the backfill was planned."""
     first = ledger.first_slice_reaching(row.job, event_ms) or row.slice
     if first <= ledger.floor(row.job):
         raise LogTruncated(
-            f"slices that backfill {row.generation} of job {row.job} reads are no longer in the ledger; request it again"
+            f"slices that backfill {row.generation} of job {row.job} reads were removed from the ledger; request the "
+            "backfill again with a later --from"
         )
     return first
 
 
 def _slice_with(ledger: LedgerReader, row: BackfillRow, first: int, records_max: int) -> int:
-    """Return the last slice from `first`, at most `row.slice`, up to which there are at most `records_max` records."""
+    """Return the last slice, at most `row.slice`, up to which the slices from `first` have at most `records_max` records. Return
+    `first` if that slice alone has more."""
     before = ledger.totals(row.job, first - 1).records
     following = range(first + 1, row.slice + 1)
     return first + bisect_right(following, records_max, key=lambda last: ledger.totals(row.job, last).records - before)
 
 
 def records_done(ledger: LedgerReader, row: BackfillRow, pipeline: CheckedPipeline, chunk: Chunk) -> int:
-    """Return the number of the backfill's records that have been read after this chunk."""
+    """Return the number of the backfill's records that have been read after this chunk. A record of two chunks counts once."""
     first = _first_slice(ledger, row, _events_from(row.windows, pipeline))
     read = ledger.totals(row.job, chunk.slice_last).records - ledger.totals(row.job, first - 1).records
     return max(0, min(row.records, read))

@@ -76,7 +76,7 @@ class Backfill:
         self._index = LogIndex(settings.kafka_bootstrap)
 
     def run(self) -> int:
-        """Complete the backfill and return the exit code. A permanent failure is recorded in its row."""
+        """Complete the backfill, and return the exit code of the process. A failure is recorded in its row; see `_failed`."""
         row: BackfillRow | None = None
         try:
             row = self._ledger.begin_backfill(self._job, self._generation)
@@ -92,7 +92,7 @@ class Backfill:
             self._ledger.close()
 
     def _complete(self, row: BackfillRow) -> None:
-        """Compute, then swap the aliases.
+        """Compute the windows, then swap the aliases. Raises StrandlineError.
 
         1. Compute the windows that are not in the index yet, one chunk at a time, and record each chunk in the row.
         2. Record that the swap may happen. From here on the backfill can't be cancelled.
@@ -230,7 +230,10 @@ class Backfill:
             yield spark
 
     def _failed(self, row: BackfillRow | None, error: StrandlineError) -> int:
-        """Record the failure in the row. After a backfill has begun to swap, it is repeated until the swap is done."""
+        """Record the failure in the row, and return the exit code of the process. `row`: None if it couldn't be read.
+
+        A permanent error ends the backfill. After it has begun to swap the aliases, no error ends it: the control service starts
+        it again until the swap is done."""
         log.error(
             "the backfill failed", job=self._job, generation=self._generation, code=error.code, message=str(error)
         )
