@@ -23,7 +23,7 @@ PLACE = ("place_0", "place_1", "place_2")
 
 
 class StageQuery(ABC):
-    """The stored columns of each row of a stage, and the results over all rows."""
+    """Recomputes one stage: `rows` returns the columns of its input rows to store in a table, `results` queries the table."""
 
     stage: Stage
     row_schema: pa.Schema
@@ -42,8 +42,8 @@ class StageQuery(ABC):
     def rows_of_results(
         self, before: Stage, event_us: pa.Array, columns: dict[str, pa.Array], labels: Callable[[], Codes]
     ) -> pa.RecordBatch:
-        """Return results of the stage `before` as rows of the table. `labels`: returns the partition that each result has in the
-        operator."""
+        """Return results of the stage `before` as rows of the table. `event_us`, `columns`: event time and fields of each result.
+        `labels`: returns the partition of each result (its virtual bucket, or 0), which orders results with equal times."""
 
     @abstractmethod
     def results(self, database: Database, table: Table, rows: str | None = None) -> Iterator[pa.RecordBatch]:

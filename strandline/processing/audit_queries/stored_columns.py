@@ -21,7 +21,8 @@ def stored_type(kind: pa.DataType) -> pa.DataType:
 
 
 def restored(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the column in another type: a stored column in its own type, or the reverse."""
+    """Return the column in the type `kind`, with the same bits: a stored column in its type in the pipeline, or a column of the
+    pipeline in its `stored_type`."""
     if array.type == kind:
         return array
     if pa.types.is_list(kind):

@@ -37,7 +37,8 @@ class Table:
 
     @contextmanager
     def writer(self, name: str) -> Iterator[TableWriter]:
-        """Add the rows that are appended in the body, in a file with this name."""
+        """Yield a writer that adds rows to the table, in a file of its own. `name`: not used by another writer of the table.
+        The rows are in the table when the body ends."""
         writer = TableWriter(self.directory / f"{name}.parquet", self.schema)
         try:
             yield writer

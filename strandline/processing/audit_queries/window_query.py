@@ -63,7 +63,8 @@ class WindowQuery(StageQuery):
     def of(
         cls, stage: Stage, side: int, types: Mapping[str, str], place_types: Sequence[pa.DataType] = PLACE_IN_LOG
     ) -> Self:
-        """Return the query of a stage. `side`: always LEFT, because a window has one input."""
+        """Return the query that recomputes a stage. `side`: LEFT, and ignored, because a window has one input. `types`,
+        `place_types`: as for the constructor."""
         return cls(stage, types, place_types)
 
     def rows(self, event_us: pa.Array, columns: dict[str, pa.Array], places: Sequence[pa.Array] = ()) -> pa.RecordBatch:
@@ -90,21 +91,23 @@ class WindowQuery(StageQuery):
             yield self._finish(batch)
 
     def days(self, database: Database, table: Table) -> Sequence[tuple[int, int]]:
-        """Return the start and the end of each window that can contain a row, if SQL can't compute them."""
+        """Return (start, end) in ms of each window that can contain a row, for windows of days, whose bounds SQL can't compute.
+        Empty for other windows."""
         return ()
 
     @abstractmethod
     def windows(self, table: str, days: Sequence[tuple[int, int]]) -> str:
-        """Return a query of the rows with the start and the end of their windows, `start_ms` and `end_ms`: one row for each
-        window that a row is in. `table`: the rows, in SQL. `days`: as `days` returns them."""
+        """Return the SQL query of the rows with the columns `start_ms` and `end_ms` of their windows: one row for each window
+        that contains the row. `table`: SQL of the rows. `days`: result of the method `days`."""
 
     def sql(self, table: str, days: Sequence[tuple[int, int]] = ()) -> str:
-        """Return the query. `days`: as `days` returns them.
+        """Return the SQL query of all results. `table`: SQL of the rows. `days`: result of the method `days`. The query:
 
-        1. Add the start and the end of its window to each row. A row in several windows becomes several rows.
-        2. Add the columns that aggregates need in addition to the group: the distance from the minimum, or the position of the
-           row.
-        3. Group by window and keys.
+        1. adds the start and the end of its window to each row. A row in several windows becomes several rows;
+        2. adds the columns that aggregates need for each row: the distance of its value from the minimum of its window and key,
+           or
+           its position among their rows;
+        3. groups by window and keys.
         """
         own = dict.fromkeys(column for _, query in self._queries for column in query.row_columns)
         row_columns = "".join(f", {column}" for column in own)
