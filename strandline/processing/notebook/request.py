@@ -73,7 +73,8 @@ class Request:
 
 
 def request_of(options: Mapping[str, str]) -> Request:
-    """Read the options. Missing options come from the settings of this process. Raises InvalidSettings."""
+    """Return the request of these options. Missing options come from the settings of this process. Raises InvalidSettings if an
+    option is unknown, malformed, or doesn't fit the others."""
     given = {name.lower(): value for name, value in options.items()}
     what: What = _one_of("what", given.get("what", "records"), get_args(What))
     known = (*_WHERE, "what", *_OF_WHAT[what])
@@ -185,7 +186,9 @@ def _places(given: Mapping[str, str]) -> Places:
 
 
 def _require_logins(settings: Settings, outside: list[str], data_dir: Path) -> None:
-    """Raise InvalidSettings if this process has no passwords for the stack's own servers, which require them."""
+    """Raise InvalidSettings if this process lacks passwords for the servers that the stack itself runs, which require them.
+
+    `outside`: servers that the stack doesn't run, and which aren't checked. `data_dir`: data directory of the stack."""
     passwords = {"kafka": settings.kafka_password, "elasticsearch": settings.elasticsearch_password}
     if any(password is None for server, password in passwords.items() if server not in outside):
         raise InvalidSettings(

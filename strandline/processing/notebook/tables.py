@@ -80,8 +80,10 @@ class Table:
 
 
 def plan_table(asked: Request, ledger: LedgerReader, index: LogIndex, *, schema_only: bool = False) -> Table:
-    """Plan the table over the existing data. `schema_only`: without parts. Raises NotFound, InvalidSettings, LogTruncated,
-    LogUnavailable."""
+    """Return the columns of the table, and its division into parts, one for each Spark task, over the data that exists now.
+
+    `schema_only`: True to return no parts. Raises NotFound if the job, stream, or slices don't exist; InvalidSettings if options
+    don't fit them; LogTruncated if requested records were removed; LogUnavailable."""
     if asked.what == "dead_letters":
         return _dead_letters(asked, ledger, index)
     if asked.what == "results":
@@ -177,8 +179,8 @@ def _offsets(
 
 
 def _of_slices(asked: Request, ledger: LedgerReader, *, schema_only: bool) -> Table:
-    """Return the requested committed slices. Each is decoded and classified as by the job: with the version of the stream's
-    document, and the event time, that were effective."""
+    """Return the table of the requested committed slices. Each is decoded and checked as by the job, with the rules that are
+    recorded with the slice: version of the stream's document, watermark, and lookup versions."""
     assert asked.job is not None and asked.slices is not None
     job = ledger.job(asked.job)
     name = _chosen_stream(asked, inputs_of(ledger, asked.job, job.version))
@@ -212,7 +214,8 @@ def _of_slices(asked: Request, ledger: LedgerReader, *, schema_only: bool) -> Ta
 
 
 def _chosen_stream(asked: Request, streams: Sequence[str]) -> str:
-    """Return the requested one of the streams that the job reads. Raises InvalidSettings."""
+    """Return the requested stream, or the only stream that the job reads. Raises InvalidSettings if the job doesn't read the
+    requested stream, or if it reads several and none is requested. `streams`: the streams that the job reads."""
     if asked.stream in streams or (asked.stream is None and len(streams) == 1):
         return asked.stream or streams[0]
     if asked.stream is None:
@@ -283,8 +286,8 @@ class RecordsPart:
 def batch_of_chunk(
     chunk: DecodedChunk, mode: Mode, schema: pa.Schema, slices: SliceNumbers | None = None
 ) -> pa.RecordBatch:
-    """Return the rows of a chunk. The mode determines the treatment of a rejected row: it has null fields, is left out, or raises
-    BadRecord."""
+    """Return the rows of a chunk. `mode`: a rejected row has null fields, is left out, or raises BadRecord. `slices`: finds the
+    slice of each row. None if slices aren't requested."""
     rejects, count = chunk.decoded.rejects, len(chunk.offsets)
     if rejects and mode == "FAILFAST":
         first = rejects[0]
