@@ -30,7 +30,7 @@ def asked_schemas(config: RecordFormat) -> RegisteredSchemas | None:
         raise InvalidSettings(
             f"records of this stream name their {config.name} schemas in a schema registry, but none is set; set "
             "STRANDLINE_SCHEMA_REGISTRY_URL. Or add a schema to the stream (schema_file, descriptor_file) and use records "
-            "without a number"
+            "without a schema id before their content"
         )
     return AskedSchemas(registry)
 
@@ -43,7 +43,7 @@ class AskedSchemas:
         self._told: dict[tuple[str, int], RegisteredSchema | Rejection] = {}
 
     def schema(self, kind: SchemaKind, number: int) -> RegisteredSchema | Rejection:
-        """See `RegisteredSchemas.schema`. Raises RegistryUnavailable."""
+        """Return the schema with this number, or a rejection if the registry has none. Raises RegistryUnavailable."""
         if (kind, number) not in self._told:
             given = self._registry.schema(kind, number)
             missing = Rejection(REASON_DECODE, f"the schema registry has no {kind} schema {number}")

@@ -53,7 +53,7 @@ class CaseReport:
 
 
 def read_cases(path: Path) -> list[CaseSpec]:
-    """Return the tests of a file. Raises InvalidDocument."""
+    """Return the tests of a file. Raises InvalidDocument with all problems of its `test:` documents."""
     return [CaseSpec.parse(document) for document in read_documents(path.read_bytes(), str(path), ("test",))]
 
 
@@ -91,7 +91,8 @@ def judge(
     late: int,
     directory: Path,
 ) -> None:
-    """Compare, and add the differences to the report."""
+    """Compare the outcomes of a test with the expected ones, and add the differences to the report. `late`: number of late
+    records. `directory`: directory of the file with expected documents."""
     if expected.results is not None:
         wanted = expected.results
         documents = read_expected(directory / wanted) if isinstance(wanted, str) else wanted
@@ -185,7 +186,8 @@ def _outcomes(
 
 
 def _stream_of(step: CaseStep, pipeline: CheckedPipeline) -> StreamSpec:
-    """Return the stream of the records of a step. Raises PermanentError."""
+    """Return the stream of the records of a step. Raises PermanentError if the pipeline doesn't read the stream that the step
+    names, or if the step names none and the pipeline reads several."""
     name = pipeline.inputs[0].name if step.stream is None and not pipeline.has_several_inputs else step.stream
     if name not in pipeline.streams:
         what = "names no stream" if name is None else f"names stream '{name}'"

@@ -37,7 +37,7 @@ def read_pipeline(
     """Return the pipeline called `name`, or the pipeline that reads `stream`, or the only pipeline of a file.
 
     `rows`: lookup -> a file with its rows, instead of those of its document. Without such a file, a lookup that follows a
-    stream or a database has no rows. Raises InvalidDocument.
+    stream or a database has no rows. Raises InvalidDocument if a document has problems, or none or several pipelines fit.
     """
     return pipeline_of(read_documents(text, source), source, name, stream, rows)
 
@@ -49,7 +49,7 @@ def pipeline_of(
     stream: str | None = None,
     rows: RowFiles | None = None,
 ) -> CheckedPipeline:
-    """See `read_pipeline`. `documents` are read already, and `source` is their name in messages."""
+    """Return a pipeline of these documents, chosen as by `read_pipeline`. `source`: name of the documents in messages."""
     pipelines = [document for document in documents if document.kind == "pipeline"]
     lookups = {one.name: read_lookup(one) for one in documents if one.kind == "lookup"}
     _check_sources(documents, lookups)
@@ -64,7 +64,7 @@ def pipeline_of(
 
 
 def _check_sources(documents: list[YamlDocument], lookups: Mapping[str, ReadLookup]) -> None:
-    """Check that lookups fit their streams, if these are in the file."""
+    """Raise InvalidDocument if a lookup can't follow its stream. Streams that aren't in the file aren't checked."""
     followed = {name: one.spec for name, one in lookups.items() if one.spec.source is not None}
     if not followed:
         return

@@ -56,7 +56,8 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _PartitionTimes:
-    """Times of one partition, before the first row and after each row."""
+    """Times of one partition, before the first row and after each row: the event time reached, and the log time up to which the
+    partition wasn't silent."""
 
     reached_ms: Times
     came_ms: Times
@@ -170,7 +171,9 @@ class EventClock:
         return end
 
     def _times(self, rows: _Rows, now_ms: Times, is_counted: Marks, is_in_time: Marks) -> dict[int, _PartitionTimes]:
-        """Label -> the times of the partition, if these rows are accepted, and these are not below the watermark."""
+        """Return label -> times of the partition, if rows in `is_counted` are accepted, and rows in `is_in_time` aren't late.
+
+        An accepted row advances the event time reached. A row that isn't late ends a silence."""
         bounded_ms = np.minimum(rows.events_ms, rows.log_times_ms)
         times = {}
         for label, reached_ms in self._reached.items():
@@ -181,7 +184,8 @@ class EventClock:
         return times
 
     def _marks(self, rows: _Rows, times: Mapping[int, _PartitionTimes], now_ms: Times, stage: int) -> Times:
-        """The result of `watermark_by` for each row, before it or after it. Before it, its partition isn't idle."""
+        """Return the result of `watermark_by` for each row. `stage`: BEFORE the row, when its partition isn't idle, or after
+        it."""
         if self._awaited():
             return np.full(len(now_ms), NEVER_LATE)
 
@@ -244,7 +248,8 @@ class EventClock:
         return greatest(self.watermark_ms, self._by_rule([self._stream_of(partition)] if is_first else (), partition))
 
     def _by_rule(self, first_records: Collection[str] = (), awake: int | None = None) -> int | None:
-        """`awake`: a partition that isn't idle."""
+        """Return the watermark by the rule now. `first_records`: see `watermark_by`. `awake`: a partition that isn't idle. None
+        if only silence decides."""
         now_ms = self._now_ms or 0
         reached: dict[str, dict[int, int]] = {}
         silence_ms: dict[str, dict[int, int]] = {}

@@ -29,7 +29,8 @@ _EARLY_MICROS = 631_152_000_000_000
 
 
 class EarlyTimes:
-    """Watches the event times of one stream. If all are early, its field probably has another unit than the schema says."""
+    """Watches the event times of one stream. If all are before 1990, the schema probably states another unit than the field
+    has."""
 
     def __init__(self, stream: str, fields: Sequence[RecordField], source: EventTimeSource) -> None:
         self._stream = stream
@@ -38,14 +39,14 @@ class EarlyTimes:
         self._latest = 0
 
     def watch(self, micros: Times) -> None:
-        """Consider these event times."""
+        """Add event times, in microseconds since 1970."""
         if len(micros):
             self._first = int(micros[0]) if self._first is None else self._first
             self._latest = max(self._latest, int(micros.max()))
 
     @property
     def warning(self) -> str | None:
-        """Warning if all event times so far are early. None if one isn't, or if there are none."""
+        """Warning if all event times so far are before 1990. None if one isn't, or if there are none."""
         if self._field is None or self._first is None or self._latest >= _EARLY_MICROS:
             return None
         name, unit = self._field.name, self._field.time_unit
@@ -69,7 +70,9 @@ class LogTimes:
     """
 
     def __init__(self, fields: Sequence[RecordField], source: EventTimeSource, log_time: str | None = None) -> None:
-        """Raises InvalidDocument if the field `log_time` is not a timestamp of the stream."""
+        """`source`: source of event time. `log_time`: field of the stream that contains the log time of a record. None if log
+        times are in the input, or follow from event times. Raises InvalidDocument if that field isn't a timestamp of the
+        stream."""
         self._field = next((field for field in fields if field.name == (log_time or source.field)), None)
         if log_time is not None and (self._field is None or self._field.type != "timestamp"):
             times = ", ".join(field.name for field in fields if field.type == "timestamp")

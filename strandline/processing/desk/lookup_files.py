@@ -31,7 +31,8 @@ def read_lookup_file(spec: LookupSpec, path: Path) -> bytes:
         size += sum(map(len, piece))
         if len(rows) > ROWS_MAX or size > TEXT_BYTES_MAX:
             raise PermanentError(
-                f"{path} contains more than {ROWS_MAX:,} rows, or {TEXT_BYTES_MAX:,} bytes of rows as JSON"
+                f"{path} contains more than {ROWS_MAX:,} rows, or more than {TEXT_BYTES_MAX:,} bytes of rows as JSON, which no "
+                "lookup can have; leave out rows or fields"
             )
     found = read_rows(spec, rows)
     if isinstance(found, pa.RecordBatch):

@@ -103,7 +103,7 @@ def _kept_ms(retention_ms: int) -> int | None:
 
 
 def _needed_ms(pipeline: CheckedPipeline) -> int:
-    """Return how far back a rewind can read, in ms. 0 if no stage has state."""
+    """Return the maximum time in ms by which a rewind reads back. 0 if no stage has state."""
     return _delay_ms(pipeline) + pipeline.reach_ms if pipeline.kept else 0
 
 
@@ -158,7 +158,7 @@ def _branch(pipeline: CheckedPipeline, branch: Branch, cascade: Cascade) -> Answ
 
 
 def _record_stage(stage: RecordStage, source: str, steps: Sequence[RowStep]) -> Answer:
-    """`steps`: the steps after `source`."""
+    """Describe an emission of records. `source`: its streams, or the emission before it. `steps`: the steps after `source`."""
     return {
         "name": stage.name,
         "from": source,

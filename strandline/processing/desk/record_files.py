@@ -214,7 +214,7 @@ def _of_csv(file: BinaryIO, config: RecordFormat, path: Path) -> Iterator[bytes]
 
 def csv_cells(file: BinaryIO, path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield each row of a CSV file that isn't blank, with the number of its first line. A quoted value can contain line breaks.
-    Raises PermanentError."""
+    Raises PermanentError if the file isn't CSV in UTF-8."""
     texts = (line.decode() + "\n" for line in _kept(_all_lines(file), LINE_BYTES_MAX, str(path)))
     rows = csv.reader(texts, delimiter="\t" if ".tsv" in path.suffixes else ",", strict=True)
     line = 1

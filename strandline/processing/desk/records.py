@@ -71,7 +71,8 @@ class Placement:
         return [self._of(value, topic, headers or {}) for value in values]
 
     def _of(self, value: bytes | None, topic: str | None, headers: Mapping[str, str]) -> int:
-        """The key is a level of the topic if the document says so, else a field of the record, or else a header."""
+        """Return the partition of a record. Its key is a level of the topic if the stream's document says so, otherwise a field
+        of the record, or otherwise a header."""
         mqtt, http, field = self._stream.mqtt, self._stream.http, self._stream.key or ""
         if topic is not None and mqtt is not None and field in mqtt.fields:
             levels = dict(enumerate(topic.split("/")))

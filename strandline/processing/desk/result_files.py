@@ -88,8 +88,8 @@ class _Lines:
 
 
 class _Rows:
-    """One row for each result: id, index, stage, and time; the times of windows; the log positions of records; and the fields
-    of all stages."""
+    """Writes a Parquet file with one row for each result. Columns: id of the document, index, stage, and time; times of the
+    window, or log position of an emitted record; fields of all stages."""
 
     def __init__(self, path: Path, stages: Sequence[AnyStage]) -> None:
         import pyarrow.parquet as pq

@@ -28,7 +28,7 @@ class ResultOrder:
     @staticmethod
     def of(texts: Sequence[str], stages: Sequence[AnyStage]) -> ResultOrder:
         """Parse the order. Each string is a field that all of these stages have with one type, or `@timestamp`. `desc` after it
-        means descending order. Raises InvalidDocument."""
+        means descending order. Raises InvalidDocument if a string is no such order."""
         by = []
         for text in texts:
             name, _, way = text.strip().partition(" ")
@@ -44,7 +44,7 @@ class ResultOrder:
             if found != {kind}:
                 raise _wrong(f"'{name}' is not in all stages, or has several types; choose a stage with --stage")
             if is_nested(kind):
-                raise _wrong(f"'{name}' is a {kind}, which has no order")
+                raise _wrong(f"'{name}' is a {kind}, and results can't be sorted by this type; sort by another field")
             by.append((name, kind, way.strip().lower() == _DESCENDING))
         return ResultOrder(tuple(by))
 
