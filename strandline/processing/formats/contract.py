@@ -76,7 +76,7 @@ class _Stream:
 
 
 def check_format(case: FormatUnderTest) -> None:
-    """Raise AssertionError unless the format keeps its contract for these records."""
+    """Raise AssertionError, with the difference, if the format violates its contract (`format.py`) for these records."""
     stream = _Stream(case)
     spec = stream.spec
     assert StreamSpec.from_document(spec.as_document()) == spec, "a stored document is the same document"

@@ -138,15 +138,16 @@ class Decoder:
         watermarks_ms: Micros | int | None,
         max_ahead_ms: Micros | int | None = None,
     ) -> Decoded:
-        """Return the accepted records as columns, and the others with the reason.
+        """Return the accepted records as columns, and the rejected records with their reasons.
 
-        1. Read each record into a row. Records that can't be read go to the validator.
+        1. Read each record into a row. For records that can't be read, the `RecordValidator` returns the reason.
         2. Read the timestamps and decimals of all rows.
-        3. Pass doubtful rows to the validator.
+        3. Let the validator check each doubtful row: a value is missing or invalid, or a name may be repeated.
         4. Reject records that are too far ahead of their log time, then records below the watermark.
         5. Build columns of the accepted rows.
 
-        `watermarks_ms`: a record with an earlier event time is late. If late records revise results, it is too late for that.
+        `watermarks_ms`: a record with an earlier event time is rejected as late. If late records revise results, this is the time
+        below which a record is too old for a revision.
         `max_ahead_ms`: maximum time ahead of the log time. Both are one number for all records, or one number for each record.
         None, NEVER_LATE, and NEVER_AHEAD mean no limit.
         """
@@ -467,7 +468,9 @@ class _Columns:
             self.micros[at] = parsed.array.cast(pa.int64()).fill_null(0).to_numpy()
 
     def _read_nested(self, at: int, parser: NestedParser) -> None:
-        """The quotes in nested values aren't counted, so the keys of such rows are checked."""
+        """Parse the arrays or structs of field `at` into its column. Rows with an invalid value become doubtful, so the
+        validator checks them. The quotes inside of the values aren't counted, so the names of such rows are checked for
+        repetitions, too."""
         field = self._fields[at]
         texts = self._extracts[at]()
         if msgspec.UnsetType in set(map(type, texts)):

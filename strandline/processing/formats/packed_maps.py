@@ -57,7 +57,7 @@ def _plain(value: Any) -> Any:
     import cbor2  # only imported if a stream needs it
 
     if value is None:  # JSON has null, but not as a name
-        raise TypeError("a name in it is neither a string nor a number")
+        raise TypeError("a map has null as a name; names must be strings or numbers")
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, msgspec.msgpack.Ext):

@@ -75,7 +75,7 @@ def _token_at(value: bytes, path: JsonPath) -> bytes | None:
 
 
 def _content_of(text: str, encoding: str) -> bytes:
-    """Return the bytes in a string. Raises ValueError."""
+    """Return the bytes that a string contains. Raises ValueError if it isn't hex or base64, as `encoding` says."""
     if encoding == "text":
         return text.strip().encode()
     if encoding == "hex":

@@ -67,7 +67,7 @@ class RecordFormat:
 
     @property
     def form(self) -> Format:
-        """The format from the registry. Raises FunctionUnusable."""
+        """The format, from the registry of formats. Raises FunctionUnusable if its package can't be used."""
         return format_of(self.name)
 
     @property
@@ -224,7 +224,7 @@ class RowReader:
         return None if self._session_reader is None else self._session_reader.sessions
 
     def begin(self, sessions: SessionState) -> None:
-        """Continue with other records, before which these declarations were made."""
+        """Continue with other records. `sessions`: the declarations before these records."""
         if self._session_reader is not None:
             self._session_reader.begin(sessions)
 

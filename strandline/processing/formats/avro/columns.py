@@ -26,7 +26,8 @@ class AvroColumns:
     """Reads records of one schema. A record can have a prefix."""
 
     def __init__(self, members: Sequence[tuple[str, int | None, RecordField | None]]) -> None:
-        """`members`: for each member its kind, the index of null in its union, and the field that it fills."""
+        """`members`: (kind, index of null in the union, field that it fills) of each member, in the order of the schema. The
+        index is None if the member is no union with null, and the field is None if it fills none."""
         self._members = members
 
     def columns(self, values: Sequence[bytes | None], prefix: bytes = b"") -> ColumnsAndMarks | None:

@@ -15,7 +15,8 @@ _AVRO_ERRORS = (ValueError, EOFError, IndexError, KeyError, TypeError, OverflowE
 
 
 def file_records(file: BinaryIO, schema: str | None, name: str) -> Iterator[bytes]:
-    """Yield each record, encoded with the stream's schema and without the header of the file. Raises PermanentError."""
+    """Yield each record, encoded with the stream's schema and without the header of the file. Raises PermanentError if the
+    file isn't an Avro file with such records."""
     if schema is None:
         raise PermanentError(
             f"{name}: records of this stream name a schema of the registry, but records of an Avro file don't. Pass them as they "

@@ -127,7 +127,7 @@ class RecordType:
     """One schema, prepared to read the fields of a stream."""
 
     def __init__(self, schema: AvroType, fields: Sequence[RecordField], explode: JsonPath | None) -> None:
-        """`schema`: result of `read_avro_schema`. Raises ValueError."""
+        """`schema`: result of `read_avro_schema`. Raises ValueError if a field doesn't fit its logical type."""
         import fastavro
 
         self._read = fastavro.schemaless_reader
@@ -243,7 +243,7 @@ def _why(error: Exception) -> str:
 def _record_type(
     schema: str, references: tuple[str, ...], fields: tuple[RecordField, ...], explode: JsonPath | None
 ) -> RecordType:
-    """Return a cached schema. Raises ValueError."""
+    """Return the RecordType of a schema, from a cache. Raises ValueError if the schema or a field in it can't be used."""
     return RecordType(read_avro_schema(schema, references), fields, explode)
 
 
@@ -280,7 +280,8 @@ def _physical(schema: AvroType, numbers: Iterator[int]) -> AvroType:
 
 
 def _conversion(schema: AvroType, path: JsonPath, field: RecordField) -> Convert | None:
-    """Return the conversion of the value at the path to a value of the field. None if none is needed. Raises ValueError."""
+    """Return the conversion of the value at the path to a value of the field. None if none is needed. Raises ValueError
+    if the type of the field doesn't fit the logical type."""
     try:
         meanings = meanings_at(schema, path, field.type, field.time_unit)
     except ValueError as error:

@@ -19,7 +19,7 @@ _AVRO_FILE = b"Obj\x01"
 
 
 def propose(name: str, sample: Sample) -> Proposed | None:
-    """See `Format.propose`."""
+    """Return a document for the stream `name`, and the records of the sample. None if the sample isn't of this format."""
     return _of_file(name, sample.content) if sample.content.startswith(_AVRO_FILE) else None
 
 

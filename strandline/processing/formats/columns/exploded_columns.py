@@ -137,7 +137,10 @@ class ExplodedColumns:
     def _read_last(
         self, records: ShapedRecords, rows: CellWalk, first: Places, elements: _Elements, is_last: Marks
     ) -> dict[str, Column]:
-        """Return the column of the last cell of each element. After it comes another element, or the rest after the array."""
+        """Return the column of the last cell of each element, and mark rows that don't have the shape.
+
+        The bytes after this cell are those before the next element, or those after the array if the element is the last one.
+        `first`: index of each element's first quote. `is_last`: True for the last element of a record."""
         cell, last = elements.cells[-1], elements.last
         starts, ends = records.places(rows, first, cell)
         shift = (elements.count - 1) * elements.quotes

@@ -60,7 +60,7 @@ class JsonColumns:
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """See `QuickReader`."""
+        """Return the columns of the records that have the usual form, and a mask of these records. See `QuickReader`."""
         return read_by_shapes(values, self._of_one_shape)
 
     def _of_one_shape(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
@@ -81,7 +81,7 @@ class ChangeColumns:
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """See `QuickReader`."""
+        """Return the columns of the records that have the usual form, and a mask of these records. See `QuickReader`."""
         return read_by_shapes(values, self._of_one_shape)
 
     def _of_one_shape(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:

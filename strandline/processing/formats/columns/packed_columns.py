@@ -40,7 +40,8 @@ class _Coding:
 
 
 def _coding(ranges: Sequence[tuple[int, int, int]], wide: Sequence[tuple[int, int, int]]) -> _Coding:
-    """`ranges`: (first byte, count, kind); each byte contains its distance from the first. `wide`: (byte, kind, width)."""
+    """Return the coding with these bytes. `ranges`: (first byte, count, kind) of bytes that contain a number: their distance
+    from the first byte. `wide`: (byte, kind, number of bytes of the number that follows)."""
     kinds, widths, own = np.zeros(256, np.uint8), np.zeros(256, np.int64), np.zeros(256, np.uint64)
     for first, count, kind in ranges:
         kinds[first : first + count] = kind

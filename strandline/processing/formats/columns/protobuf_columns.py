@@ -54,7 +54,7 @@ class ProtobufColumns:
         self._members = members
 
     def columns(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
-        """See `QuickReader`."""
+        """Return the columns of the records that have the usual form, and a mask of these records. See `QuickReader`."""
         walk = ByteWalk(values)
         columns: dict[str, Column] = {}
         for member in self._members:

@@ -99,7 +99,7 @@ class QuickReader(Protocol):
         self, values: Sequence[bytes | None], sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
         """Return the columns, and a mask of the records that they represent. None if no record can be read as columns.
-        `sources`: the different sources of the records."""
+        `sources`: the different packed headers of the records, from which fields are read. None for a record without any."""
 
 
 def can_be_read(field: RecordField) -> bool:

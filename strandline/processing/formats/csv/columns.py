@@ -25,7 +25,7 @@ class DelimitedColumns:
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """See `QuickReader`."""
+        """Return the columns of the records that have the usual form, and a mask of these records. See `QuickReader`."""
         if not self._can_read:
             return None
         cells = CellWalk(values, b'"\r\xef')  # a byte order mark begins with the last byte

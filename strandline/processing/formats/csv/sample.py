@@ -12,7 +12,7 @@ from strandline.processing.formats.inference.schemas import Path, schema_of
 
 
 def propose(name: str, sample: Sample) -> Proposed | None:
-    """See `Format.propose`."""
+    """Return a document for the stream `name`, and the records of the sample. None if the sample isn't of this format."""
     found = None if sample.text is None else read_csv(sample.text, SAMPLE_RECORDS_MAX)
     return None if found is None else _of_csv(name, found)
 

@@ -79,7 +79,8 @@ def _derived(name: str, expression: str) -> str:
 
 
 def _comma_hint(name: str, column: str, commas: list[str], points: list[str]) -> str:
-    """`commas`, `points`: the numbers with a comma or a point."""
+    """Return the hint on a column of strings that are numbers with commas. `commas`, `points`: numbers with a comma or a
+    point."""
     decimal = _derived(f"{name}_number", f"try_cast(replace({column}, ',', '.') as double)")
     if all(map(_THOUSANDS.fullmatch, commas)):
         mark, shown, without = "comma", commas[0], f"replace({column}, ',')"

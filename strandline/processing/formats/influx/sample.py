@@ -12,7 +12,7 @@ from strandline.processing.formats.record_fields import Rejection
 
 
 def propose(name: str, sample: Sample) -> Proposed | None:
-    """See `Format.propose`."""
+    """Return a document for the stream `name`, and the records of the sample. None if the sample isn't of this format."""
     return _of_influx(name, sample.lines) if sample.lines and _are_influx(sample.lines) else None
 
 

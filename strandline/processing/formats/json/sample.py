@@ -14,7 +14,7 @@ _PARQUET_FILE = b"PAR1"
 
 
 def propose(name: str, sample: Sample) -> Proposed | None:
-    """See `Format.propose`."""
+    """Return a document for the stream `name`, and the records of the sample. None if the sample isn't of this format."""
     if sample.content.startswith(_PARQUET_FILE):
         return _of_parquet(name, sample.content)
     if sample.json is None:

@@ -220,12 +220,13 @@ def _type_of_file(
     fields: tuple[RecordField, ...],
     explode: JsonPath | None,
 ) -> MessageType:
-    """Return a cached type. Raises ValueError."""
+    """Return the type of a message, from a cache. Raises ValueError if the file lacks it, or the fields don't fit it."""
     return MessageType(read_registered_file(text, references, indexes, message), fields, explode)
 
 
 def read_indexes(value: bytes, first: int) -> tuple[tuple[int, ...], int]:
-    """Return the indices of a message's type in its schema, and the position where the message begins. Raises ValueError."""
+    """Return the indices of a message's type in its schema, and the position where the message begins. Raises ValueError if
+    the indices are malformed."""
     count, first = _number(value, first)
     if count == 0:  # short form of [0], the first type of the file
         return (0,), first

@@ -20,7 +20,8 @@ class SenmlFormat(Format):
     """Before formats whose records are JSON objects: a pack is an array of objects."""
 
     def framing(self) -> Framing:
-        """A body that is an array is one pack: base values hold for the records after them."""
+        """Framing of a request body: an array is one record, a pack, because base values apply to the SenML records after
+        them."""
         return super().framing()._replace(is_of_arrays=True)
 
     def reader(self, request: ReaderRequest) -> FormatReader:

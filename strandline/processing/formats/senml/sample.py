@@ -14,7 +14,7 @@ _TYPES = {"value": "double", "string": "string", "boolean": "boolean", "data": "
 
 
 def propose(name: str, sample: Sample) -> Proposed | None:
-    """See `Format.propose`."""
+    """Return a document for the stream `name`, and the records of the sample. None if the sample isn't of this format."""
     packs = _packs(sample)
     if not packs:
         return None
@@ -43,7 +43,7 @@ def propose(name: str, sample: Sample) -> Proposed | None:
 
 
 def _packs(sample: Sample) -> list[list[Any]]:
-    """Return the packs of the sample. Empty if it doesn't consist of packs."""
+    """Return the packs of the sample. Empty if it contains anything else. A *pack* is an array of SenML records (RFC 8428)."""
     if sample.text is None or sample.text.lstrip()[:1] != "[":
         return []
     try:

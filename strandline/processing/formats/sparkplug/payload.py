@@ -75,7 +75,7 @@ def datatype_name(number: int) -> str | None:
 
 
 def members_of_value(metric: Any, datatype: str) -> dict[str, Any]:
-    """Return the members of a row that contain the value. Raises NoValueError.
+    """Return the members of a row that contain the value of a metric. Raises NoValueError if it can't be read.
 
     A number of any type is `value_double`; an integer also `value_long`. A time is `value_long`, in milliseconds since 1970.
     Bytes are base64 strings. Arrays, data sets, and templates are `value_json`, a string.

@@ -27,7 +27,7 @@ class NodeMessages:
         return self._reader.sessions
 
     def begin(self, sessions: Sessions) -> None:
-        """Continue with other messages, before which births made these declarations."""
+        """Continue with other messages. `sessions`: the declarations of births before these messages."""
         self._reader = MessageReader(sessions)
 
     def parts(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> Iterator[Rows]:

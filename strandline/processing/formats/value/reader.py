@@ -65,7 +65,9 @@ class BareValues:
         return {field.name: cells.column(field, cells.starts, cells.ends)}, cells.walk.fits
 
     def field_for_all(self, sources: Sequence[bytes | None]) -> RecordField | None:
-        """Return the field that the value fills for all of these sources. None if it isn't always the same."""
+        """Return the field that the bare value of a record fills, if it is the same for all these sources. Otherwise None.
+
+        `sources`: packed headers of the records, from which other fields are read. The value fills the field that they don't."""
         found = {self._field_for(self._source_fields.members_of(source)) for source in sources}
         field = found.pop()
         return None if found or isinstance(field, Rejection) else field

@@ -9,7 +9,7 @@ from strandline.processing.formats.inference.text_hints import hint_of
 
 
 def propose(name: str, sample: Sample) -> Proposed | None:
-    """See `Format.propose`."""
+    """Return a document for the stream `name`, and the records of the sample. None if the sample isn't of this format."""
     return None if sample.text is None else _of_values(name, sample.lines)
 
 
