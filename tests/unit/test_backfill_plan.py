@@ -302,5 +302,5 @@ def test_a_ledger_that_lost_the_beginning_says_from_when_it_could_begin(ledger: 
         plan(ledger)
     assert plan(ledger, 2 * HOUR_MS).slice_first == 5
     ledger.raise_floor("power", 2, 9, limit=12)
-    with pytest.raises(LogTruncated, match="request it again"):
+    with pytest.raises(LogTruncated, match="request the backfill again"):
         next_chunk(ledger, row, load(2), 1)
