@@ -21,7 +21,7 @@ def test_the_address_holds_no_password() -> None:
 
 
 def test_a_file_that_this_machine_has_not_is_no_new_ledger(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSettings, match="on a cluster it must be in PostgreSQL"):
+    with pytest.raises(InvalidSettings, match="If Spark runs on a cluster, set STRANDLINE_LEDGER_URL of the"):
         open_ledger(f"sqlite:///{tmp_path}/ledger.sqlite")
     assert list(tmp_path.iterdir()) == []
 
