@@ -168,7 +168,8 @@ def _written(tree: exp.Expr) -> str:
     sql = _sql_with_window_times(tree)
     if not _is_read_as(sql, tree):
         raise ExpressionError(
-            f"would be read as {sql_of(tree)}, which means something else; add brackets, and in a string no digit after \\0"
+            f"would be read as {sql_of(tree)}, which means something else; add brackets around "
+            "the parts that belong together. If a string has a digit after \\0, leave out the digit"
         )
     return sql
 
