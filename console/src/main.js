@@ -11,10 +11,11 @@ import "./elements/palette.js";
 import "./views/home.js";
 import "./views/job.js";
 import "./views/letters.js";
+import "./views/life.js";
 import "./views/results.js";
 import "./views/streams.js";
 
-const VIEWS = /** @type {[string, string][]} */ ([["", "Home"], ["results", "Results"], ["dead-letters", "Dead letters"], ["streams", "Streams"], ["activity", "Activity"]]);
+const VIEWS = /** @type {[string, string][]} */ ([["", "Home"], ["results", "Results"], ["dead-letters", "Dead letters"], ["streams", "Streams"], ["records", "Records"], ["activity", "Activity"]]);
 const THEME = "strandline-theme";
 
 class App extends Element {
@@ -106,6 +107,7 @@ class App extends Element {
     if (view === "results") return keyed(name, html`<sl-results .alias=${name ?? ""}></sl-results>`);
     if (view === "dead-letters") return keyed(name, html`<sl-letters .job=${name ?? ""} .number=${more ?? ""}></sl-letters>`);
     if (view === "streams") return keyed(name, html`<sl-streams .name=${name ?? ""}></sl-streams>`);
+    if (view === "records") return html`<sl-records .parts=${route.now.parts.slice(1)}></sl-records>`;
     if (view === "activity") return html`<sl-activity></sl-activity>`;
     return html`<div class="view"><div class="title"><h1>No such view</h1></div><p><a href=${route.href([])}>Home</a></p></div>`;
   }

@@ -16,6 +16,7 @@ from tests.support.console_pictures import VIEWS
 from tests.support.control import BOTH, Api
 from tests.support.waiting import wait_until
 
+AXE = Path(__file__).parents[2] / "console" / "tools" / "node_modules" / "axe-core" / "axe.min.js"
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the console was NOT looked at")
 
 
@@ -94,6 +95,49 @@ def test_a_viewer_sees_the_reason_instead_of_actions(
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     page.goto("/#/dead-letters/pump-pressure")
     expect(page.locator(".aside")).to_contain_text(["Replay needs the role operator"])
+    context.close()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core isn't installed (make console): views were NOT checked with it")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_no_violation_in_any_view(browser: Browser, tmp_path: Path, watched: Watched, theme: str) -> None:
+    with furnished_console(tmp_path) as (url, _, _api):
+        context, page = open_page(browser, url, watched, theme=theme)
+        found = {}
+        for name, (address, there) in VIEWS.items():
+            page.goto(f"/{address}")
+            expect(page.locator(there).first).to_be_visible()
+            page.evaluate(AXE.read_text(encoding="utf-8"))
+            violations = page.evaluate("axe.run().then((found) => found.violations)")
+            found[name] = [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in violations]
+        context.close()
+    assert found == {name: [] for name in VIEWS}
+
+
+def test_the_life_of_a_record_leads_to_its_results_and_back(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    url, tokens, _ = console
+    context, page = open_page(browser, url, watched)
+    page.goto("/#/records")
+    page.get_by_label("Token").fill(tokens["viewer"])
+    page.keyboard.press("Enter")
+    page.get_by_label("Stream").select_option("turbines")
+    page.get_by_label("Partition").fill("2")
+    page.get_by_label("Offset").fill("402117")
+    page.get_by_role("button", name="Show").click()
+    life = page.locator("sl-record-life")
+    expect(life).to_have_count(2)
+    expect(life.filter(has_text="In job turbine-health")).to_contain_text(
+        ["1 result contains it, and 1 open window contains it"]
+    )
+    expect(life.filter(has_text="In job turbine-export")).to_contain_text(["The steps left the record out"])
+    page.get_by_role("link", name="Records of this result").click()
+    expect(page.locator("sl-result-records .lead")).to_have_text("The result contains 12 records.")
+    page.get_by_role("link", name="402109").click()
+    expect(page.get_by_label("Offset")).to_have_value("402109")
+    expect(life.first).to_contain_text("Steps")
     context.close()
 
 

@@ -26,8 +26,18 @@ from strandline.access.authenticator import Authenticator
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule, JobState, SliceKind
 from strandline.log.kafka_status import LogRange, StoredDeadLetter
+from strandline.processing.lineage.views import (
+    RecordLife,
+    RecordPathView,
+    RecordResultView,
+    RecordRowView,
+    ResultSources,
+    SourceRecord,
+    StepOutcome,
+)
 from strandline.results.charts.series import Drawn, Series
-from strandline.services.jobs import results
+from strandline.services.jobs import results, traces
+from strandline.services.jobs.traces import Traces
 from strandline.services.rest.api import create_app
 from tests.support.control import Api, Log, ObedientSupervisor, serving
 from tests.support.ledgers import _sync_nothing, a_checkpoint, a_slice
@@ -309,6 +319,44 @@ def drawn_series(url: str, query: Any, from_ms: int | None, to_ms: int | None, w
     return Drawn(first, last, step, 6 * points, series)
 
 
+def drawn_trace(traces: Traces, job: str, arguments: Sequence[str]) -> RecordLife | ResultSources:
+    """Stand in for the process of a trace: the life of a record of a turbine, and the records of a result."""
+    now_ms = time.time_ns() // 1_000_000
+    minute = now_ms - now_ms % MINUTE_MS - 4 * MINUTE_MS
+    hour = now_ms - now_ms % HOUR_MS
+    if arguments[0] == "result":
+        records = [SourceRecord("turbines", 2, 402_109 + 4 * at) for at in range(12)]
+        return ResultSources(job, arguments[1], arguments[2], 1, 196, records, len(records), 6_912)
+    stream, partition, offset = arguments[1], int(arguments[2]), int(arguments[3])
+    fields = {"site_id": "north", "turbine": "T07", "ts": "2026-11-29T08:41:12.250000Z", "power": 2134.5, "wind": 11.2}
+    kept = StepOutcome("steps[0].derive", "derive", "kept", values={"load": 0.854})
+    export = StepOutcome("steps[0].where", "where", "left_out")
+    paths = [RecordPathView("per_minute", [kept]), RecordPathView("hourly", [kept])]
+    if job == "turbine-export":
+        paths = [RecordPathView("emission1", [export])]
+    results = [
+        RecordResultView(
+            "per_minute", "emitted", minute, minute + MINUTE_MS, "q3bT0hT4ZWmMyYb1Bfh0sg",
+            ["elasticsearch turbine-minute"], 1, 1, 196, None,
+            {"site_id": "north", "turbine": "T07", "n": 12, "load": 0.8412, "peak": 2188.0},
+        ),
+        RecordResultView(
+            "hourly", "open", hour, hour + HOUR_MS, "mF7c1DkXl0yKcAqMKd3v0w",
+            ["elasticsearch turbine-hour", "stream turbine-hours"], 1, 1, None, None,
+            {"site_id": "north", "turbine": "T07", "n": 492, "load": 0.7981},
+        ),
+    ]  # fmt: skip
+    value = json.dumps({"site_id": "north", "turbine": "T07", "ts": minute + 12_250, "power": 2134.5, "wind": 11.2})
+    is_export = job == "turbine-export"
+    return RecordLife(
+        job, stream, partition, offset, "read",
+        log_time_ms=minute + 13_020, key="T07", value=value, slice=195, version=1, stream_version=1,
+        late_below_ms=minute - 2 * MINUTE_MS, closed_ms=minute - MINUTE_MS, lookups={},
+        rows=[RecordRowView(None, minute + 12_250, fields, "accepted", paths=paths)], row_count=1,
+        results=[] if is_export else results, open_until_ms=None if is_export else hour + HOUR_MS, records_read=6_912,
+    )  # fmt: skip
+
+
 @contextmanager
 def furnished_console(
     directory: Path, *, tokens: bool = False, furnished: bool = True, step_min: int = 60
@@ -327,7 +375,11 @@ def furnished_console(
     if furnished:
         furnish(_service(ledger, log, supervisor, None), now_ms, step_min)
     made = tokens_of_each_kind(ledger, "turbines") if tokens else {}
-    with patch.object(results, "read_series", drawn_series):
+    with (
+        patch.object(results, "read_series", drawn_series),
+        patch.object(Traces, "_run", drawn_trace),
+        patch.object(traces, "origin_of", lambda *_: {"stage": "per_minute", "version": 1, "emission": 196}),
+    ):
         try:
             app = create_app(api._dependencies, (), keeper)
             is_ending = threading.Event()

@@ -1,4 +1,4 @@
-"""Pictures of the console for the documentation: `python -m tests.support.console_pictures [light|dark|phone ...]`.
+"""Pictures of the console for the documentation: `python -m tests.support.console_pictures [light|dark|phone ...] [FOLDER]`.
 
 Reduce their colours afterwards: `pngquant --quality 60-90 --force --ext .png 96 docs/pictures/console-*.png`.
 """
@@ -22,6 +22,8 @@ VIEWS = {
     "results": ("#/results/turbine-minute?value=load&range=6h", "sl-chart canvas"),
     "dead-letters": ("#/dead-letters/pump-pressure/60", ".bytes"),
     "streams": ("#/streams/turbines", ".fields"),
+    "record": ("#/records/turbines/2/402117", ".lives li"),
+    "result-records": ("#/records/of/turbine-minute/q3bT0hT4ZWmMyYb1Bfh0sg", "sl-result-records td"),
     "activity": ("#/activity", ".events li"),
 }
 """Name -> address, and the element of a complete view."""
@@ -31,15 +33,15 @@ MODES = {"light": (DESKTOP, "light", ""), "dark": (DESKTOP, "dark", "-dark"), "p
 """Name -> size of the window, theme, end of the names of the pictures."""
 
 
-def take(page: Page, name: str, *, is_whole: bool) -> Path:
+def take(page: Page, name: str, folder: Path = FOLDER, *, is_whole: bool) -> Path:
     """Take a picture of the view that the page shows. `is_whole`: with all that is below the window."""
     page.wait_for_timeout(700)
-    path = FOLDER / f"console-{name}.png"
+    path = folder / f"console-{name}.png"
     page.screenshot(path=path, full_page=is_whole)
     return path
 
 
-def main(modes: Sequence[str]) -> None:
+def main(modes: Sequence[str], folder: Path = FOLDER) -> None:
     """Take each view in these modes."""
     watched = Watched()
     with tempfile.TemporaryDirectory() as data, chromium() as browser:
@@ -49,10 +51,11 @@ def main(modes: Sequence[str]) -> None:
                 for name, (address, there) in VIEWS.items():
                     page.goto(f"/{address}")
                     page.wait_for_selector(there)
-                    print(take(page, f"{name}{suffix}", is_whole=size is DESKTOP), flush=True)
+                    print(take(page, f"{name}{suffix}", folder, is_whole=size is DESKTOP), flush=True)
                 context.close()
     print(*watched.errors, *watched.elsewhere, sep="\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(MODES))
+    chosen = [one for one in sys.argv[1:] if one in MODES] or list(MODES)
+    main(chosen, next((Path(one) for one in sys.argv[1:] if one not in MODES), FOLDER))

@@ -58,6 +58,13 @@ class Row:
     """True if it arrived after the watermark and counts anyway."""
     lookups: Mapping[str, Version] = field(default_factory=dict)
     """For a record: the lookups at the time of its arrival."""
+    origins: frozenset[Place] = frozenset()
+    """For a result: the records that it contains."""
+
+    @property
+    def records(self) -> frozenset[Place]:
+        """The records that the row contains."""
+        return self.origins if self.place is None else frozenset([self.place])
 
     @property
     def at_us(self) -> int:
@@ -122,6 +129,10 @@ Log = Sequence[Sent | Applied | Followed]
 """In their order: each lookup changes between two records."""
 
 
+Lineage = tuple[str, tuple[int, int] | None, frozenset[Place]]
+"""Stage of a result, its window in ms (None for a record), and the records that it contains."""
+
+
 @dataclass
 class Answer:
     """Result of a pipeline."""
@@ -130,6 +141,8 @@ class Answer:
     """Documents as text, each with its number."""
     letters: dict[Place, str] = field(default_factory=dict)
     """Records that could not be used -> reason."""
+    lineage: Counter[Lineage] = field(default_factory=Counter)
+    """Emitted results, each with its records."""
 
 
 @dataclass(frozen=True)
@@ -236,13 +249,16 @@ def answer(
     streams: Sequence[str],
     revise_ms: int = 0,
     lookups: Mapping[str, Version] = MappingProxyType({}),
+    late: Mapping[int, bool] | None = None,
 ) -> Answer:
     """Return the result of the log.
 
-    Args: revise_ms: Time after the watermark for which records still count. lookups: Before the log begins.
+    Args: revise_ms: Time after the watermark for which records still count. lookups: Before the log begins. late: Index of a late
+    record -> True if it counts anyway. None: as `late_ones` says.
     """
     records = [one for one in log if isinstance(one, Sent)]
-    found, late, versions = Answer(), late_ones(records, times, revise_ms), in_force(log, lookups)
+    found, versions = Answer(), in_force(log, lookups)
+    late = late_ones(records, times, revise_ms) if late is None else late
     offsets: Counter[tuple[int, int]] = Counter()
     rows: dict[int, list[Row]] = {-1 - at: [] for at in range(len(streams))}
     for number, sent in enumerate(records):
@@ -263,7 +279,9 @@ def answer(
 
         rows[number] = list(step.means(*([*rows[at]] for at in step.takes), fail))
         if step.emits is not None:
-            found.documents.update(_document(row, step.emits, streams) for row in rows[number] if not row.is_repeat)
+            shown = [row for row in rows[number] if not row.is_repeat]
+            found.documents.update(_document(row, step.emits, streams) for row in shown)
+            found.lineage.update((step.emits, row.window, row.records) for row in shown)
     return found
 
 
@@ -390,6 +408,10 @@ def without_repeats(by: Sequence[str], within_ms: int) -> Callable[..., Iterator
     return means
 
 
+def _records_of(rows: Sequence[Row]) -> frozenset[Place]:
+    return frozenset(place for row in rows for place in row.records)
+
+
 def _log_order(row: Row) -> Any:
     return row.place or ()
 
@@ -476,7 +498,8 @@ def windowed(
             }
             if is_revised:
                 values["revision"] = sum(row.is_late for row in inside)
-            yield Row({**dict(zip(by, key[: len(by)], strict=True)), **values}, end - 1, window=(start, end))
+            columns = {**dict(zip(by, key[: len(by)], strict=True)), **values}
+            yield Row(columns, end - 1, window=(start, end), origins=_records_of(inside))
 
     return means
 
@@ -546,7 +569,10 @@ def joined(
             name: None if (row := sides[side]) is None else row.columns[column] for name, (side, column) in add.items()
         }
         window = windows(sides)
-        return Row({**{name: some.columns[name] for name in on}, **taken}, window[1] - 1, window=window)
+        columns = {**{name: some.columns[name] for name in on}, **taken}
+        return Row(
+            columns, window[1] - 1, window=window, origins=_records_of([one for one in sides if one is not None])
+        )
 
     def means(lefts: list[Row], rights: list[Row], _fail: object) -> Iterator[Row]:
         of_key: dict[Any, list[int]] = defaultdict(list)

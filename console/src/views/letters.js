@@ -164,7 +164,7 @@ export class LettersView extends Element {
       <dl class="facts">
         <dt>Reason</dt><dd>${letter.reason}</dd>
         <dt>Step</dt><dd>${letter.step || "–"}</dd>
-        <dt>Record</dt><dd>${letter.stream ? html`<a href=${route.href(["streams", letter.stream])}>${letter.stream}</a>, partition ${letter.partition}, offset ${letter.offset}` : "a result"}${letter.element === null ? "" : `, element ${letter.element}`}</dd>
+        <dt>Record</dt><dd>${letter.stream ? html`<a href=${route.href(["streams", letter.stream])}>${letter.stream}</a>, partition ${letter.partition}, offset ${letter.offset} · <a href=${route.href(["records", letter.stream, String(letter.partition), String(letter.offset)])}>Its life</a>` : "a result"}${letter.element === null ? "" : `, element ${letter.element}`}</dd>
         <dt>Written</dt><dd>${time(letter.log_time_ms)}, ${duration(Date.now() - letter.log_time_ms)} ago</dd>
         ${letter.replay_of ? html`<dt>Put back from</dt><dd>${letter.replay_of}</dd>` : nothing}
       </dl>

@@ -20,6 +20,7 @@ from strandline.processing.aggregates.histogram import HISTOGRAM
 from strandline.processing.aggregates.most_frequent import MOST_FREQUENT
 from strandline.processing.aggregates.percentiles.function import APPROXIMATE_PERCENTILE, MEDIAN, PERCENTILE
 from strandline.processing.aggregates.ranked_rows import BOTTOM_N, BOTTOM_N_BY, COLLECT_LIST, TOP_N, TOP_N_BY
+from strandline.processing.aggregates.record_numbers import RECORDS_OF
 from strandline.processing.aggregates.sums import AVERAGE, SUM
 from strandline.processing.aggregates.variance import (
     DEVIATION,
@@ -63,6 +64,8 @@ BUILT_IN: tuple[AggregateFunction, ...] = (
 """The functions of Strandline, in the order of the docs."""
 BY_NAME: Mapping[str, AggregateFunction] = named(BUILT_IN)
 """All names of the functions of Strandline, also the other names."""
+INTERNAL: Mapping[str, AggregateFunction] = named((RECORDS_OF,))
+"""Functions that Strandline adds to stages itself. Documents can't call them."""
 GROUP = "strandline.aggregates"
 """Group of the entry points."""
 
@@ -76,6 +79,8 @@ def function_of(name: str) -> AggregateFunction:
     """Return the function that has this name. Raises FunctionUnusable if its package can't be used."""
     if name in BY_NAME:
         return BY_NAME[name]
+    if name in INTERNAL:
+        return INTERNAL[name]
     part = package_functions()[name]
     function = part.load(AggregateFunction)  # type: ignore[type-abstract]  # an instance of a subclass
     if function.name != name:
@@ -89,7 +94,8 @@ def function_of(name: str) -> AggregateFunction:
 def packages_of(names: Iterable[str]) -> dict[str, str]:
     """Return name -> package with its release, of those of these functions that packages add."""
     added = package_functions()
-    return {name: added[name].package for name in dict.fromkeys(names) if name not in BY_NAME}
+    own = BY_NAME.keys() | INTERNAL.keys()
+    return {name: added[name].package for name in dict.fromkeys(names) if name not in own}
 
 
 def require_packages(packages: Mapping[str, str]) -> None:

@@ -7,8 +7,9 @@ at its end doesn't.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import ClassVar
 
 from strandline.core.times.durations import format_duration, format_windows
@@ -230,19 +231,26 @@ def last_ends(windows: Sequence[WindowShape], event_ms: int) -> Iterator[int]:
         yield ends[-1]
 
 
-def open_until(windows: Sequence[WindowShape], latest_event_ms: int | None) -> int | None:
-    """Return the end of the last window of all stages that can contain an event so far. None before the first accepted record."""
+def open_until(
+    windows: Sequence[WindowShape], latest_event_ms: int | None, known_ends: Mapping[int, int] = MappingProxyType({})
+) -> int | None:
+    """Return the end of the last window of all stages that can contain an event so far. None before the first accepted record.
+
+    `known_ends`: index of a stage -> the end of a window that contains an event. Later records can extend a session."""
     if latest_event_ms is None:
         return None
-    return max(_open_ends(windows, latest_event_ms), default=latest_event_ms)
+    return max(_open_ends(windows, latest_event_ms, known_ends), default=latest_event_ms)
 
 
-def _open_ends(windows: Sequence[WindowShape], latest_event_ms: int) -> list[int]:
+def _open_ends(
+    windows: Sequence[WindowShape], latest_event_ms: int, known_ends: Mapping[int, int] = MappingProxyType({})
+) -> list[int]:
     """Return, for each stage, the end of its last window that can contain an event, if no event is later than
-    `latest_event_ms`."""
+    `latest_event_ms`. `known_ends`: see `open_until`."""
     ends: list[int] = []
-    for shape, taken in zip(windows, places_taken(windows), strict=True):
-        ends.append(shape.last_open_end(max(latest_event_ms if one == RECORDS else ends[one] - 1 for one in taken)))
+    for at, (shape, taken) in enumerate(zip(windows, places_taken(windows), strict=True)):
+        last_ms = shape.last_open_end(max(latest_event_ms if one == RECORDS else ends[one] - 1 for one in taken))
+        ends.append(max(last_ms, known_ends.get(at, last_ms)))
     return ends
 
 

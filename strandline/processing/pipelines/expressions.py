@@ -27,6 +27,7 @@ from strandline.core.errors import FunctionUnusable
 from strandline.processing.aggregates.contract import AggregateFunction
 from strandline.processing.aggregates.registry import BUILT_IN, package_functions, packages_of
 from strandline.processing.aggregates.registry import BY_NAME as AGGREGATES
+from strandline.processing.aggregates.registry import INTERNAL as INTERNAL_AGGREGATES
 from strandline.processing.pipelines.aggregate_nodes import call_node, function_of
 from strandline.processing.pipelines.functions.array_functions import struct_call
 from strandline.processing.pipelines.functions.table import BY_NAME, CALLS, OTHER_NAMES, TABLE
@@ -80,6 +81,19 @@ def _parser_class() -> type[_Parser]:
         }
 
     return WithPackages
+
+
+@cache
+def _stored_parser_class() -> type[_Parser]:
+    """Return the parser of normalised expressions, which can also call internal functions."""
+
+    class WithInternal(_parser_class()):  # type: ignore[misc]  # a class that is made once
+        FUNCTIONS: ClassVar = {
+            **_parser_class().FUNCTIONS,
+            **{name.upper(): call_node(name) for name in INTERNAL_AGGREGATES},
+        }
+
+    return WithInternal
 
 
 _TYPE_TOKENS = _SPARK.parser_class.TYPE_TOKENS
@@ -144,7 +158,7 @@ def column_text(name: str) -> str:
 
 def tree_of(sql: str) -> exp.Expr:
     """Return the tree of a normalised expression, as `parse_expression` made it."""
-    parser = _parser_class()(dialect=_SPARK)
+    parser = _stored_parser_class()(dialect=_SPARK)
     return _with_calls(parser.parse_into(exp.Condition, _SPARK.tokenize(sql), sql)[0])
 
 

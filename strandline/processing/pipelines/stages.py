@@ -6,7 +6,7 @@ sinks, so an unrelated edit of the document doesn't change it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -30,6 +30,11 @@ class Emit:
 
 LEFT, RIGHT = 0, 1
 """Inputs of a join."""
+
+LINEAGE = "@records_{}"
+"""Name of an internal column with the numbers of the records that a result contains. See `Stage.with_lineage`."""
+NumberColumns = tuple[tuple[str, str], ...]
+"""(name, type) of columns with numbers of records."""
 
 
 @dataclass(frozen=True)
@@ -301,6 +306,29 @@ class Stage:
     def value_types(self) -> dict[str, str]:
         """Field of the result -> type, without the `by` fields."""
         return {name: kind for name, kind in self.field_types.items() if name not in self.by}
+
+    def with_lineage(self, given: Sequence[NumberColumns]) -> tuple[Stage, NumberColumns]:
+        """Return the stage whose results also contain the numbers of their records, and the columns with these numbers.
+
+        `given`: for each input, its columns with numbers of records. Other columns of the results don't change.
+        """
+        made = tuple(
+            Column(LINEAGE.format(at), f"records_of(`{name}`)", "array<long>") for at, (name, _) in enumerate(given[0])
+        )
+        columns = tuple((one.name, one.type) for one in made)
+        stage = replace(
+            self,
+            aggregates=(*self.aggregates, *made),
+            inputs=self._inputs_with(given),
+            emitted=self._emitted_with(columns),
+        )
+        return stage, columns
+
+    def _inputs_with(self, given: Sequence[NumberColumns]) -> tuple[StageInput, ...]:
+        return tuple(replace(one, columns=(*one.columns, *more)) for one, more in zip(self.inputs, given, strict=True))
+
+    def _emitted_with(self, columns: NumberColumns) -> tuple[tuple[str, str], ...] | None:
+        return None if self.emitted is None else (*self.emitted, *columns)
 
     @property
     def identity(self) -> Identity:

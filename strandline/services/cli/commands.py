@@ -29,6 +29,7 @@ from strandline.services.cli.lookups.lookup_verbs import lookup_app
 from strandline.services.cli.notice_verbs import notice_app
 from strandline.services.cli.options import Wide, trust
 from strandline.services.cli.output import AnsweredError, print_error, print_strandline_error, print_wide
+from strandline.services.cli.record_verbs import record_app
 from strandline.services.cli.result_verbs import results_app
 from strandline.services.cli.stack_verbs import stack_app
 from strandline.services.cli.stream_verbs import stream_app
@@ -53,6 +54,7 @@ app.add_typer(lookup_app, name="lookup")
 app.add_typer(notice_app, name="notice")
 app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(pipeline_app, name="pipeline")
+app.add_typer(record_app, name="record")
 app.add_typer(results_app)
 app.add_typer(kibana_app, name="kibana")
 app.add_typer(token_app, name="token")

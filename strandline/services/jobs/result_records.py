@@ -123,6 +123,14 @@ def _of_record(job: str, alias: str, document: str, found: dict[str, Any]) -> Re
     )
 
 
+def origin_of(elasticsearch_url: str, alias: str, document: str) -> dict[str, Any]:
+    """Return the field `strandline` of a result: its stage, its version, and its slice; for an emitted record also its position.
+
+    Raises NotFound if the result doesn't exist; IndexUnavailable, RequestRefused."""
+    origin: dict[str, Any] = _find(elasticsearch_url, alias, document)["strandline"]
+    return origin
+
+
 def _find(url: str, alias: str, document: str) -> dict[str, Any]:
     body = {"size": 1, "query": {"ids": {"values": [document]}}, "_source": ["@timestamp", "window", "strandline"]}
     hits: list[dict[str, Any]] = []

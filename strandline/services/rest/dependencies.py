@@ -20,6 +20,7 @@ from strandline.services.jobs.apply_documents import Applier
 from strandline.services.jobs.dead_letters import DeadLetters
 from strandline.services.jobs.histories import Histories
 from strandline.services.jobs.job_lifecycle import JobLifecycle
+from strandline.services.jobs.traces import Traces
 from strandline.services.processes.limited_work import RunLimited, run_here
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
@@ -57,6 +58,11 @@ class Dependencies:
     """Runs functions on input of a request, in a process with limits of memory and time."""
     close_limited: Callable[[], None] = lambda: None
     """Ends that process."""
+
+    @cached_property
+    def traces(self) -> Traces:
+        """Traces of records and results."""
+        return Traces(self.data_dir)
 
     @cached_property
     def histories(self) -> Histories:

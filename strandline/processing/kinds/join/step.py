@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from strandline.processing.kinds.join.shape import JoinShape, SameWindowShape
 from strandline.processing.pipelines.row_step import Identity
-from strandline.processing.pipelines.stages import LEFT, RIGHT, Stage, identities
+from strandline.processing.pipelines.stages import LEFT, LINEAGE, RIGHT, NumberColumns, Stage, identities
 from strandline.results.names import ROWS_JOINED
 
 JoinType = Literal["inner", "left", "full"]
@@ -125,6 +126,15 @@ class JoinStage(Stage):
     def hold_ms(self, side: int) -> int:
         """Return the maximum time after a row of this side at which a partner can arrive."""
         return self.after_ms if side == LEFT else self.before_ms
+
+    def with_lineage(self, given: Sequence[NumberColumns]) -> tuple[Stage, NumberColumns]:
+        sources = [(side, name, kind) for side, columns in enumerate(given) for name, kind in columns]
+        made = tuple(JoinedColumn(LINEAGE.format(at), *one) for at, one in enumerate(sources))
+        columns = tuple((one.name, one.type) for one in made)
+        stage = replace(
+            self, columns=(*self.columns, *made), inputs=self._inputs_with(given), emitted=self._emitted_with(columns)
+        )
+        return stage, columns
 
     @property
     def identity(self) -> Identity:
