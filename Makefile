@@ -10,7 +10,7 @@ KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,$(if $(filter test-all,$(MAKEC
 .DEFAULT_GOAL := help
 # Without bytecode on the disk, each of the hundreds of processes of a test run compiles what it imports, and each worker rewrites all tests.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: console help setup quick run wheel test test-all test-containers check docs format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest soak simulate simulate-clocks simulate-notices yardsticks sbom pin-images lock clean
+.PHONY: console help setup quick run wheel test test-all test-containers check docs format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest chaos-notices try-notices soak simulate simulate-clocks simulate-notices yardsticks sbom pin-images lock clean
 
 help:
 	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
@@ -29,6 +29,8 @@ help:
 	@echo "make chaos KILLS=100   break every part of a running job and what it stands on, some at a time; check every result"
 	@echo "             (GRAPH=1: of a job with branches, sessions, windows that count, a join and a lookup that changes)"
 	@echo "make chaos-ingest KILLS=50   break gateways and Kafka under load; count what was lost or written twice"
+	@echo "make chaos-notices KILLS=100 MINUTES=60   kill control services while bad receivers get notices; count what was lost or repeated"
+	@echo "make try-notices   cause each condition of a notice on a real stack; print each message that was received"
 	@echo "make bench-ingest   what each gateway takes, what a record costs it, how soon it acknowledges"
 	@echo "make bench-failover   seconds without results when a runner, its JVM or the leading control service is killed"
 	@echo "make bench-recovery   seconds from kill -9 under load to results, beside plain Spark; exactly_once against none"
@@ -130,6 +132,15 @@ chaos: $(VENV)/.test-ready
 chaos-ingest: $(VENV)/.test-ready
 	@$(BIN)/python -m tests.fault.ingest_ladder --kills $(KILLS)
 
+MINUTES ?= 60
+MISTAKE ?=
+chaos-notices: $(VENV)/.test-ready
+	@$(BIN)/python -m tests.fault.notice_kills --kills $(if $(filter command,$(firstword $(origin KILLS))),$(KILLS),100) --minutes $(MINUTES) \
+		--mistake "$(MISTAKE)"
+
+try-notices: $(VENV)/.test-ready
+	@$(BIN)/python -m tests.fault.notice_stack
+
 bench-ingest: $(VENV)/.test-ready
 	@$(BIN)/python -m benchmarks.ingest
 
@@ -179,9 +190,9 @@ lock: $(VENV)/.test-ready
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
 		--all-build-deps --only-build-deps -o requirements-build.lock pyproject.toml
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
-		--extra avro --extra embedded --extra postgresql --extra protobuf -o requirements.lock pyproject.toml
+		--extra apprise --extra avro --extra embedded --extra postgresql --extra protobuf -o requirements.lock pyproject.toml
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --no-emit-index-url --no-emit-find-links --allow-unsafe \
-		--extra avro --extra embedded --extra postgresql --extra protobuf --extra dev -c requirements.lock -c requirements-build.lock -o requirements-dev.lock pyproject.toml
+		--extra apprise --extra avro --extra embedded --extra postgresql --extra protobuf --extra dev -c requirements.lock -c requirements-build.lock -o requirements-dev.lock pyproject.toml
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache

@@ -13,6 +13,7 @@ from strandline.core.errors import PermanentError
 
 EXTRAS = {
     "amqtt": "embedded",
+    "apprise": "apprise",
     "fastavro": "avro",
     "google.protobuf": "protobuf",
     "psycopg": "postgresql",

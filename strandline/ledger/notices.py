@@ -151,6 +151,17 @@ class NoticeChanges:
     events: Sequence[NewEvent] = field(default_factory=tuple)
 
 
+@dataclass(frozen=True)
+class WatermarkRow:
+    """Watermark of a job after its last committed slice."""
+
+    watermark_ms: int
+    since_ms: int
+    """Time at which the first slice with this watermark was committed."""
+    records: int
+    """Number of records of the later slices."""
+
+
 class NoticeReader(Part):
     """Reads notices, their problems and messages."""
 
@@ -221,6 +232,22 @@ class NoticeReader(Part):
             before = connection.execute(total.where(checkpoints.c.committed_ms <= since_ms).limit(1)).scalar()
         counts = {reason: count - (before or {}).get(reason, 0) for reason, count in (newest or {}).items()}
         return {reason: count for reason, count in counts.items() if count > 0}
+
+    def watermark_since(self, job: str) -> WatermarkRow | None:
+        """Return the watermark after the last committed slice, and the time since which it has this value. None before the first
+        accepted record."""
+        columns = checkpoints.c
+        newest = sa.select(columns.closes_ms).where(columns.job == job).order_by(columns.slice.desc()).limit(1)
+        with self._database.reading(f"read the watermark of job {job}") as connection:
+            watermark_ms = connection.execute(newest).scalar()
+            if watermark_ms is None:
+                return None
+            same = (columns.job == job) & (columns.closes_ms == watermark_ms)
+            first, since_ms = connection.execute(
+                sa.select(columns.slice, columns.committed_ms).where(same).order_by(columns.slice).limit(1)
+            ).one()
+            later = sa.select(sa.func.coalesce(sa.func.sum(columns.records), 0)).where(same, columns.slice > first)
+            return WatermarkRow(watermark_ms, since_ms, int(connection.execute(later).scalar_one()))
 
 
 class Notices(Part):

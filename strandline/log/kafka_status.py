@@ -164,14 +164,16 @@ class KafkaStatus:
         headers: Sequence[str] = (),
         since: Mapping[int, int] | None = None,
         headers_beside: Sequence[str] = (),
+        partitions: Collection[int] | None = None,
     ) -> NewestRecords:
         """Return the newest records of the topic, about as many of each partition, with at most `bytes_max` bytes.
 
-        Args: since: Partition -> first offset. headers, headers_beside: See RangeReader. Raises NotFound, LogTruncated.
+        Args: since: Partition -> first offset. headers, headers_beside: See RangeReader. partitions: Only these; None for all.
+        Raises NotFound, LogTruncated.
         """
         from strandline.log.range_reader import RangeReader  # its import takes a tenth of a second
 
-        ends = self.committed_ends(topic)
+        ends = {at: end for at, end in self.committed_ends(topic).items() if partitions is None or at in partitions}
         starts = self._admin.starts(topic, list(ends))
         firsts = {at: max(starts[at], (since or starts).get(at, starts[at])) for at in ends}
         share = max(1, records_max // max(1, sum(firsts[at] < end for at, end in ends.items())))

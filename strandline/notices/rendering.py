@@ -65,7 +65,9 @@ def _title(kind: Kind, rows: Sequence[ProblemRow]) -> str:
 
 
 def _text(row: ProblemRow) -> str:
-    lines = [f"WHAT: {row.title}, since {show_time(row.since_ms)}."]
+    # A moment, as the end of a batch, ends when it begins.
+    when = "" if row.ended_ms == row.since_ms else "since "
+    lines = [f"WHAT: {row.title}.", f"WHEN: {when}{show_time(row.since_ms)}"]
     if row.reason:
         lines.append(f"WHY: {row.reason[:_REASON_MAX]}")
     if row.ended_ms is not None and row.ended_ms > row.since_ms:

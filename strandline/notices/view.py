@@ -27,11 +27,53 @@ class JobFacts:
 
 
 @dataclass(frozen=True)
+class StuckWatermark:
+    """A watermark that doesn't advance, and the partition that holds it back."""
+
+    watermark_ms: int
+    since_ms: int
+    """Time at which a slice last advanced the watermark."""
+    records: int
+    """Number of records that were read since then."""
+    stream: str
+    partition: int
+    reached_ms: int
+    """Event time that the partition has reached."""
+    newest_ms: int
+    """Event time that the newest partition has reached."""
+    log_ms: int | None = None
+    """Log time of the newest record in the partition. None if it is unknown."""
+    devices: tuple[str, ...] = ()
+    """Senders of the newest records in the partition, the last one first. Empty if they are unknown."""
+
+
+@dataclass(frozen=True)
+class FoundResult:
+    """The newest result of a key."""
+
+    alias: str
+    keys: Mapping[str, object]
+    values: Mapping[str, object]
+    """Fields of the condition, with their values."""
+    start_ms: int
+    """Start of the window."""
+    end_ms: int
+
+
+def _no_results(job: str, stage: str, where: str, within_ms: int | None) -> Sequence[FoundResult]:
+    return ()
+
+
+@dataclass(frozen=True)
 class Surroundings:
     """Functions and values of the control service. Each function can raise StrandlineError."""
 
     job_facts: Callable[[str], JobFacts] = lambda job: JobFacts()
     """Name of a job -> its facts."""
+    stuck_watermark: Callable[[str, int], StuckWatermark | None] = lambda job, since_ms: None
+    """Name of a job, time -> its watermark, if it hasn't advanced since this time although records were read."""
+    results: Callable[[str, str, str, int | None], Sequence[FoundResult]] = _no_results
+    """Job, stage, condition, time to search back from the newest window -> newest results that meet the condition."""
     ask: Callable[[str], tuple[int, bytes]] = lambda url: (0, b"")
     """Send a GET request to an allowed URL. Return status and body."""
     data_dir: Path = Path()

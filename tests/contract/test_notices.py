@@ -9,9 +9,10 @@ import pytest
 
 from strandline.core.errors import Fenced, NotFound
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.notices import MessageRow, NoticeChanges, NoticeRow, ProblemRow
+from strandline.ledger.notices import MessageRow, NoticeChanges, NoticeRow, ProblemRow, WatermarkRow
 from strandline.ledger.states import BackfillState, JobState
 from tests.simulation.notices.twin import TwinNotices
+from tests.support.ledgers import a_checkpoint, a_slice
 
 DOCUMENT: dict[str, Any] = {"notice": "night", "when": [{"job_failed": {}}]}
 LEASE_MS = 20_000
@@ -182,4 +183,18 @@ def test_a_failure_a_batch_and_a_backfill_are_events_of_their_own_transaction(le
         ("job_failed", "power", "no space"),
         ("backfill_ended", "power", "backfill 2 of job power is failed: no records"),
     ]
+    ledger.close()
+
+
+def test_the_time_since_which_the_watermark_has_its_value(ledger_url: str) -> None:
+    ledger = Ledger.open(ledger_url)
+    ledger.submit_job("power", "text", {"pipeline": "power"})
+    ledger.begin_run("power", pid=4711)
+    assert ledger.watermark_since("power") is None
+    for number, closes_ms in enumerate((None, 900, 1_900, 1_900, 1_900), 1):
+        ledger.plan_slice(a_slice(number))
+        ledger.commit_checkpoint(a_checkpoint(number, closes_ms=closes_ms))
+        if closes_ms is None:
+            assert ledger.watermark_since("power") is None
+    assert ledger.watermark_since("power") == WatermarkRow(1_900, 3_600, 60)
     ledger.close()

@@ -39,6 +39,10 @@ event_time: {field: ts, delay: 1s, max_ahead: null, idle_timeout: null}
 steps:
   - window: {name: seconds, tumbling: 1s, by: [device], aggregate: {n: count(*)}}
     emit: [{elasticsearch: watched-seconds}]
+---
+notice: watched
+when: [job_failed]
+to: [{webhook: {url: "http://127.0.0.1:1/"}}]
 """
 BASE_MS = 1_793_491_200_000
 NEVER_WITHOUT_TROUBLE = {"strandline_ingest_refused_total", "strandline_ingest_dropped_total"}

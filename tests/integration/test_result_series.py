@@ -5,16 +5,18 @@ from __future__ import annotations
 import random
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import fmean
 
 import httpx
 import pytest
 
+from strandline.notices.result_filter import filter_of
 from strandline.results.charts.lens import Field, Operation
 from strandline.results.charts.series import Series, SeriesQuery, read_series
 from strandline.results.document import DocumentShape
 from strandline.results.mapping import build_mapping
+from strandline.results.newest_matches import MatchQuery, newest_matches
 
 WINDOWS, EVERY_MS = 500, 60_000
 START_MS = 1_793_491_200_000 + 7 * EVERY_MS
@@ -110,3 +112,34 @@ def test_before_the_first_window_has_closed_there_is_nothing(index: tuple[str, s
         read_series(url, query(name), None, 1_000, 10),
     ):
         assert (drawn.from_ms, drawn.results, drawn.series) == (None, 0, [])
+
+
+@pytest.mark.parametrize(
+    ("where", "meets"),
+    [
+        ("load > 1.5", lambda load, device: load > 1.5),
+        ("load <= 0 and device != 'd03'", lambda load, device: load <= 0 and device != "d03"),
+        ("not (load > 0 or device = 'd05')", lambda load, device: not (load > 0 or device == "d05")),
+    ],
+)
+@pytest.mark.guarantee(
+    "G931",
+    "A condition over results names exactly the keys whose newest result meets it.",
+    promise="failures-are-reported-with-their-remedy",
+)
+def test_keys_whose_newest_result_meets_a_condition(
+    index: tuple[str, str, list[Point]], where: str, meets: Callable[[float, str], bool]
+) -> None:
+    url, name, points = index
+    query = MatchQuery(name, ("device",), ("load",), filter_of(where).query, "window.start", 3 * EVERY_MS)
+    newest_ms = max(at for at, _, _ in points)
+    newest = {device: load for at, device, load in sorted(points) if at > newest_ms - 3 * EVERY_MS}
+    found = {one["device"]: one["load"] for one in newest_matches(url, query)}
+    assert found == {device: load for device, load in newest.items() if meets(load, device)}
+    assert 0 < len(found) < len(newest)
+
+
+def test_an_alias_without_an_index_has_no_newest_results(index: tuple[str, str, list[Point]]) -> None:
+    url, _, _ = index
+    query = MatchQuery("series-without-index", (), (), filter_of("load > 1").query, "window.start", EVERY_MS)
+    assert newest_matches(url, query) == []

@@ -55,12 +55,21 @@ class Received:
         return found
 
 
-class HttpReceiver:
-    """Receives webhooks on loopback. `behave` returns how each request is answered: `ok`, a status, `hang`, `slow` or `cut`."""
+HANG_S = 60.0
+"""Time in seconds after which a receiver that hangs closes the connection. The senders give up earlier."""
 
-    def __init__(self, behave: Callable[[], str] = lambda: "ok") -> None:
+
+class HttpReceiver:
+    """Receives webhooks on loopback. `behave` returns how each request is answered: `ok`, a status, `hang`, `slow`, `cut`, or
+    `garbage`."""
+
+    def __init__(
+        self, behave: Callable[[], str] = lambda: "ok", on_received: Callable[[Received], None] = lambda one: None
+    ) -> None:
+        """Args: on_received: Called for each request before it is answered, in any thread."""
         self.received: list[Received] = []
         self.behave = behave
+        self.slow_s = 1.0
         self.closing = threading.Event()
         receiver = self
 
@@ -69,14 +78,18 @@ class HttpReceiver:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 how = receiver.behave()
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                receiver.received.append(Received(time.monotonic(), headers, body, how))
+                received = Received(time.monotonic(), headers, body, how)
+                receiver.received.append(received)
+                on_received(received)
                 if how == "hang":
-                    receiver.closing.wait()
-                if how in ("hang", "cut"):
+                    receiver.closing.wait(HANG_S)
+                if how == "garbage":
+                    self.wfile.write(b"\x00%%% 250 fine\r\n\r\n")
+                if how in ("hang", "cut", "garbage"):
                     self.close_connection = True
                     return
                 if how == "slow":
-                    receiver.closing.wait(1)
+                    receiver.closing.wait(receiver.slow_s)
                 status = int(how) if how.isdigit() else 200
                 self.send_response(status)
                 if 300 <= status < 400:
@@ -87,40 +100,59 @@ class HttpReceiver:
             def log_message(self, format: str, *args: object) -> None:
                 """Print nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._handler = Handler
+        self._listen(0)
 
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
+    def _listen(self, port: int) -> None:
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler)
+        self._server.daemon_threads = True
+        self.port = int(self._server.server_address[1])
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/hook"
 
+    def open_port(self) -> None:
+        """Accept connections again after `close_port`."""
+        self._listen(self.port)
+        self._serve()
+
+    def close_port(self) -> None:
+        """Refuse connections."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _serve(self) -> None:
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+
     def __enter__(self) -> HttpReceiver:
-        self._thread.start()
+        self._serve()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.closing.set()
-        self._server.shutdown()
-        self._server.server_close()
+        self.close_port()
 
 
 class SmtpReceiver:
     """A small SMTP server on loopback, with STARTTLS and a login. It keeps the mail that it gets."""
 
     def __init__(
-        self, certificate: Path | None = None, key: Path | None = None, login: tuple[str, str] | None = None
+        self,
+        certificate: Path | None = None,
+        key: Path | None = None,
+        login: tuple[str, str] | None = None,
+        behave: Callable[[], str] = lambda: "ok",
+        on_received: Callable[[Received], None] = lambda one: None,
     ) -> None:
+        """Args: behave: Returns how each mail is answered: `ok`, a response, as `451 later`, or `hang`."""
         self.received: list[EmailMessage] = []
+        """The mails that were accepted."""
+        self.requests: list[Received] = []
+        """All mails, also those that were not accepted."""
         self.recipients: list[list[str]] = []
         self.was_encrypted: list[bool] = []
-        self.refuse: str | None = None
-        """Answer to the mail, as `451 later`; None if it is accepted."""
-        self.hangs = False
+        self.behave = behave
         self.closing = threading.Event()
         receiver = self
 
@@ -173,15 +205,20 @@ class SmtpReceiver:
                         lines = []
                         while (part := reader.readline()) not in (b".\r\n", b""):
                             lines.append(part.removeprefix(b"."))
-                        if receiver.hangs:
-                            receiver.closing.wait()
+                        how, body = receiver.behave(), b"".join(lines)
+                        mail = message_from_bytes(body, policy=policy.default)
+                        headers = {name.lower(): str(value) for name, value in mail.items()}
+                        request = Received(time.monotonic(), headers, body, how)
+                        receiver.requests.append(request)
+                        on_received(request)
+                        if how == "hang":
+                            receiver.closing.wait(HANG_S)
                             return
-                        mail = message_from_bytes(b"".join(lines), policy=policy.default)
-                        if receiver.refuse is None:
+                        if how == "ok":
                             receiver.received.append(cast(EmailMessage, mail))
                             receiver.recipients.append(to)
                             receiver.was_encrypted.append(encrypted)
-                        say(receiver.refuse or "250 ok")
+                        say("250 ok" if how == "ok" else how)
                         to = []
                     elif verb == "QUIT":
                         say("221 bye")

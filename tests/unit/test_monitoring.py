@@ -8,9 +8,12 @@ import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import yaml
+
+from strandline.ingest.gateway.metrics import IngestMetrics
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "docker" / "monitoring"
@@ -65,6 +68,26 @@ def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
         assert set(rule["annotations"]) == {"summary", "remedy"}
         assert rule["labels"]["severity"] in ("warning", "critical")
     assert len({rule["alert"] for rule in ALERTS}) == len(ALERTS)
+
+
+def test_each_metric_of_the_alerts_and_the_dashboard_is_exposed() -> None:
+    queries = [rule["expr"] for rule in ALERTS]
+    queries += [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    asked = {name for query in queries for name in re.findall(r"\bstrandline_\w+", query)}
+    metrics = IngestMetrics("http")
+    metrics.of("readings")
+    metrics.show_spools([mock.Mock(records=0, records_in_doubt=0, bytes=0, bytes_max=1)])
+    exposed = {family.name for family in metrics.registry.collect()}
+    for path in (ROOT / "strandline").rglob("*.py"):
+        exposed |= set(re.findall(r'"(strandline_\w+)"', path.read_text()))
+    # The name of a family has no `_total` and no `_bucket`.
+    exposed |= {f"{name}{suffix}" for name in exposed for suffix in ("_total", "_bucket")}
+    assert asked - exposed == set()
+    assert {one for one in asked if one.startswith("strandline_notice_")} == {
+        "strandline_notice_open_problems",
+        "strandline_notice_unsent_messages",
+        "strandline_notice_is_failing",
+    }
 
 
 def test_panels_stand_beside_each_other() -> None:

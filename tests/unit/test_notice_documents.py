@@ -45,7 +45,8 @@ def test_a_document_is_read_back_as_it_was_stored() -> None:
 
 def test_each_condition_is_stored_with_its_options() -> None:
     urls = {"urls": ["http://127.0.0.1:8081/readyz"]}
-    needed = {"gateway_away": urls, "spool_fills": urls}
+    results = {"of": "turbine-health.hourly", "where": "peak > 100"}
+    needed = {"gateway_away": urls, "spool_fills": urls, "results": results}
     base = parse(NOTICE).as_document()
     for keyword in CONDITIONS:
         spec = NoticeSpec.from_document(base | {"when": [{keyword: needed.get(keyword, {})}]})
@@ -97,7 +98,12 @@ def test_quiet_hours_begin_on_their_days_and_go_past_midnight(hour: int, day: in
 def test_each_document_of_the_page_is_valid_and_each_condition_and_channel_is_on_it() -> None:
     page = (DOCS / "notices.md").read_text()
     blocks = [dedent(block) for _, block in re.findall(r"^( *)```yaml\n(.*?)^\1```", page, re.DOTALL | re.MULTILINE)]
-    found = [NoticeSpec.parse(one) for block in blocks for one in read_documents(block, "notices.md", ("notice",))]
+    found = [
+        NoticeSpec.parse(one)
+        for block in blocks
+        if block.startswith("notice:")
+        for one in read_documents(block, "notices.md", ("notice",))
+    ]
     assert [one.notice for one in found] == ["night", "chat", "pager"]
     assert {keyword for keyword in CONDITIONS if f"| `{keyword}` |" not in page} == set()
     assert {keyword for keyword in CHANNELS if f"### {keyword}\n" not in page} == set()

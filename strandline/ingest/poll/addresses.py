@@ -61,6 +61,7 @@ class AllowedHosts:
 
     def __init__(self, entries: Sequence[str], setting: str = "STRANDLINE_POLL_HOSTS") -> None:
         """`setting`: name of the setting with the entries, for errors. Raises ValueError for an invalid entry."""
+        self.entries = tuple(entries)
         self._setting = setting
         self._networks: list[Network] = []
         self._names: set[str] = set()

@@ -52,6 +52,15 @@ class NamedSecrets:
             )
         return self.value(name)
 
+    def hosts_of(self, name: str) -> AllowedHosts:
+        """Return the hosts that a secret may be sent to. Raises InvalidSettings if there are none."""
+        if name not in self._hosts:
+            raise InvalidSettings(
+                f"secret {name}: it is not bound to hosts; add them to {self._prefix}_SECRET_HOSTS, for example "
+                f'{{"{name}": ["api.example.org"]}}'
+            )
+        return self._hosts[name]
+
     def value(self, name: str) -> str:
         """Return the secret.
 

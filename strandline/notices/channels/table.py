@@ -4,7 +4,8 @@ A module has:
 
 * `Fields`: a `DocumentModel` with one field, the keyword, whose value has the options of the channel;
 * `send(options, message, tools)`: returns when the receiver has confirmed the message. It raises StrandlineError if the
-  receiver hasn't. The message is sent again later.
+  receiver hasn't. The message is sent again later;
+* optionally `note(options)`: returns the reason why this control service can't send, or None. Applying a notice shows it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ _FOLDER = "strandline.notices.channels"
 CHANNELS = {
     "webhook": "webhook",
     "mail": "mail",
+    "apprise": "apprise",
 }
 """Keyword -> module."""
 

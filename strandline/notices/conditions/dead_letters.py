@@ -9,6 +9,18 @@ from strandline.core.document_values import Duration
 from strandline.notices.finding import Finding, Sight
 from strandline.notices.view import View, job_subject, show_duration
 
+_MEANINGS = {
+    "decode": "their payload can't be decoded",
+    "schema": "a field is missing, or its value has another type",
+    "time_unit": "a timestamp has another unit than the schema",
+    "expression": "a step of the pipeline fails on their values",
+    "lookup": "their key is not in a lookup",
+    "late": "they arrived after their window had closed",
+    "future_event": "their event time is too far in the future",
+    "result": "the store refused their result",
+}
+"""Reason -> its meaning."""
+_LATE = "late"
 _NO_LETTERS = frozenset({"duplicate"})
 """Reasons for which a record is dropped without a dead letter."""
 
@@ -46,13 +58,22 @@ def _finding(job: str, reason: str, count: int, options: DeadLettersSpec) -> Fin
     return Finding(
         subject=f"{job_subject(job)}, reason {reason}",
         title=f"Job {job} wrote {count:,} dead letters with reason {reason} within {within}",
-        reason=f"More than {options.above:,} records within {within} could not be used ({reason}).",
+        reason=f"Reason {reason}: {_MEANINGS.get(reason, 'the records could not be used')}. The limit is {options.above:,}.",
         affected=f"These records are missing from the results of job {job}. No record is lost: each is a dead letter.",
-        action=(
-            f"strandline dead-letters list {job} --reason {reason} --limit 10\n"
-            "Fix the sender, or the schema of the stream and the pipeline (strandline apply FILE). Then put the records back:\n"
-            f"strandline dead-letters replay {job} --reason {reason} --dry-run\n"
-            f"strandline dead-letters replay {job} --reason {reason}"
-        ),
+        action=f"strandline dead-letters list {job} --reason {reason} --limit 10\n{_remedy(job, reason)}",
         job=job,
+    )
+
+
+def _remedy(job: str, reason: str) -> str:
+    if reason == _LATE:
+        return (
+            "Find out why these devices send late: a wrong clock, or records that they stored without a connection.\n"
+            "For later records, raise event_time.delay in the pipeline, then run:\n"
+            "strandline apply FILE"
+        )
+    return (
+        "Fix the device, or the schema of the stream or the pipeline (strandline apply FILE). Then put the records back:\n"
+        f"strandline dead-letters replay {job} --reason {reason} --dry-run\n"
+        f"strandline dead-letters replay {job} --reason {reason}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 
 from pydantic import Field
 
@@ -33,10 +34,11 @@ def look(options: DiskFullSpec, view: View) -> Sight:
     except OSError as error:
         raise StackError(f"can't examine the disk with {directory}: {error.strerror}") from error
     share = (usage.total - usage.free) / usage.total
-    subject = f"disk with {directory}"
+    host = socket.gethostname()
+    subject = f"disk of {host} with {directory}"
     finding = Finding(
         subject=subject,
-        title=f"The disk with {directory} is {share:.0%} full",
+        title=f"The disk of machine {host} with {directory} is {share:.0%} full",
         reason=f"{usage.free / 1e9:,.1f} GB of {usage.total / 1e9:,.1f} GB are free.",
         affected=(
             "If the disk becomes full, jobs on this machine stop, and gateways here can't spool. In the embedded stack, Kafka "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Collection
 from pathlib import Path
 
 from pydantic import Field
@@ -36,7 +38,7 @@ def look(options: ExpirySpec, view: View) -> Sight:
             finding = Finding(
                 subject=f"token {token.name}",
                 title=f"Token {token.name} {_when(token.expires_ms, view.now_ms)}",
-                affected=f"After that, requests with token {token.name} are refused.",
+                affected=f"After that, requests with token {token.name} are refused{_uses(token.writes)}.",
                 action=(
                     f"strandline token create {token.name}-new{role}{writes} --expires 365d\n"
                     "Replace the token where it is used, then run:\n"
@@ -49,13 +51,17 @@ def look(options: ExpirySpec, view: View) -> Sight:
         if expires_ms - view.now_ms < options.within:
             finding = Finding(
                 subject=f"certificate {setting}",
-                title=f"The certificate in {path} {_when(expires_ms, view.now_ms)}",
+                title=f"The certificate of machine {socket.gethostname()} in {path} {_when(expires_ms, view.now_ms)}",
                 reason=f"{setting} names this file.",
                 affected="After that, clients refuse the connection, or servers refuse this service.",
                 action=f"Put a new certificate into {path}, and check it:\nopenssl x509 -noout -enddate -in {path}",
             )
             holding[finding.subject] = finding
     return Sight(holding=holding)
+
+
+def _uses(writes: Collection[str]) -> str:
+    return f". Its senders can't deliver records to stream {', '.join(sorted(writes))}" if writes else ""
 
 
 def _when(expires_ms: int, now_ms: int) -> str:

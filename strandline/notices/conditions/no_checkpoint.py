@@ -51,8 +51,8 @@ def _finding(job: JobRow, since_ms: int, reason: str, options: NoCheckpointSpec)
     why = f" The job is {job.state.value}{f': {job.message}' if job.message else ''}."
     return Finding(
         subject=job_subject(job.name),
-        title=f"Job {job.name} has written no checkpoint for {show_duration(options.hold)}",
-        reason=reason + why,
+        title=f"Job {job.name} writes no checkpoints",
+        reason=f"The last one is older than {show_duration(options.hold)}. {reason}{why}",
         affected=f"Job {job.name} has written no results since {show_time(since_ms)}. Its records wait in its streams.",
         action=(
             f"strandline job explain {job.name}\n"

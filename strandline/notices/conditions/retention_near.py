@@ -40,7 +40,10 @@ def _finding(job: str, facts: JobFacts) -> Finding:
     return Finding(
         subject=job_subject(job),
         title=f"Retention {when} records that job {job} needs",
-        reason=f"The streams of job {job} keep records for {retention}, and its open windows began almost as long ago.",
+        reason=(
+            f"The streams of job {job} keep records for {retention}. The oldest record that a restart reads again is "
+            f"{format_about(max(0, (facts.retention_ms or 0) - left_ms))} old, because its window is still open."
+        ),
         affected=f"After that time, a restart of job {job} fails, because it can't read the records of its open windows again.",
         action=(
             "Raise the retention now (retention: in the stream's document), then run:\n"

@@ -19,6 +19,7 @@ CONDITIONS = {
     "restarts": "restarts",
     "no_checkpoint": "no_checkpoint",
     "lag": "lag",
+    "watermark_stuck": "watermark_stuck",
     "dead_letters": "dead_letters",
     "audit_differences": "audit_differences",
     "work_ended": "work_ended",
@@ -28,6 +29,7 @@ CONDITIONS = {
     "spool_fills": "spool_fills",
     "expiry": "expiry",
     "divergence": "divergence",
+    "results": "results",
 }
 """Keyword -> module."""
 

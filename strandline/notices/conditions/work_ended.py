@@ -50,7 +50,7 @@ def _finding(event: EventRow) -> Finding:
     return Finding(
         subject=f"{job_subject(job)}, backfill {generation}",
         title=f"Backfill {generation} of job {job} {'failed' if has_failed else 'is complete'}",
-        reason=event.message,
+        reason=event.message if has_failed else "",
         affected=affected,
         action=action,
         job=job,

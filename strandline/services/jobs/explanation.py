@@ -11,6 +11,7 @@ from strandline.core.times.durations import format_about, format_duration
 from strandline.ledger.states import (
     COMPLETED,
     CheckpointRow,
+    EventTimeRule,
     JobRow,
     JobState,
     Offsets,
@@ -344,10 +345,8 @@ def _of_event_time(facts: JobFacts) -> _Answer:
     }
     if not reached:
         return "no_input", "no record has been accepted yet", f"strandline dead-letters list {facts.job.name}"
-    silent = {place: row.silence_ms.get(place[0], {}).get(place[1], 0) for place in reached}
-    timeouts = {place: rule.of(place[0]).idle_timeout_ms for place in reached}
-    awake = [place for place in reached if (timeout := timeouts[place]) is None or silent[place] < timeout]
-    slowest = min(awake or reached, key=lambda place: reached[place] - rule.of(place[0]).delay_ms)
+    awake = awake_partitions(rule, checkpoint.reached, row.silence_ms)
+    slowest = slowest_partition(rule, checkpoint.reached, row.silence_ms)
     rule = rule.of(slowest[0])
     newest_ms = max(reached.values())
     closed_ms = min(reached.values()) if checkpoint.closes_ms is None else checkpoint.closes_ms
@@ -420,6 +419,28 @@ def _is_overdue(facts: JobFacts, end_ms: int, closed_ms: int) -> bool:
     emitted = [(stage.shape, facts.checkpoint.emitted.get(stage.name, closed_ms)) for stage in facts.pipeline.stages]
     windows_ms = [shape.first_end(at_ms) - at_ms for shape, at_ms in emitted]
     return facts.recent.age_ms > max(end_ms - closed_ms, *windows_ms) + waits_ms + QUIET_MS_MIN
+
+
+def awake_partitions(rule: EventTimeRule, reached: Offsets, silence_ms: Offsets) -> list[tuple[str, int]]:
+    """Return the streams and partitions that are not idle. `reached`, `silence_ms`: as in `SliceRow`."""
+    return [
+        (stream, partition)
+        for stream, partitions in reached.items()
+        for partition in partitions
+        if (timeout_ms := rule.of(stream).idle_timeout_ms) is None
+        or silence_ms.get(stream, {}).get(partition, 0) < timeout_ms
+    ]
+
+
+def slowest_partition(rule: EventTimeRule, reached: Offsets, silence_ms: Offsets) -> tuple[str, int]:
+    """Return the stream and partition that hold the watermark back: those of the lowest event time, less the delay of the stream.
+    Idle partitions count only if all are idle.
+
+    Args: reached, silence_ms: As in `SliceRow`. `reached` must not be empty.
+    """
+    every = [(stream, partition) for stream, partitions in reached.items() for partition in partitions]
+    candidates = awake_partitions(rule, reached, silence_ms) or every
+    return min(candidates, key=lambda place: reached[place[0]][place[1]] - rule.of(place[0]).delay_ms)
 
 
 def _of_quiet(facts: JobFacts, quiet_ms: int) -> _Answer:

@@ -16,6 +16,8 @@ from strandline.notices.service import NoticeService
 from strandline.notices.settings import NoticeSettings
 from strandline.notices.view import JobFacts, Surroundings
 from strandline.services.jobs.job_status import StreamRanges, job_status, present_pipeline
+from strandline.services.jobs.notice_results import matching_results
+from strandline.services.jobs.notice_watermarks import stuck_watermark
 
 _KAFKA_WAIT_S = 2.0
 _PAGE_TIMEOUT_S = 5.0
@@ -36,6 +38,8 @@ def notice_service(ledger: NoticeLedger, log: KafkaStatus, settings: NoticeSetti
     certificates = {f"STRANDLINE_{name.upper()}": path for name in _CERTIFICATES if (path := getattr(settings, name))}
     surroundings = Surroundings(
         job_facts=partial(job_facts, ledger, log),
+        stuck_watermark=partial(stuck_watermark, ledger, log),
+        results=partial(matching_results, ledger, settings.elasticsearch_url),
         ask=partial(ask_page, tools),
         data_dir=settings.data_dir,
         certificates=certificates,
