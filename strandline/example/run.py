@@ -29,7 +29,7 @@ from strandline.core.urls import without_credentials
 from strandline.example.carriers import Carrier, HttpCarrier, MqttCarrier, UdpCarrier
 from strandline.example.fleet import SITES, TICK_MS, Fleet
 from strandline.example.sender import EventClock, FleetSender
-from strandline.example.view import Places, account, plain_line, render, where_to_look
+from strandline.example.view import ResultLinks, account, links_shown, plain_line, render
 from strandline.example.watch import Facts, ResultsReader, Watch
 from strandline.ingest.registry import own_gateway
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
@@ -200,7 +200,7 @@ def show_example(servers: Servers, speed: float, console: Console, seconds: floa
         look = partial(_look, servers, watch, sender)
         sender.start()
         try:
-            _show_until(console, _places(servers, pipeline, speed), look, seconds, stop.asked)
+            _show_until(console, _links(servers, pipeline, speed), look, seconds, stop.asked)
         finally:
             sender.stop()
         with progress.step("letting the job read the rest (Ctrl-C again: don't wait)", "the fleet is stopped"):
@@ -390,27 +390,27 @@ def _look(servers: Servers, watch: Watch, sender: FleetSender) -> Facts:
 
 def _show_until(
     console: Console,
-    places: Places,
+    links: ResultLinks,
     look: Callable[[], Facts],
     seconds: float | None,
     asked: threading.Event,
 ) -> None:
     """Show the state of the example until `asked` is set or `seconds` are over."""
-    for line in where_to_look(places):
+    for line in links_shown(links):
         say(console, line)
     deadline = None if seconds is None else time.monotonic() + seconds
     if console.is_terminal:
-        _show_live(console, places, look, asked, deadline)
+        _show_live(console, links, look, asked, deadline)
     else:
         _print_lines(console, look, asked, deadline)
 
 
 def _show_live(
-    console: Console, places: Places, look: Callable[[], Facts], asked: threading.Event, deadline: float | None
+    console: Console, links: ResultLinks, look: Callable[[], Facts], asked: threading.Event, deadline: float | None
 ) -> None:
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while not asked.is_set() and not _is_over(deadline):
-            live.update(render(look(), places), refresh=True)
+            live.update(render(look(), links), refresh=True)
             asked.wait(REFRESH_S)
 
 
@@ -428,9 +428,9 @@ def _is_over(deadline: float | None) -> bool:
     return deadline is not None and time.monotonic() >= deadline
 
 
-def _places(servers: Servers, pipeline: PipelineSpec, speed: float) -> Places:
+def _links(servers: Servers, pipeline: PipelineSpec, speed: float) -> ResultLinks:
     address = without_credentials(servers.elasticsearch_url)
-    return Places(
+    return ResultLinks(
         console=f"{servers.api_url}/",
         api_docs=f"{servers.api_url}/openapi.json",
         search=f"curl {servers.curl_options}'{address}/turbine-hour/_search?sort=@timestamp:desc&pretty'",

@@ -18,7 +18,7 @@ HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True)
-class Places:
+class ResultLinks:
     """Links and commands for the next steps of the user."""
 
     console: str
@@ -38,7 +38,7 @@ class Places:
     """Delay of the pipeline: a window closes when event time is this far past its end."""
 
 
-def render(facts: Facts, places: Places) -> RenderableType:
+def render(facts: Facts, links: ResultLinks) -> RenderableType:
     """Return the live view."""
     job, sent = facts.job, facts.sent
     state = "not known" if job is None else f"{job['state']}{': ' + job['message'] if job['message'] else ''}"
@@ -50,7 +50,7 @@ def render(facts: Facts, places: Places) -> RenderableType:
         ),
         ("event time", f"{show_time(sent.event_ms)}   watermark {show_time(job['watermark_ms'] if job else None)}"),
         ("job", f"{job['name'] if job else ''} {state}{lag}"),
-        ("windows out", f"{show_counts(facts.counts['results'])}{_next_hour(facts, places)}"),
+        ("windows out", f"{show_counts(facts.counts['results'])}{_next_hour(facts, links)}"),
         ("dead letters", f"{show_counts(facts.dead_letters)}   (spoiled on purpose: {sent.spoiled.total():,})"),
     ]
     if facts.trouble:
@@ -58,23 +58,23 @@ def render(facts: Facts, places: Places) -> RenderableType:
     tables = [_documents_table(alias, documents) for alias, documents in facts.documents.items() if documents]
     return Panel(
         Group(_facts_table(rows), *tables),
-        title=f"a wind farm of 40 turbines, event time {places.speed:g} times as fast as the clock",
+        title=f"a wind farm of 40 turbines, event time {links.speed:g} times as fast as the clock",
         subtitle="Ctrl-C stops everything",
         padding=(0, 1),
     )
 
 
-def where_to_look(places: Places) -> list[str]:
+def links_shown(links: ResultLinks) -> list[str]:
     """Return suggestions to try while it runs, one per line."""
     return [
         "where to look next, from another terminal:",
-        f"  the console    {places.console}",
-        f"  the API        {places.api_docs}",
-        f"  results        {places.search}",
-        *([f"  other clients  {places.login}"] if places.login else []),
-        f"  the job        {places.job_status}",
-        f"  dead letters   {places.dead_letters}",
-        f"  logs           {places.logs}",
+        f"  the console    {links.console}",
+        f"  the API        {links.api_docs}",
+        f"  results        {links.search}",
+        *([f"  other clients  {links.login}"] if links.login else []),
+        f"  the job        {links.job_status}",
+        f"  dead letters   {links.dead_letters}",
+        f"  logs           {links.logs}",
     ]
 
 
@@ -131,15 +131,15 @@ def show_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()) if count) or "none yet"
 
 
-def _next_hour(facts: Facts, places: Places) -> str:
+def _next_hour(facts: Facts, links: ResultLinks) -> str:
     """Return the time until the next hour closes, by the watermark."""
     watermark_ms, event_ms = facts.job["watermark_ms"] if facts.job else None, facts.sent.event_ms
     if watermark_ms is None or event_ms is None:
         return ""
-    closes_ms = (watermark_ms // HOUR_MS + 1) * HOUR_MS + places.delay_ms
+    closes_ms = (watermark_ms // HOUR_MS + 1) * HOUR_MS + links.delay_ms
     if event_ms >= closes_ms:
         return "   (an hour closes as soon as the job has caught up)"
-    return f"   (an hour closes in about {(closes_ms - event_ms) / places.speed / 1000:.0f} s)"
+    return f"   (an hour closes in about {(closes_ms - event_ms) / links.speed / 1000:.0f} s)"
 
 
 def _documents_table(alias: str, documents: list[Answer]) -> Table:

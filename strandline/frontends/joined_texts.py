@@ -8,7 +8,7 @@ from pathlib import Path
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.frontends.document_files import with_files
 
-Place = Callable[[Problem], Problem]
+LocateProblem = Callable[[Problem], Problem]
 """Function that returns a problem with its position in the text of its author."""
 
 
@@ -17,13 +17,13 @@ class JoinedTexts:
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
-        self._places: list[tuple[int, Place]] = []
+        self._places: list[tuple[int, LocateProblem]] = []
         """Last line before each part, and the function that locates problems in it."""
         self._line = 0
 
-    def add(self, text: bytes, place: Place) -> None:
-        """Append a text. `place` gets problems with the lines of this text."""
-        self._places.append((self._line, place))
+    def add(self, text: bytes, locate: LocateProblem) -> None:
+        """Append a text. `locate` gets problems with the lines of this text."""
+        self._places.append((self._line, locate))
         self._parts.append(text)
         self._line += text.count(b"\n") + 2
 
@@ -47,16 +47,16 @@ class JoinedTexts:
         from strandline.frontends.sql.translation import translate  # only where there is some
 
         translation = translate(text, str(file))
-        self.add(with_files(translation.yaml.encode(), file), translation.place_in_sql)
+        self.add(with_files(translation.yaml.encode(), file), translation.locate_in_sql)
 
     @property
     def text(self) -> bytes:
         """All documents as one text."""
         return b"\n---\n".join(self._parts)
 
-    def placed(self, problem: Problem) -> Problem:
+    def located(self, problem: Problem) -> Problem:
         """Return a problem of the joined text with its own file and line."""
         if problem.line is None:
             return problem
-        before, place = next(one for one in reversed(self._places) if problem.line > one[0])
-        return place(Problem(problem.message, problem.path, problem.source, problem.line - before))
+        before, locate = next(one for one in reversed(self._places) if problem.line > one[0])
+        return locate(Problem(problem.message, problem.path, problem.source, problem.line - before))

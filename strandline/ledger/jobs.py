@@ -31,7 +31,7 @@ from strandline.ledger.states import (
     JobState,
     JobVersionRow,
     Offsets,
-    Place,
+    StageSink,
 )
 from strandline.ledger.streams import hold_streams, read_stream
 
@@ -57,11 +57,11 @@ class JobReader(Part):
         with self._database.reading(f"read job {name}") as connection:
             return _version(connection, name, read_job(connection, name).version if version is None else version)
 
-    def places(self, job: str) -> list[Place]:
+    def places(self, job: str) -> list[StageSink]:
         """Return the sinks that the job emits to, by kind and name."""
         wanted = sa.select(places.c.kind, places.c.name, places.c.stage).where(places.c.job == job)
         with self._database.reading(f"read where job {job} emits to") as connection:
-            return [Place(*row) for row in connection.execute(wanted.order_by(places.c.kind, places.c.name))]
+            return [StageSink(*row) for row in connection.execute(wanted.order_by(places.c.kind, places.c.name))]
 
     def result_indices(self, job: str) -> set[str]:
         """Return the indices that the job created, including deleted ones."""
@@ -82,7 +82,7 @@ class JobOrders(Part):
         name: str,
         text: str,
         document: dict[str, Any],
-        emits_to: Collection[Place] = (),
+        emits_to: Collection[StageSink] = (),
         together: Collection[str] = (),
         base: JobBase | None = None,
         origin: Offsets | None = None,
@@ -120,7 +120,7 @@ class JobOrders(Part):
                 fresh = JobRow(name, 1, Desired.RUNNING, JobState.CREATED, "", 0, now_ms, now_ms, 0)
                 connection.execute(sa.insert(jobs).values(vars(fresh) | {"version_first": 1}))
             hold_streams(connection, streams_used)
-            self._take_places(connection, name, emits_to, together)
+            self._assign_sinks(connection, name, emits_to, together)
             version = 1 if known is None else known.version + 1
             if known is not None and not is_deleted and _version(connection, name, known.version).document == document:
                 return read_job(connection, name)
@@ -146,8 +146,8 @@ class JobOrders(Part):
                 _revive(connection, name, version, origin, now_ms)
             return read_job(connection, name)
 
-    def _take_places(
-        self, connection: sa.Connection, job: str, emits_to: Collection[Place], together: Collection[str]
+    def _assign_sinks(
+        self, connection: sa.Connection, job: str, emits_to: Collection[StageSink], together: Collection[str]
     ) -> None:
         """Assign these sinks to the job, and release its other sinks. Raises Conflict if another job, or another stage
         of this one, has a sink; but a sink of a job in `together` is taken over.

@@ -303,7 +303,7 @@ class JobBase(NamedTuple):
     """The last slice that could not be replayed any more."""
 
 
-class Place(NamedTuple):
+class StageSink(NamedTuple):
     """Sink of a stage."""
 
     kind: str

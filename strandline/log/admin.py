@@ -393,8 +393,8 @@ class KafkaAdmin:
         futures: dict[str, dict[int, Future[Any]]] = {topic: {} for topic in partitions}
         if asked:
             listed = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=within_s)
-            for place, future in listed.items():
-                futures[place.topic][place.partition] = future
+            for partition_key, future in listed.items():
+                futures[partition_key.topic][partition_key.partition] = future
 
         def listed_of(topic: str) -> dict[int, Any]:
             what = f"the offsets of topic {topic} could not be read"

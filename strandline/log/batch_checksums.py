@@ -10,7 +10,7 @@ from typing import NamedTuple
 from aiokafka.errors import KafkaError, NoError, OffsetOutOfRangeError
 
 from strandline.core.errors import LogUnavailable
-from strandline.log.brokers import Answer, Asked, Brokers, Place
+from strandline.log.brokers import Brokers, PartitionKey, PartitionRequest, PartitionResponse
 from strandline.log.kafka_connection import remedy_of
 from strandline.log.record_batches import checksum_at
 
@@ -23,7 +23,7 @@ _RESPONSE_BYTES_MAX = 16 * 1_048_576
 _ASK_AGAIN_S = 0.2
 
 
-class RecordPlace(NamedTuple):
+class LogPosition(NamedTuple):
     """An offset of the log."""
 
     stream: str
@@ -46,7 +46,7 @@ class BatchChecksums:
         self._loop = asyncio.new_event_loop()
         self._brokers = Brokers(bootstrap, timeout_s, None)
 
-    def at(self, places: Collection[RecordPlace]) -> dict[RecordPlace, int | LogUnavailable]:
+    def at(self, positions: Collection[LogPosition]) -> dict[LogPosition, int | LogUnavailable]:
         """Return the checksums of the batches that contain these offsets. One request to each broker is enough if no
         partition occurs twice and no batch is large.
 
@@ -54,17 +54,17 @@ class BatchChecksums:
         continues with a later batch. An empty response proves nothing and is requested again. The answer is LogUnavailable
         if the brokers don't answer for the offset, or send empty responses only, within the patience.
         """
-        found: dict[RecordPlace, int | LogUnavailable] = {}
-        left, sizes = dict.fromkeys(places), dict.fromkeys(places, _PARTITION_BYTES_MAX)
+        found: dict[LogPosition, int | LogUnavailable] = {}
+        left, sizes = dict.fromkeys(positions), dict.fromkeys(positions, _PARTITION_BYTES_MAX)
         deadline = time.monotonic() + self._patience_s
         while left:
-            one_of_each: dict[Place, RecordPlace] = {}
+            one_of_each: dict[PartitionKey, LogPosition] = {}
             for wanted in left:
                 one_of_each.setdefault((wanted.stream, wanted.partition), wanted)
-            asked = [Asked(place, wanted.offset, sizes[wanted]) for place, wanted in one_of_each.items()]
+            asked = [PartitionRequest(place, wanted.offset, sizes[wanted]) for place, wanted in one_of_each.items()]
             bytes_max = min(sum(one.bytes_max for one in asked), max(_RESPONSE_BYTES_MAX, asked[0].bytes_max))
             answers = self._loop.run_until_complete(self._brokers.fetch_each(asked, bytes_max))
-            reasons: dict[RecordPlace, Exception] = {}
+            reasons: dict[LogPosition, Exception] = {}
             for place, wanted in one_of_each.items():
                 try:
                     checksum, is_absent = _checksum(answers[place], wanted.offset)
@@ -83,7 +83,7 @@ class BatchChecksums:
                 time.sleep(_ASK_AGAIN_S)
         return found
 
-    def _gave_up(self, place: RecordPlace, reason: Exception | None) -> LogUnavailable:
+    def _gave_up(self, place: LogPosition, reason: Exception | None) -> LogUnavailable:
         why = (
             f"{str(reason) or type(reason).__name__}{remedy_of(reason)}"
             if reason
@@ -103,7 +103,7 @@ class BatchChecksums:
         self._loop.close()
 
 
-def _checksum(answer: Answer | Exception, offset: int) -> tuple[int | None, bool]:
+def _checksum(answer: PartitionResponse | Exception, offset: int) -> tuple[int | None, bool]:
     """Return the checksum, if the response contains it, and True if the response proves that the partition lacks the offset."""
     if isinstance(answer, Exception):
         raise answer

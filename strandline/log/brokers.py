@@ -30,19 +30,19 @@ _FETCH_WAIT_MAX_MS = 250
 """Milliseconds for which a broker waits if there are no records. It answers immediately as soon as there is one."""
 _CLOSE_WAIT_S = 0.2
 
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 """Topic and partition number."""
 
 
-class Asked(NamedTuple):
+class PartitionRequest(NamedTuple):
     """Request of one fetch for one partition."""
 
-    place: Place
+    partition_key: PartitionKey
     offset_first: int
     bytes_max: int
 
 
-class Answer(NamedTuple):
+class PartitionResponse(NamedTuple):
     """Response of a broker for one partition."""
 
     error: type[KafkaError]
@@ -73,45 +73,51 @@ class Brokers:
         self._options = {"client_id": "strandline", "request_timeout_ms": int(request_timeout_s * 1_000)}
         self._security = security
         self._connections: dict[tuple[str, int], AIOKafkaConnection] = {}
-        self._leaders: dict[Place, tuple[str, int]] = {}
+        self._leaders: dict[PartitionKey, tuple[str, int]] = {}
 
-    async def fetch(self, asked: Sequence[Asked], bytes_max: int) -> list[Answer]:
+    async def fetch(self, asked: Sequence[PartitionRequest], bytes_max: int) -> list[PartitionResponse]:
         """Fetch from the leader of the first partition, also the directly following partitions in `asked` with the same
         leader.
 
         Returns a response for each of these; the caller must request the others again. The first partition that has
         records returns at least one complete batch, however large. All others are limited by `bytes_max`.
         """
-        address = await self._leader_of(asked[0].place, {one.place[0] for one in asked})
-        count = next((n for n, one in enumerate(asked) if self._leaders.get(one.place) != address), len(asked))
+        address = await self._leader_of(asked[0].partition_key, {one.partition_key[0] for one in asked})
+        count = next((n for n, one in enumerate(asked) if self._leaders.get(one.partition_key) != address), len(asked))
         return await self._fetch_from(address, asked[:count], bytes_max)
 
-    async def fetch_each(self, asked: Sequence[Asked], bytes_max: int) -> dict[Place, Answer | Exception]:
+    async def fetch_each(
+        self, asked: Sequence[PartitionRequest], bytes_max: int
+    ) -> dict[PartitionKey, PartitionResponse | Exception]:
         """Ask the leader of each of these different partitions, with one request to each broker. Return the answer of each
         partition, or why there is none. No failure of a partition or a broker affects the others, and no `close` is needed.
         """
-        found: dict[Place, Answer | Exception] = await self._learn_leaders([one.place for one in asked])
-        of_leader: dict[tuple[str, int], list[Asked]] = {}
+        found: dict[PartitionKey, PartitionResponse | Exception] = await self._learn_leaders(
+            [one.partition_key for one in asked]
+        )
+        of_leader: dict[tuple[str, int], list[PartitionRequest]] = {}
         for one in asked:
-            if one.place not in found:
-                of_leader.setdefault(self._leaders[one.place], []).append(one)
+            if one.partition_key not in found:
+                of_leader.setdefault(self._leaders[one.partition_key], []).append(one)
 
-        async def fetch_from(address: tuple[str, int], these: Sequence[Asked]) -> None:
+        async def fetch_from(address: tuple[str, int], these: Sequence[PartitionRequest]) -> None:
             try:
-                answers: Sequence[Answer | Exception] = await self._fetch_from(address, these, bytes_max)
+                answers: Sequence[PartitionResponse | Exception] = await self._fetch_from(address, these, bytes_max)
             except (KafkaError, OSError, TimeoutError) as error:
                 answers = [error] * len(these)
                 lost = self._connections.pop(address, None)
                 await _end([lost] if lost else [])
             for one, answer in zip(these, answers, strict=True):
-                found[one.place] = answer
+                found[one.partition_key] = answer
                 if isinstance(answer, Exception) or answer.error not in (NoError, OffsetOutOfRangeError):
-                    self._leaders.pop(one.place, None)
+                    self._leaders.pop(one.partition_key, None)
 
         await asyncio.gather(*(fetch_from(address, these) for address, these in of_leader.items()))
         return found
 
-    async def _fetch_from(self, address: tuple[str, int], asked: Sequence[Asked], bytes_max: int) -> list[Answer]:
+    async def _fetch_from(
+        self, address: tuple[str, int], asked: Sequence[PartitionRequest], bytes_max: int
+    ) -> list[PartitionResponse]:
         connection = await self._connection(address)
         topics = [(topic, [(number, first, size)]) for (topic, number), first, size in asked]
         answer = await connection.send(FetchRequest(_FETCH_WAIT_MAX_MS, 1, bytes_max, _READ_COMMITTED, topics))
@@ -120,31 +126,36 @@ class Brokers:
             raise error(f"{address[0]}:{address[1]} refused to answer")
         aborted_at = 4 if answer.API_VERSION == 4 else 5
         found = {
-            (topic, part[0]): Answer(for_code(part[1]), part[3], part[aborted_at] or [], part[-1] or b"")
+            (topic, part[0]): PartitionResponse(for_code(part[1]), part[3], part[aborted_at] or [], part[-1] or b"")
             for topic, parts in answer.topics
             for part in parts
         }
-        if any(one.place not in found for one in asked):  # its answer while it throttles this client by a quota
+        if any(one.partition_key not in found for one in asked):  # its answer while it throttles this client by a quota
             raise RequestTimedOutError(f"{address[0]}:{address[1]} left out partitions that were requested")
-        return [found[one.place] for one in asked]
+        return [found[one.partition_key] for one in asked]
 
     async def close(self) -> None:
         """Close the connections and forget the leaders. The next fetch begins with new ones."""
         connections, self._connections, self._leaders = self._connections, {}, {}
         await _end(list(connections.values()))
 
-    async def _leader_of(self, place: Place, topics: set[str]) -> tuple[str, int]:
-        if place not in self._leaders and (refused := (await self._ask_leaders(topics)).get(place[0])) is not None:
+    async def _leader_of(self, partition_key: PartitionKey, topics: set[str]) -> tuple[str, int]:
+        if (
+            partition_key not in self._leaders
+            and (refused := (await self._ask_leaders(topics)).get(partition_key[0])) is not None
+        ):
             raise refused
-        if place not in self._leaders:
-            raise LeaderNotAvailableError(f"{place[0]}/{place[1]}")
-        return self._leaders[place]
+        if partition_key not in self._leaders:
+            raise LeaderNotAvailableError(f"{partition_key[0]}/{partition_key[1]}")
+        return self._leaders[partition_key]
 
-    async def _learn_leaders(self, places: Sequence[Place]) -> dict[Place, Answer | Exception]:
+    async def _learn_leaders(
+        self, partition_keys: Sequence[PartitionKey]
+    ) -> dict[PartitionKey, PartitionResponse | Exception]:
         """Query the leaders of these partitions, unless they are known. Return partition -> reason why its leader is
         still unknown.
         """
-        unknown = [place for place in places if place not in self._leaders]
+        unknown = [partition_key for partition_key in partition_keys if partition_key not in self._leaders]
         if not unknown:
             return {}
         try:
@@ -152,9 +163,10 @@ class Brokers:
         except (KafkaError, OSError, TimeoutError) as error:
             return dict.fromkeys(unknown, error)
         return {
-            place: refused.get(place[0]) or LeaderNotAvailableError(f"{place[0]}/{place[1]}")
-            for place in unknown
-            if place not in self._leaders
+            partition_key: refused.get(partition_key[0])
+            or LeaderNotAvailableError(f"{partition_key[0]}/{partition_key[1]}")
+            for partition_key in unknown
+            if partition_key not in self._leaders
         }
 
     async def _ask_leaders(self, topics: set[str]) -> dict[str, KafkaError]:

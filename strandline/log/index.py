@@ -11,7 +11,7 @@ from typing import Self
 from strandline.core.errors import LogUnavailable, StrandlineError
 from strandline.log.admin import KafkaAdmin, ReplicaCounts, TopicDescription
 from strandline.log.answers import Answers, answer_of, answers_of, good
-from strandline.log.batch_checksums import BatchChecksums, RecordPlace
+from strandline.log.batch_checksums import BatchChecksums, LogPosition
 
 _TIMEOUT_S = 15.0
 PARTITIONS_AGE_MAX_S = 2.0
@@ -229,12 +229,12 @@ class LogIndex:
 
         Another checksum means another record. A partition that lacks the offset is left out.
         """
-        found = self.checksums_at([RecordPlace(stream, partition, offset) for partition, offset in offsets.items()])
+        found = self.checksums_at([LogPosition(stream, partition, offset) for partition, offset in offsets.items()])
         return {place.partition: answer_of({stream: checksum}, stream) for place, checksum in found.items()}
 
-    def checksums_at(self, places: Collection[RecordPlace]) -> dict[RecordPlace, int | LogUnavailable]:
+    def checksums_at(self, positions: Collection[LogPosition]) -> dict[LogPosition, int | LogUnavailable]:
         """Return the checksum of the record batch at each of these offsets. An offset that its partition doesn't hold is left
         out. The answer is LogUnavailable if the brokers don't answer for the offset in time."""
         if self._checksums is None:
             self._checksums = BatchChecksums(self._bootstrap, self._timeout_s, self._patience_s)
-        return self._checksums.at(places)
+        return self._checksums.at(positions)

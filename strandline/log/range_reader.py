@@ -38,7 +38,7 @@ from strandline.core.record_headers import (
     pack_header_values,
     with_record_metadata,
 )
-from strandline.log.brokers import Answer, Asked, Brokers, Place
+from strandline.log.brokers import Brokers, PartitionKey, PartitionRequest, PartitionResponse
 from strandline.log.kafka_connection import remedy_of
 from strandline.log.reader import OffsetRange
 from strandline.log.record_batches import CommittedBatches, Hole, RecordBatch, committed_batches
@@ -150,7 +150,7 @@ class RangeReader:
           range.
         """
         left = [_Rest.of(one) for one in ranges if one.offset_first < one.offset_next]
-        asking: asyncio.Task[list[Answer]] | None = None
+        asking: asyncio.Task[list[PartitionResponse]] | None = None
         arrived_s = asked_s = time.monotonic()
         is_stuck = False
         reason: Exception | None = None
@@ -200,25 +200,25 @@ class RangeReader:
             f"{nothing} ({_text(reason)}); check that the broker is running" if reason else f"{nothing}: {rest.seen}"
         )
 
-    def _ask(self, left: Sequence[_Rest]) -> asyncio.Task[list[Answer]]:
+    def _ask(self, left: Sequence[_Rest]) -> asyncio.Task[list[PartitionResponse]]:
         """Send a request for as many of the ranges as one response can contain, each from another partition."""
-        asked: dict[Place, Asked] = {}
+        asked: dict[PartitionKey, PartitionRequest] = {}
         room = _FETCH_BYTES_MAX
         for rest in left:
-            if room <= 0 or rest.place in asked:
+            if room <= 0 or rest.partition_key in asked:
                 break
             wanted = (rest.offset_range.offset_next - rest.position) * self._record_bytes.get(
-                rest.place[0], _RECORD_BYTES_GUESS
+                rest.partition_key[0], _RECORD_BYTES_GUESS
             )
             allowed = min(max(int(wanted), _FETCH_BYTES_MIN), _FETCH_BYTES_MAX)
-            asked[rest.place] = Asked(rest.place, rest.position, allowed)
+            asked[rest.partition_key] = PartitionRequest(rest.partition_key, rest.position, allowed)
             room -= min(max(int(wanted), _FETCH_BYTES_EXPECTED_MIN), _FETCH_BYTES_MAX)
         asking = self._loop.create_task(self._brokers.fetch(list(asked.values()), _FETCH_BYTES_MAX))
         self._run(asyncio.sleep(0))  # lets it begin: on an open connection the request is sent now
         return asking
 
     def _take(
-        self, left: Sequence[_Rest], answers: Sequence[Answer], allow_holes: bool = False
+        self, left: Sequence[_Rest], answers: Sequence[PartitionResponse], allow_holes: bool = False
     ) -> list[FetchedBatches]:
         """Return the new batches of the first range, and of each later range while all earlier ones are complete."""
         arrived: list[FetchedBatches] = []
@@ -249,7 +249,7 @@ class RangeReader:
             if found.offset_next == rest.position:
                 break  # not there yet, no space was left for it in the response, or there is a hole
             # A little more than last time, so that a range seldom lacks a few records.
-            self._record_bytes[rest.place[0]] = 1.25 * len(answer.records) / (found.offset_next - rest.position)
+            self._record_bytes[rest.partition_key[0]] = 1.25 * len(answer.records) / (found.offset_next - rest.position)
             rest.position = found.offset_next
             arrived.append(FetchedBatches(rest.offset_range, found.batches, is_last=rest.is_complete))
             if not rest.is_complete:
@@ -278,7 +278,7 @@ class _Rest:
         return cls(wanted, wanted.offset_first, wanted.recorded_checksums)
 
     @property
-    def place(self) -> Place:
+    def partition_key(self) -> PartitionKey:
         return self.offset_range.stream, self.offset_range.partition
 
     @property
@@ -318,7 +318,7 @@ def _hole_text(rest: _Rest, hole: Hole) -> str:
     )
 
 
-def _batches_of(rest: _Rest, answer: Answer, allow_holes: bool) -> CommittedBatches:
+def _batches_of(rest: _Rest, answer: PartitionResponse, allow_holes: bool) -> CommittedBatches:
     """Return `committed_batches` of a response.
 
     Raises the error of the response, and CorruptRecordException for invalid bytes.

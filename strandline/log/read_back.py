@@ -131,16 +131,16 @@ class ReadBack(Generic[Ticket]):
 
     def expect(self, written: Written, ticket: Ticket) -> None:
         """Make `serve` return the ticket once this record, or a later record of its partition, has been read back."""
-        place = (written.topic, written.partition)
-        partition = self._partitions.get(place)
+        partition_key = (written.topic, written.partition)
+        partition = self._partitions.get(partition_key)
         if partition is None:
-            partition = self._partitions[place] = _Partition(deque())
+            partition = self._partitions[partition_key] = _Partition(deque())
         partition.tickets.append((written, ticket))
         waiting = partition.waiting
         if waiting is None or _is_before(waiting, written):
             partition.waiting = written
         if partition.reading is None:
-            self._due.add(place)
+            self._due.add(partition_key)
 
     def serve(self, now_s: float) -> tuple[list[Ticket], list[tuple[Missed, list[Ticket]]]]:
         """Check the fetched records and start the reads that are due. Never waits.
@@ -152,10 +152,10 @@ class ReadBack(Generic[Ticket]):
         if self._reading:
             for message in self._consumer.consume(_MESSAGES_PER_SERVE, 0.0):
                 self._take(message, confirmed, missed)
-            for place in list(self._reading):
-                partition = self._partitions[place]
+            for partition_key in list(self._reading):
+                partition = self._partitions[partition_key]
                 if now_s - partition.began_s > self._timeout_s:
-                    self._miss(place, f"could not be read within {self._timeout_s:g} s", missed)
+                    self._miss(partition_key, f"could not be read within {self._timeout_s:g} s", missed)
         if (self._ended or self._due or self._again) and now_s - self._started_s >= START_EVERY_S:
             self._started_s = now_s
             self._start_due(now_s)
@@ -183,21 +183,21 @@ class ReadBack(Generic[Ticket]):
         topic, number, offset = message.topic(), message.partition(), message.offset()
         if topic is None or number is None or offset is None:
             return  # an error of the whole client; if it lasts, reads time out
-        place = (topic, number)
-        partition = self._partitions.get(place)
+        partition_key = (topic, number)
+        partition = self._partitions.get(partition_key)
         if partition is None or partition.reading is None:
             return
         written = partition.reading
         if error := message.error():
             if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
                 # A new leader may not know the end of the log yet: repeat the fetch until the timeout.
-                self._again.add(place)
+                self._again.add(partition_key)
             elif error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                self._miss(place, "can't be read: the topic no longer exists", missed)
+                self._miss(partition_key, "can't be read: the topic no longer exists", missed)
             return
         is_ours = self._is_record(message, written)
-        is_at_place = offset == written.offset
-        if is_ours and (is_at_place or written.offset < 0):
+        is_at_offset = offset == written.offset
+        if is_ours and (is_at_offset or written.offset < 0):
             partition.scan_from = offset + 1
             left: deque[tuple[Written, Ticket]] = deque()
             for other, ticket in partition.tickets:
@@ -208,14 +208,14 @@ class ReadBack(Generic[Ticket]):
             partition.tickets = left
             if left and partition.waiting is None:
                 partition.waiting = left[-1][0]  # without offsets, the order of two records may be unknown
-            self._end(place, partition)
+            self._end(partition_key, partition)
         elif written.offset < 0:
             partition.scanned += 1
             if partition.scanned > SCAN_RECORDS_MAX:
-                self._miss(place, f"is not among {SCAN_RECORDS_MAX} records", missed)
+                self._miss(partition_key, f"is not among {SCAN_RECORDS_MAX} records", missed)
         elif offset >= written.offset:
-            found = "another record is there" if is_at_place else f"the log continues at offset {offset}"
-            self._miss(place, f"is not at offset {written.offset}: {found}", missed)
+            found = "another record is there" if is_at_offset else f"the log continues at offset {offset}"
+            self._miss(partition_key, f"is not at offset {written.offset}: {found}", missed)
 
     def _is_record(self, message: Message, written: Written) -> bool:
         headers: dict[str, Any] = dict(message.headers() or ())
@@ -231,11 +231,11 @@ class ReadBack(Generic[Ticket]):
 
     def _miss(
         self,
-        place: tuple[str, int],
+        partition_key: tuple[str, int],
         what: str,
         missed: list[tuple[Missed, list[Ticket]]],
     ) -> None:
-        partition = self._partitions[place]
+        partition = self._partitions[partition_key]
         written = partition.reading
         assert written is not None
         numbers = f"{written.sequence_first} to {written.sequence_last}"
@@ -243,21 +243,21 @@ class ReadBack(Generic[Ticket]):
         missed.append((Missed(written, reason), [ticket for _, ticket in partition.tickets]))
         partition.tickets.clear()
         partition.waiting = None
-        self._end(place, partition)
+        self._end(partition_key, partition)
 
-    def _end(self, place: tuple[str, int], partition: _Partition[Ticket]) -> None:
+    def _end(self, partition_key: tuple[str, int], partition: _Partition[Ticket]) -> None:
         partition.reading = None
-        self._reading.discard(place)
-        self._again.discard(place)
-        self._ended.add(place)
+        self._reading.discard(partition_key)
+        self._again.discard(partition_key)
+        self._ended.add(partition_key)
         if partition.waiting is not None:
-            self._due.add(place)
+            self._due.add(partition_key)
 
     def _start_due(self, now_s: float) -> None:
         starting, self._due = self._due, set()
         ended, self._ended = self._ended, set()
-        for place in starting:
-            partition = self._partitions[place]
+        for partition_key in starting:
+            partition = self._partitions[partition_key]
             partition.reading, partition.waiting = partition.waiting, None
             partition.began_s, partition.scanned = now_s, 0
         self._reading |= starting
@@ -267,10 +267,13 @@ class ReadBack(Generic[Ticket]):
             starting |= self._again
             self._again.clear()
         if ended:
-            self._consumer.incremental_unassign([TopicPartition(*place) for place in ended])
+            self._consumer.incremental_unassign([TopicPartition(*partition_key) for partition_key in ended])
         if starting:
             self._consumer.incremental_assign(
-                [TopicPartition(*place, self._first_offset(self._partitions[place])) for place in starting]
+                [
+                    TopicPartition(*partition_key, self._first_offset(self._partitions[partition_key]))
+                    for partition_key in starting
+                ]
             )
 
     def _first_offset(self, partition: _Partition[Ticket]) -> int:

@@ -76,9 +76,9 @@ class Topics:
         """Make an existing topic accept the largest record, and change nothing else. Raises Conflict if the brokers refuse."""
         self._change_config(topic, self._room_for_records(self._admin.config(topic)))
 
-    def require_whole_log(self, topic: str) -> None:
+    def require_complete_log(self, topic: str) -> None:
         """Raise Conflict if an existing topic is compacted, and NotFound if it doesn't exist."""
-        require_whole_log(topic, self._admin.config(topic))
+        require_complete_log(topic, self._admin.config(topic))
 
     def ensure_dead_letter_topic(self, job: str) -> TopicDescription:
         """Create the job's dead-letter topic, or make the existing topic accept the dead letter of the largest record.
@@ -92,7 +92,7 @@ class Topics:
             return made
         present = self._wait_until_writable(topic)
         config = self._admin.config(topic)
-        require_whole_log(topic, config)
+        require_complete_log(topic, config)
         self._change_config(topic, self._room_for_records(config))
         return _with_settings(present, config)
 
@@ -109,7 +109,7 @@ class Topics:
                 f"write partitions: {present.partitions}, or register a stream under another name"
             )
         config = self._admin.config(spec.stream)
-        require_whole_log(spec.stream, config)
+        require_complete_log(spec.stream, config)
         _retention_grows(spec, int(config["retention.ms"]))  # raises Conflict for a shorter retention
         return config
 
@@ -182,7 +182,7 @@ class Topics:
             time.sleep(_POLL_S)
 
 
-def require_whole_log(topic: str, config: Mapping[str, str]) -> None:
+def require_complete_log(topic: str, config: Mapping[str, str]) -> None:
     """Raise Conflict if the topic with these settings is compacted."""
     policy = config["cleanup.policy"]
     if policy != "delete":

@@ -159,10 +159,10 @@ class TransactionSlot:
         if config.differences is None or not entries:
             return
         _, reader = _readers(config.bootstrap)
-        places = [self._there[identity] for identity in entries]
+        positions = [self._there[identity] for identity in entries]
         diverging: list[str] = []
-        for partition in sorted({partition for partition, _ in places}):
-            offsets = [offset for one, offset in places if one == partition]
+        for partition in sorted({partition for partition, _ in positions}):
+            offsets = [offset for one, offset in positions if one == partition]
             for messages in reader.read(OffsetRange(config.topic, partition, min(offsets), max(offsets) + 1)):
                 for message in messages:
                     entry = entries.get(config.identity_of(message))

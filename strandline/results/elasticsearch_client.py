@@ -131,18 +131,18 @@ def _client_of_settings(url: str) -> Elasticsearch:
     stays effective. Raises InvalidSettings if there is none.
     """
     now = _settings_now()
-    place = url, os.getpid(), now.environment
+    key = url, os.getpid(), now.environment
     try:
         client = _client(url, os.getpid(), now)
     except InvalidSettings as error:
-        if place not in _in_force:
+        if key not in _current_clients:
             raise
-        if place not in _outdated:
+        if key not in _outdated:
             log.error("the previous login stays effective", action="login_unusable", reason=str(error))
-            _outdated.add(place)
-        return _in_force[place]
-    _in_force[place] = client
-    _outdated.discard(place)
+            _outdated.add(key)
+        return _current_clients[key]
+    _current_clients[key] = client
+    _outdated.discard(key)
     return client
 
 
@@ -167,11 +167,11 @@ class _Now(NamedTuple):
     files: tuple[tuple[str, int, int], ...]
 
 
-_Place = tuple[str, int, tuple[str | None, ...]]
+_ClientKey = tuple[str, int, tuple[str | None, ...]]
 """URL, process, environment."""
-_in_force: dict[_Place, Elasticsearch] = {}
+_current_clients: dict[_ClientKey, Elasticsearch] = {}
 """The client that was created last."""
-_outdated: set[_Place] = set()
+_outdated: set[_ClientKey] = set()
 """Clients whose files have changed since, and can't be used now."""
 
 

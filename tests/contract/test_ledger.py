@@ -31,9 +31,9 @@ from strandline.ledger.states import (
     EventRow,
     EventTimeRule,
     JobState,
-    Place,
     SliceKind,
     SliceStatus,
+    StageSink,
     Totals,
     WindowRange,
 )
@@ -286,8 +286,8 @@ class TestJobs:
         assert running.move_job("power", JobState.RUNNING, epoch=2).state is JobState.RUNNING
 
 
-INDEX = Place("elasticsearch", "minutes", "per_minute")
-RESULTS = Place("stream", "minutes", "per_minute")
+INDEX = StageSink("elasticsearch", "minutes", "per_minute")
+RESULTS = StageSink("stream", "minutes", "per_minute")
 
 
 class TestPlaces:
@@ -300,7 +300,7 @@ class TestPlaces:
 
     def test_one_place_has_one_stage_and_the_refused_submission_changes_nothing(self, ledger: Ledger) -> None:
         ledger.submit_job("power", "", {"a": 1}, [INDEX])
-        free = Place("stream", "free", "per_minute")
+        free = StageSink("stream", "free", "per_minute")
         with pytest.raises(Conflict, match="emit to elasticsearch minutes, because stage per_minute of power does"):
             ledger.submit_job("heat", "", {}, [INDEX, free])
         with pytest.raises(Conflict, match="because stage per_hour of power does"):
@@ -329,7 +329,7 @@ class TestPlaces:
         def take(number: int, round: int) -> bool:
             meeting.wait(stretched(60))
             try:
-                racers[number].submit_job(f"{round}-{number}", "", {}, [Place("stream", str(round), "s"), INDEX])
+                racers[number].submit_job(f"{round}-{number}", "", {}, [StageSink("stream", str(round), "s"), INDEX])
             except Conflict:
                 return False
             return True

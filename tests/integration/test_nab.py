@@ -19,7 +19,7 @@ import pytest
 
 from strandline.processing.desk.desk import Desk
 from strandline.processing.desk.desk_pipeline import read_pipeline
-from strandline.processing.desk.records import DeskRecords, Placement
+from strandline.processing.desk.records import DeskRecords, Partitioner
 from strandline.services.cli.result_verbs import page
 from tests.support.browser import CHROMIUM, COLORS, look_at
 
@@ -139,7 +139,7 @@ def require_desk_agrees(platform, name: str, lines: list[bytes]) -> None:
     pipeline = read_pipeline(pipeline_text(name).encode(), "nab.yaml")
     desk = Desk(pipeline, 10_000)
     records = DeskRecords(
-        lines, Placement(pipeline.inputs[0].stream, pipeline.inputs[0].stream.partitions).of_each(lines)
+        lines, Partitioner(pipeline.inputs[0].stream, pipeline.inputs[0].stream.partitions).of_each(lines)
     )
     found: dict[str, dict[str, dict]] = defaultdict(dict)
     for one in [*desk.feed(records), *desk.drain()]:

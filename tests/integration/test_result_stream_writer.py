@@ -14,9 +14,9 @@ from strandline.log.index import LogIndex
 from strandline.log.topics import Topics
 from strandline.log.transactions import TransactionSlot, fence_producer, fence_producers
 from strandline.processing.emission.result_stream_writer import (
-    Place,
     ResultStream,
     ResultStreamWriter,
+    StreamWriteContext,
     result_header,
 )
 from strandline.processing.emission.transactional_ids import id_of_result_stream
@@ -66,8 +66,8 @@ class Stage:
         writer = ResultStreamWriter(self.stream, self.place(0), self.require_present)
         return writer.write_batches([stage_batch(FIELDS, [(device, 1)])], 1, 1)
 
-    def place(self, slot: int, before: int = 0) -> Place:
-        return Place(slot, dict.fromkeys(range(PARTITIONS), before))
+    def place(self, slot: int, before: int = 0) -> StreamWriteContext:
+        return StreamWriteContext(slot, dict.fromkeys(range(PARTITIONS), before))
 
     def require_present(self, epoch: int) -> None:
         if epoch != self.epoch:

@@ -41,7 +41,7 @@ from strandline.processing.source.recorded_slices import LogTask
 from strandline.processing.source.slice_rows import entry_of
 from strandline.processing.source.source_config import OffsetRange, Piece
 from strandline.processing.source.source_task import SourceTask
-from strandline.results.records.partition_labels import label_of, partition_of, stream_place_of
+from strandline.results.records.partition_labels import label_of, partition_of, stream_index_of
 from tests.support.examples import examples
 
 START_MS = 1_700_000_000_000
@@ -431,7 +431,7 @@ def test_the_audit_finds_the_watermark_of_several_streams_by_another_way(data: s
 @given(st.integers(0, 15), st.integers(0, 4_095))
 def test_a_label_says_stream_and_partition_and_keeps_their_order(place: int, partition: int) -> None:
     label = label_of(place, partition)
-    assert (stream_place_of(label), partition_of(label)) == (place, partition)
+    assert (stream_index_of(label), partition_of(label)) == (place, partition)
     assert label_of(0, partition) == partition
     assert label < label_of(place, partition + 1) <= label_of(place + 1, 0)
     assert pa.scalar(label, pa.int32()).as_py() == label

@@ -36,7 +36,7 @@ from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.record_chain import RecordChain
 from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.operators.segments import MemorySegments
-from strandline.processing.operators.windows import Places, WindowOperator
+from strandline.processing.operators.windows import GroupIndex, WindowOperator
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import WindowShape
@@ -474,7 +474,7 @@ def test_places_far_apart_are_numbered_alike(labels: list[int], key_count: int) 
     distinct = [(pane, key, label) for pane in (0, 17_900_000_000) for key in (0, key_count - 1) for label in labels]
     rows = [random.choice(distinct) for _ in range(100)] + distinct
     columns = [np.array(one, np.int64) for one in zip(*rows, strict=True)]
-    places = Places.of(columns[0], columns[1], columns[2], key_count)
+    places = GroupIndex.of(columns[0], columns[1], columns[2], key_count)
     found = list(zip(places.panes.tolist(), places.keys.tolist(), places.partitions.tolist(), strict=True))
     assert found == distinct
     assert [found[code] for code in places.codes.tolist()] == rows

@@ -31,7 +31,7 @@ from strandline.log.kafka_status import (
     Sample,
     StoredDeadLetter,
 )
-from strandline.log.topics import require_whole_log
+from strandline.log.topics import require_complete_log
 from strandline.notices.service import NoticeService
 from strandline.notices.view import Surroundings
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -117,7 +117,7 @@ class Topics:
             raise LogUnavailable("Kafka does not answer; try again when it does")
         if spec.stream not in self.id_of:
             return None
-        self.require_whole_log(spec.stream)
+        self.require_complete_log(spec.stream)
         return MadeTopic(spec.stream, self.id_of[spec.stream], self.has_senders_times, self.hazards)
 
     def ensure_dead_letter_topic(self, job: str) -> MadeTopic:
@@ -127,8 +127,8 @@ class Topics:
     def ensure_room_for_records(self, topic: str) -> None:
         self.has_room.append(topic)
 
-    def require_whole_log(self, topic: str) -> None:
-        require_whole_log(topic, {"cleanup.policy": self.policy, "message.timestamp.type": "LogAppendTime"})
+    def require_complete_log(self, topic: str) -> None:
+        require_complete_log(topic, {"cleanup.policy": self.policy, "message.timestamp.type": "LogAppendTime"})
 
 
 class Log(KafkaStatus):

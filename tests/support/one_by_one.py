@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from strandline.core.errors import StrandlineError
 from strandline.log.answers import Answers, answers_of
-from strandline.log.batch_checksums import RecordPlace
+from strandline.log.batch_checksums import LogPosition
 
 T = TypeVar("T")
 
@@ -34,9 +34,9 @@ class OneByOne:
     def topic_ids(self, streams: Collection[str]) -> Answers[str]:
         return self._each(streams, "topic_id")
 
-    def checksums_at(self, places: Collection[RecordPlace]) -> dict[RecordPlace, Any]:
+    def checksums_at(self, places: Collection[LogPosition]) -> dict[LogPosition, Any]:
         ask: Callable[[str, dict[int, int]], dict[int, int]] = getattr(self, "checksums")  # noqa: B009
-        found: dict[RecordPlace, Any] = {}
+        found: dict[LogPosition, Any] = {}
         for place in places:
             try:
                 checksum = ask(place.stream, {place.partition: place.offset}).get(place.partition)

@@ -92,7 +92,7 @@ class Topics:
     def ensure_dead_letter_topic(self, job):
         return TopicDescription(f"{job}.dead-letter", "id", 1)
 
-    def require_whole_log(self, topic):
+    def require_complete_log(self, topic):
         pass
 
     def ensure_room_for_records(self, topic):

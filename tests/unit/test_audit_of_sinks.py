@@ -25,7 +25,7 @@ from strandline.processing.audit.parts import Account
 from strandline.processing.audit.plan import AuditPlan, VersionSpan
 from strandline.processing.audit.reconciliation import Found, LetterScope, Reconciler
 from strandline.processing.audit.report import AuditReport, make_report, store_scopes
-from strandline.processing.audit.sinks.places import removed_before
+from strandline.processing.audit.sinks.audited_sinks import removed_before
 from strandline.processing.audit.sinks.reading import sink_parts
 from strandline.processing.audit.sinks.rows import computed_row
 from strandline.processing.audit.stores import ROWS_SCHEMA

@@ -9,8 +9,8 @@ from aiokafka.errors import NoError, NotLeaderForPartitionError, OffsetOutOfRang
 
 from strandline.core.errors import LogUnavailable
 from strandline.log import batch_checksums as module
-from strandline.log.batch_checksums import BatchChecksums, RecordPlace
-from strandline.log.brokers import Answer, Asked, Place
+from strandline.log.batch_checksums import BatchChecksums, LogPosition
+from strandline.log.brokers import PartitionKey, PartitionRequest, PartitionResponse
 from strandline.log.record_batches import checksum_at
 from tests.unit.test_record_batches import batch
 
@@ -18,22 +18,24 @@ DATA = {partition: batch(5, b"a" * partition, b"b") for partition in range(4)}
 SUMS = {partition: checksum_at(data, 6).checksum for partition, data in DATA.items()}
 
 
-def answer(records: bytes = b"", error: type = NoError, stable_offset: int = 10) -> Answer:
-    return Answer(error, stable_offset, [], records)
+def answer(records: bytes = b"", error: type = NoError, stable_offset: int = 10) -> PartitionResponse:
+    return PartitionResponse(error, stable_offset, [], records)
 
 
 class ScriptedBrokers:
     """Brokers with scripted answers, which record the requests."""
 
-    def __init__(self, script: list[list[Answer | Exception]]) -> None:
+    def __init__(self, script: list[list[PartitionResponse | Exception]]) -> None:
         self.script = script
         self.asked: list[list[tuple[int, int]]] = []
         self.bytes: list[list[int]] = []
 
-    async def fetch_each(self, asked: list[Asked], bytes_max: int) -> dict[Place, Answer | Exception]:
-        self.asked.append([(one.place[1], one.offset_first) for one in asked])
+    async def fetch_each(
+        self, asked: list[PartitionRequest], bytes_max: int
+    ) -> dict[PartitionKey, PartitionResponse | Exception]:
+        self.asked.append([(one.partition_key[1], one.offset_first) for one in asked])
         self.bytes.append([one.bytes_max for one in asked])
-        return dict(zip([one.place for one in asked], self.script.pop(0), strict=True))
+        return dict(zip([one.partition_key for one in asked], self.script.pop(0), strict=True))
 
     async def close(self) -> None: ...
 
@@ -46,14 +48,14 @@ def checksums(monkeypatch: pytest.MonkeyPatch) -> Iterator[BatchChecksums]:
     checksums.close()
 
 
-def told(checksums: BatchChecksums, *script: list[Answer | Exception]) -> ScriptedBrokers:
+def told(checksums: BatchChecksums, *script: list[PartitionResponse | Exception]) -> ScriptedBrokers:
     brokers = ScriptedBrokers(list(script))
     checksums._brokers = brokers  # type: ignore[assignment]
     return brokers
 
 
 def at(checksums: BatchChecksums, offsets: dict[int, int]) -> dict[int, object]:
-    found = checksums.at([RecordPlace("s", partition, offset) for partition, offset in offsets.items()])
+    found = checksums.at([LogPosition("s", partition, offset) for partition, offset in offsets.items()])
     return {place.partition: checksum for place, checksum in found.items()}
 
 
@@ -70,7 +72,7 @@ def test_two_offsets_of_one_partition_are_asked_for_one_after_the_other(checksum
     """Two jobs read the partition, and one of them is behind."""
     first, second = batch(5, b"a", b"b"), batch(7, b"c")
     brokers = told(checksums, [answer(first)], [answer(second)])
-    found = checksums.at([RecordPlace("s", 1, 6), RecordPlace("s", 1, 7)])
+    found = checksums.at([LogPosition("s", 1, 6), LogPosition("s", 1, 7)])
     assert list(found.values()) == [checksum_at(first, 6).checksum, checksum_at(second, 7).checksum]
     assert brokers.asked == [[(1, 6)], [(1, 7)]]
 

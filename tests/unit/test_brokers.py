@@ -10,7 +10,7 @@ import pytest
 from aiokafka.errors import KafkaError, NotLeaderForPartitionError, UnknownTopicOrPartitionError
 from aiokafka.protocol.metadata import MetadataRequest
 
-from strandline.log.brokers import Answer, Asked, Brokers
+from strandline.log.brokers import Brokers, PartitionRequest, PartitionResponse
 
 
 class Throttling:
@@ -31,7 +31,7 @@ def test_a_partition_that_an_answer_leaves_out_is_a_failure_that_passes() -> Non
     brokers._leaders["s", 0] = address
     brokers._connections[address] = Throttling()  # type: ignore[assignment]
     with pytest.raises(KafkaError, match="broker:9092 left out partitions") as raised:
-        asyncio.run(brokers.fetch([Asked(("s", 0), 5, 1_000)], 1_000))
+        asyncio.run(brokers.fetch([PartitionRequest(("s", 0), 5, 1_000)], 1_000))
     assert raised.value.retriable
 
 
@@ -62,11 +62,11 @@ class OneLeader:
 def test_a_topic_that_is_gone_and_a_leader_that_has_moved_are_answers_of_their_own() -> None:
     brokers, address, connection = Brokers("nowhere", 1.0, {}), ("broker", 9092), OneLeader()
     brokers._connections[address] = connection  # type: ignore[assignment]
-    asked = [Asked((name, 0), 5, 1_000) for name in ("gone", "a", "moved", "b")]
+    asked = [PartitionRequest((name, 0), 5, 1_000) for name in ("gone", "a", "moved", "b")]
     found = asyncio.run(brokers.fetch_each(asked, 4_000))
     assert isinstance(found["gone", 0], UnknownTopicOrPartitionError)
-    assert [answer.records for at in "ab" if isinstance(answer := found[at, 0], Answer)] == [b"a", b"b"]
-    assert isinstance(answer := found["moved", 0], Answer) and answer.error is NotLeaderForPartitionError
+    assert [answer.records for at in "ab" if isinstance(answer := found[at, 0], PartitionResponse)] == [b"a", b"b"]
+    assert isinstance(answer := found["moved", 0], PartitionResponse) and answer.error is NotLeaderForPartitionError
     assert connection.fetches == [{"a", "moved", "b"}], "one request for all that the broker leads"
     assert set(brokers._leaders) == {("a", 0), ("b", 0)}, "the leaders of the others are asked for again"
 
@@ -77,7 +77,9 @@ def test_a_broker_that_does_not_answer_is_an_answer_of_its_partitions() -> None:
     brokers._connections[near] = connection  # type: ignore[assignment]
     brokers._leaders |= {("a", 0): near, ("b", 0): far}
     brokers._connections[far] = Throttling()  # type: ignore[assignment]
-    found = asyncio.run(brokers.fetch_each([Asked(("a", 0), 5, 1_000), Asked(("b", 0), 5, 1_000)], 2_000))
-    assert isinstance(found["a", 0], Answer)
+    found = asyncio.run(
+        brokers.fetch_each([PartitionRequest(("a", 0), 5, 1_000), PartitionRequest(("b", 0), 5, 1_000)], 2_000)
+    )
+    assert isinstance(found["a", 0], PartitionResponse)
     assert isinstance(found["b", 0], KafkaError)
     assert list(brokers._connections) == [near]

@@ -19,7 +19,7 @@ def test_a_login_that_is_just_being_replaced_leaves_the_one_before_in_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file of the login is missing for a moment. This is reported once, and the new login counts when it is readable."""
-    monkeypatch.setattr(elasticsearch_client, "_in_force", {})
+    monkeypatch.setattr(elasticsearch_client, "_current_clients", {})
     file = tmp_path / "password"
     monkeypatch.setenv("STRANDLINE_ELASTICSEARCH_URL", URL)
     monkeypatch.setenv("STRANDLINE_ELASTICSEARCH_USERNAME", "writer")

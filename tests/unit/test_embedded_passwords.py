@@ -295,7 +295,8 @@ def test_a_person_has_files_for_kafkas_tools_for_curl_and_for_further_processes(
         request_of({"stream": "s", "data_dir": addresses.data_dir})
     use_environment(monkeypatch, read)
     assert (
-        request_of({"stream": "s", "data_dir": addresses.data_dir}).places.kafka_bootstrap == addresses.kafka_bootstrap
+        request_of({"stream": "s", "data_dir": addresses.data_dir}).addresses.kafka_bootstrap
+        == addresses.kafka_bootstrap
     )
 
 

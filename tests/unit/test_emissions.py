@@ -370,7 +370,9 @@ def test_an_audit_computes_the_same_watermarks() -> None:
         known = {name: one for name, one in reached.items() if one}
         first = {name for name in ("raw", "results") if random.random() < 0.2}
         ours = watermark_by(rule, known, silence, first_records=first)
-        theirs = event_times._watermark(rule, event_times._places(reached), event_times._places(silence), first)
+        theirs = event_times._watermark(
+            rule, event_times._by_partition_key(reached), event_times._by_partition_key(silence), first
+        )
         assert ours == theirs, (rule, reached, silence, first)
         differing += ours is not None
     assert differing > 500

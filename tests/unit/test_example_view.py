@@ -22,11 +22,11 @@ from strandline.example.run import (
     wait_until_caught_up,
 )
 from strandline.example.sender import Sent
-from strandline.example.view import Places, account, plain_line, render, show_counts, show_time, where_to_look
+from strandline.example.view import ResultLinks, account, links_shown, plain_line, render, show_counts, show_time
 from strandline.example.watch import NO_COUNTS, Facts, ResultsReader, counts_since
 
 EVENT_MS = 1_700_000_000_000
-PLACES = Places(
+PLACES = ResultLinks(
     console="http://127.0.0.1:8080/",
     api_docs="http://127.0.0.1:8080/openapi.json",
     search="curl 'x'",
@@ -87,7 +87,7 @@ def test_the_view_shows_every_fact():
 
 
 def test_where_to_look_names_every_place():
-    text = "\n".join(where_to_look(PLACES))
+    text = "\n".join(links_shown(PLACES))
     for place in (PLACES.console, PLACES.api_docs, PLACES.search, PLACES.job_status, PLACES.dead_letters, PLACES.logs):
         assert place in text
 

@@ -19,7 +19,7 @@ from strandline.processing.slices import old_runs
 from strandline.processing.slices.old_runs import runs_of_no_use
 from strandline.processing.slices.rewind import RUN_BEGINS
 from strandline.processing.source import judged_anew
-from strandline.processing.source.judged_anew import RejectedPlace, taken_anew
+from strandline.processing.source.judged_anew import ReplayCandidate, taken_anew
 from tests.support.ledgers import a_checkpoint, a_slice
 
 STREAM = "stream: turbines\npartitions: 2\nschema: {power: double, rated: double}\n"
@@ -69,7 +69,7 @@ class Lab:
         """Return which of the offsets were accepted, in partition 1, with 20 records per slice."""
         job = self.ledger.job("power")
         pipeline = load_pipeline(self.ledger, "power", job.version, {"turbines": 1})
-        places = [RejectedPlace(1, offset, value, {}, 1_000) for offset in offsets]
+        places = [ReplayCandidate(1, offset, value, {}, 1_000) for offset in offsets]
         return {
             offsets[at]
             for at in taken_anew(

@@ -73,11 +73,11 @@ def test_addresses_come_from_options_then_the_stack_then_the_settings(
 ) -> None:
     monkeypatch.setenv("STRANDLINE_KAFKA_BOOTSTRAP", "settings:1")
     monkeypatch.setenv("STRANDLINE_LEDGER_URL", "postgresql+psycopg://a:secret@h/db")
-    places = request_of({"stream": "s"}).places
+    places = request_of({"stream": "s"}).addresses
     assert (places.kafka_bootstrap, places.ledger_url) == ("settings:1", "postgresql+psycopg://a@h/db")
     stack = {"ledger_url": "sqlite:////d/l", "kafka_bootstrap": "stack:1", "elasticsearch_url": "http://e:1", "more": 1}
     (tmp_path / "stack.json").write_text(json.dumps(stack))
-    places = request_of({"stream": "s", "data_dir": str(tmp_path), "elasticsearch": "http://own:9200"}).places
+    places = request_of({"stream": "s", "data_dir": str(tmp_path), "elasticsearch": "http://own:9200"}).addresses
     assert (places.kafka_bootstrap, places.elasticsearch_url) == ("stack:1", "http://own:9200")
 
 

@@ -196,9 +196,9 @@ def rows(*counts: tuple[str, int]) -> Callable[[], pa.RecordBatch]:
 def test_only_what_has_changed_is_written_and_what_is_gone_deleted(store: Store) -> None:
     made = MadeInMemory()
     shown, one = OpenWindows(), emission(made)
-    place = shown_by._Place(one)
+    windows = shown_by._BucketWindows(one)
     counts = [
-        shown.show(place, one, 7, number, rows(*values))
+        shown.show(windows, one, 7, number, rows(*values))
         for number, values in enumerate(
             [[("a", 1), ("b", 1)], [("a", 2), ("b", 1)], [("a", 2), ("b", 1)], [("b", 1)], []], 1
         )
@@ -216,7 +216,7 @@ def test_only_what_has_changed_is_written_and_what_is_gone_deleted(store: Store)
 def test_a_document_says_that_it_is_of_an_open_window_and_keeps_its_id(store: Store) -> None:
     shown, one = OpenWindows(), emission()
     for epoch, number in ((7, 1), (8, 2)):
-        shown.show(shown_by._Place(one), one, epoch, number, rows(("a", number)))
+        shown.show(shown_by._BucketWindows(one), one, epoch, number, rows(("a", number)))
     ((identity, document),) = store.documents.items()
     origin = {"job": "farm", "stage": "minutes", "version": 3, "epoch": 8, "emission": 2, "open": True}
     assert (document["n"], document["strandline"]) == (2, origin)
@@ -239,16 +239,16 @@ def test_the_id_of_a_window_whose_end_moves_follows_from_its_start() -> None:
 @pytest.mark.guarantee("G531")
 def test_what_a_store_does_not_take_is_dropped_counted_and_shown_by_the_next_update(store: Store) -> None:
     shown, one = OpenWindows(), emission()
-    place = shown_by._Place(one)
+    windows = shown_by._BucketWindows(one)
     store.error = IndexUnavailable("busy")
-    failed = shown.show(place, one, 7, 1, rows(("a", 1)))
+    failed = shown.show(windows, one, 7, 1, rows(("a", 1)))
     assert (failed.written, failed.dropped, failed.why) == (0, 1, "busy")
     store.error, store.refused = None, 1
-    assert shown.show(place, one, 7, 2, rows(("a", 1))).dropped == 1
+    assert shown.show(windows, one, 7, 2, rows(("a", 1))).dropped == 1
     store.refused = 0
-    assert shown.show(place, one, 7, 3, rows(("a", 1))).written == 1
+    assert shown.show(windows, one, 7, 3, rows(("a", 1))).written == 1
     assert store.made == 3, "it may have been deleted"
-    broken = shown.show(place, one, 7, 4, lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+    broken = shown.show(windows, one, 7, 4, lambda: 1 / 0)  # type: ignore[arg-type, return-value]
     assert (broken.dropped, broken.why) == (1, "ZeroDivisionError: division by zero")
 
 
@@ -256,23 +256,23 @@ def test_what_a_store_does_not_take_is_dropped_counted_and_shown_by_the_next_upd
 def test_what_a_store_may_have_lost_is_written_anew_and_what_is_gone_still_deleted(store: Store) -> None:
     """A user deletes the index while a job runs: windows of silent devices are also shown again."""
     shown, one = OpenWindows(), emission()
-    place = shown_by._Place(one)
-    shown.show(place, one, 7, 1, rows(("a", 1), ("b", 1), ("c", 1)))
+    windows = shown_by._BucketWindows(one)
+    shown.show(windows, one, 7, 1, rows(("a", 1), ("b", 1), ("c", 1)))
     for number, (error, refused) in enumerate([(None, 1), (IndexUnavailable("no answer"), 0)], 2):
         store.documents.clear()
         store.error, store.refused = error, refused
-        assert shown.show(place, one, 7, number, rows(("a", number), ("b", 1), ("c", 1))).dropped == 1
+        assert shown.show(windows, one, 7, number, rows(("a", number), ("b", 1), ("c", 1))).dropped == 1
         store.error, store.refused = None, 0
-        assert shown.show(place, one, 7, number, rows(("a", number), ("b", 1), ("c", 1))).written == 3
+        assert shown.show(windows, one, 7, number, rows(("a", number), ("b", 1), ("c", 1))).written == 3
         assert sorted((one["device"], one["n"]) for one in store.documents.values()) == [
             ("a", number),
             ("b", 1),
             ("c", 1),
         ]
     store.error = IndexUnavailable("no answer")
-    shown.show(place, one, 7, 4, rows(("a", 4), ("b", 1)))
+    shown.show(windows, one, 7, 4, rows(("a", 4), ("b", 1)))
     store.error = None
-    shown.show(place, one, 7, 4, rows(("a", 4), ("b", 1)))
+    shown.show(windows, one, 7, 4, rows(("a", 4), ("b", 1)))
     assert sorted(one["device"] for one in store.documents.values()) == ["a", "b"]
 
 
@@ -280,7 +280,7 @@ def test_what_failed_is_tried_again_although_no_slice_follows(store: Store) -> N
     now_s = [100.0]
     shown, one = OpenWindows(lambda: now_s[0]), emission()
     store.error = IndexUnavailable("busy")
-    shown.leave("farm", 0, one, 7, 1, rows(("a", 1)))
+    shown.submit("farm", 0, one, 7, 1, rows(("a", 1)))
     wait_until(lambda: shown._counts.dropped == 1)
     store.error, now_s[0] = None, now_s[0] + EVERY_S
     with shown._changed:
@@ -346,7 +346,7 @@ def test_a_store_that_takes_no_deletes_is_asked_once_a_look(monkeypatch: pytest.
     old = OpenIndex("http://nowhere", "old")
     sweep = ClosedWindowsSweep("farm", [], [old]) if is_dropped else ClosedWindowsSweep("farm", [emission()])
     sweep._closes_ms = MINUTE_MS
-    sweep.look()
+    sweep.sweep()
     assert len(rounds) == 1
 
 
@@ -354,7 +354,7 @@ def test_a_store_that_takes_no_deletes_is_asked_once_a_look(monkeypatch: pytest.
 def test_more_open_windows_than_are_shown_are_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown_by, "OPEN_WINDOWS_MAX", 2)
     one = emission()
-    counts = OpenWindows().show(shown_by._Place(one), one, 7, 1, rows(("a", 1), ("b", 1), ("c", 1)))
+    counts = OpenWindows().show(shown_by._BucketWindows(one), one, 7, 1, rows(("a", 1), ("b", 1), ("c", 1)))
     assert (counts.written, counts.dropped) == (2, 1)
 
 
@@ -370,19 +370,19 @@ def test_a_job_never_waits_and_what_is_overtaken_is_not_written(store: Store) ->
     shown, one = OpenWindows(lambda: now_s[0]), emission()
     store.busy.clear()
     for number in range(1, 5):
-        shown.leave("farm", 0, one, 7, number, rows(("a", number)))
+        shown.submit("farm", 0, one, 7, number, rows(("a", number)))
         if number == 1:
-            wait_until(lambda: shown._places[("farm", 0, "minutes", "load")].rows is None)
+            wait_until(lambda: shown._windows[("farm", 0, "minutes", "load")].rows is None)
     store.busy.set()
     wait_until(lambda: len(store.writes) == 1)
     time.sleep(0.05)  # sleeps: long enough for a wrong second write
     assert [number for _, _, number in store.writes] == [1]
     now_s[0] += EVERY_S
-    shown.leave("farm", 0, one, 7, 5, rows(("a", 5)))
+    shown.submit("farm", 0, one, 7, 5, rows(("a", 5)))
     wait_until(lambda: len(store.writes) == 2)
     assert [number for _, _, number in store.writes] == [1, 5]
     wait_until(lambda: shown._counts.written == 2)
-    assert (shown.taken_counts().written, shown.taken_counts().written) == (2, 0)
+    assert (shown.take_counts().written, shown.take_counts().written) == (2, 0)
 
 
 class UpdatingEngine(Engine):
@@ -413,10 +413,10 @@ def test_what_is_shown_is_the_same_in_any_buckets(monkeypatch: pytest.MonkeyPatc
     left: dict[str, list[dict[str, Any]]] = defaultdict(list)
 
     class Kept:
-        def leave(self, _job: str, _bucket: int, one: str, _epoch: int, _number: int, rows: Callable[[], Any]) -> None:
+        def submit(self, _job: str, _bucket: int, one: str, _epoch: int, _number: int, rows: Callable[[], Any]) -> None:
             left[one] += rows().to_pylist()
 
-        def taken_counts(self) -> shown_by.OpenCounts:
+        def take_counts(self) -> shown_by.OpenCounts:
             return shown_by.OpenCounts(1, 2, "why")
 
     monkeypatch.setattr("strandline.processing.emission.keyed_task.open_windows", Kept)

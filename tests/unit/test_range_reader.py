@@ -9,7 +9,7 @@ import pytest
 from aiokafka.errors import CorruptRecordException, NoError, NotLeaderForPartitionError
 
 from strandline.core.errors import Conflict, LogChanged, LogTruncated, LogUnavailable
-from strandline.log.brokers import Answer
+from strandline.log.brokers import PartitionResponse
 from strandline.log.range_reader import RangeReader, _Rest
 from strandline.log.reader import OffsetRange
 from strandline.log.record_batches import checksum_at
@@ -21,8 +21,8 @@ def rest(partition: int = 0) -> _Rest:
     return _Rest.of(OffsetRange("s", partition, 0, 10))
 
 
-def answer(records: bytes = b"", stable_offset: int = 10, error: type = NoError) -> Answer:
-    return Answer(error, stable_offset, [], records)
+def answer(records: bytes = b"", stable_offset: int = 10, error: type = NoError) -> PartitionResponse:
+    return PartitionResponse(error, stable_offset, [], records)
 
 
 def full(first: int, end: int) -> bytes:
@@ -30,7 +30,7 @@ def full(first: int, end: int) -> bytes:
     return batch(first, *[b"a"] * (end - first))
 
 
-def positions(*answers: Answer) -> list[int]:
+def positions(*answers: PartitionResponse) -> list[int]:
     left = [rest(number) for number in range(len(answers))]
     with closing(RangeReader("127.0.0.1:1")) as reader:
         reader._take(left, answers)
@@ -40,7 +40,7 @@ def positions(*answers: Answer) -> list[int]:
 class Played:
     """A reader whose broker answers as scripted, and whose clock moves only while it waits. The last answer is repeated."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *script: Answer | Exception) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *script: PartitionResponse | Exception) -> None:
         self.now_s, self.script, self.fetches = 0.0, list(script), 0
         self.reader = RangeReader("127.0.0.1:1", timeout_s=30)
         clock = SimpleNamespace(monotonic=lambda: self.now_s, sleep=self.wait)
@@ -50,7 +50,7 @@ class Played:
     def wait(self, seconds: float) -> None:
         self.now_s += seconds
 
-    async def fetch(self, asked: object, bytes_max: int) -> list[Answer]:
+    async def fetch(self, asked: object, bytes_max: int) -> list[PartitionResponse]:
         self.fetches += 1
         found = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         if isinstance(found, Exception):
@@ -137,7 +137,7 @@ def test_a_marker_or_an_aborted_batch_at_the_last_offset_completes_a_range(last:
     first = int.from_bytes(last[:8], "big")
     one = _Rest.of(OffsetRange("s", 0, 0, 10, checksum_at(last, 9).checksum))
     with closing(RangeReader("127.0.0.1:1")) as reader:
-        (arrived,) = reader._take([one], [Answer(NoError, 10, [(PRODUCER, 5)], full(0, first) + last)])
+        (arrived,) = reader._take([one], [PartitionResponse(NoError, 10, [(PRODUCER, 5)], full(0, first) + last)])
     assert one.is_complete
     assert [batch.offset_first for batch in arrived.batches] == [0]
 

@@ -32,7 +32,7 @@ from strandline.frontends.client.answers import (
 )
 from strandline.frontends.client.sending import Sender
 from strandline.frontends.document_text import write_documents
-from strandline.frontends.joined_texts import JoinedTexts, Place
+from strandline.frontends.joined_texts import JoinedTexts, LocateProblem
 from strandline.frontends.python.pipeline import Documents, Record
 from strandline.ledger.states import COMPLETED
 from strandline.services.client import ControlClient, authorization, job_path
@@ -257,7 +257,7 @@ class Client:
         try:
             return self._safely(lambda: ask(joined.text, _SOURCE))
         except InvalidDocument as error:
-            raise InvalidDocument([joined.placed(problem) for problem in error.problems]) from error
+            raise InvalidDocument([joined.located(problem) for problem in error.problems]) from error
 
 
 def _joined(documents: Iterable[Documents | Path | str]) -> JoinedTexts:
@@ -273,15 +273,15 @@ def _joined(documents: Iterable[Documents | Path | str]) -> JoinedTexts:
             for document in one.yaml_documents():
                 if document not in known:
                     known.append(document)
-                    joined.add(write_documents([document.data]).encode(), _placer(document))
+                    joined.add(write_documents([document.data]).encode(), _locator(document))
     return joined
 
 
-def _placer(document: YamlDocument) -> Place:
-    def place(problem: Problem) -> Problem:
+def _locator(document: YamlDocument) -> LocateProblem:
+    def locate(problem: Problem) -> Problem:
         return Problem(problem.message, problem.path, document.source, document.line_of_text(problem.path))
 
-    return place
+    return locate
 
 
 def _summed(counts: Iterable[Mapping[str, Any]]) -> dict[str, int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 from strandline.core.documents import Path, YamlDocument
 from strandline.core.streams.stream import StreamSpec
 from strandline.frontends.document_text import RANGE_FIELDS
-from strandline.frontends.python.layout import CallPlace, Step, Taken, laid_out
+from strandline.frontends.python.layout import CallSite, Step, Taken, laid_out
 from strandline.frontends.python.pipeline import Pipeline
 from strandline.frontends.python.windows import DurationLike, Windows, duration_text
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # modules that read rows are imported on demand
 _OWN_MODULES = "strandline.frontends."
 
 
-class Places(TypedDict, total=False):
+class SinkOptions(TypedDict, total=False):
     """Sinks of results, with the fields of a document's `emit`."""
 
     elasticsearch: str | Mapping[str, Any]
@@ -94,7 +94,7 @@ class Lookup:
 
     name: str
     document: Mapping[str, Any]
-    _place: CallPlace
+    _place: CallSite
 
     def yaml_documents(self) -> list[YamlDocument]:
         """Return the document with the position of the call."""
@@ -129,7 +129,7 @@ class _Read:
     stream: Stream
     event_time: Mapping[str, Any]
     """Event time of the stream. Empty while it isn't set."""
-    place: CallPlace = field(compare=False)
+    call_site: CallSite = field(compare=False)
     range: Mapping[str, Any]
     """RANGE_FIELDS that are set for this stream only."""
 
@@ -323,20 +323,20 @@ class Rows:
                 if any(read.stream.name == one.stream.name and read != one for one in reads):
                     raise ValueError(f"stream '{read.stream.name}' has two event times; set its event time once")
                 reads += [] if read in reads else [read]
-            places = {step.key: at for at, step in enumerate(steps)}
+            sinks = {step.key: at for at, step in enumerate(steps)}
             for step in other._steps:
-                if step.key in places:
-                    steps[places[step.key]] = steps[places[step.key]].with_more(step)
+                if step.key in sinks:
+                    steps[sinks[step.key]] = steps[sinks[step.key]].with_more(step)
                 else:
                     steps.append(step)
             lookups += [one for one in other._lookups if one not in lookups]
         return replace(flow, _reads=tuple(reads), _steps=tuple(steps), _lookups=tuple(lookups))
 
-    def emit(self, *places: Mapping[str, Any], name: str | None = None, **more: Unpack[Places]) -> Flow:
+    def emit(self, *sinks: Mapping[str, Any], name: str | None = None, **more: Unpack[SinkOptions]) -> Flow:
         """Emit the results of the window or join to these sinks; before the first window or join, emit each record. Example:
         `emit(elasticsearch="turbine-minute", stream="minutes")`. A mapping, as `{"elasticsearch": "other"}`, is for a second
         sink of a kind. `name`: name of the stage that emits records."""
-        emits = [dict(place) for place in places] + [{kind: place} for kind, place in more.items()]
+        emits = [dict(place) for place in sinks] + [{kind: place} for kind, place in more.items()]
         flow = self._flow()
         last = flow._last()
         if last is not None and name is None and last.is_stage and "emit" not in last.document:
@@ -369,16 +369,16 @@ class Rows:
         steps = laid_out(flow._steps, [read.stream.name for read in streams])
         lines: dict[Path, int] = {
             (): place.line,
-            **{("steps", number): step.place.line for number, step in enumerate(flow._steps)},
+            **{("steps", number): step.call_site.line for number, step in enumerate(flow._steps)},
         }
         inputs = [{"stream": read.stream.name, **range_, **read.range} for read in streams]
         if len(inputs) == 1:
             reads: dict[str, Any] = {"input": inputs[0], "event_time": dict(streams[0].event_time)}
-            lines |= {("input",): place.line, ("event_time",): streams[0].place.line}
+            lines |= {("input",): place.line, ("event_time",): streams[0].call_site.line}
         else:
             times = [dict(read.event_time) for read in streams]
             reads = {"inputs": [{**one, "event_time": time} for one, time in zip(inputs, times, strict=True)]}
-            lines |= {("inputs", number): read.place.line for number, read in enumerate(streams)}
+            lines |= {("inputs", number): read.call_site.line for number, read in enumerate(streams)}
         document = YamlDocument(
             "pipeline", name, {"pipeline": name, **reads, "steps": steps, **more}, place.file, lines
         )
@@ -414,7 +414,7 @@ class Flow(Rows):
         return self
 
     def _with_event_time(
-        self, event_time: Mapping[str, Any], place: CallPlace, range_: Mapping[str, Any] | None = None
+        self, event_time: Mapping[str, Any], place: CallSite, range_: Mapping[str, Any] | None = None
     ) -> Flow:
         """Return a copy of the flow in which the only stream without event time has this one. Raises ValueError if no
         stream, or more than one, is without event time.
@@ -430,7 +430,7 @@ class Flow(Rows):
                 else f"the streams {names} need one event time each; write .event_time(...) after each of them"
             )
         (old,) = untimed
-        timed = replace(old, event_time=event_time, place=place, range=range_ or {})
+        timed = replace(old, event_time=event_time, call_site=place, range=range_ or {})
         return replace(self, _reads=tuple(timed if read is old else read for read in self._reads))
 
     def _one(self, verb: str) -> Taken:
@@ -458,7 +458,7 @@ class Stream(Rows):
     name: str
     document: Mapping[str, Any] | None
     """The `stream:` document. None if only its name is known."""
-    _place: CallPlace
+    _place: CallSite
 
     def yaml_documents(self) -> list[YamlDocument]:
         """Return the document with the position of the call. Empty if only the name is known."""
@@ -490,9 +490,9 @@ def _plain(names: str | Sequence[str] | Mapping[str, str]) -> object:
     return names if isinstance(names, str) else dict(names) if isinstance(names, Mapping) else list(names)
 
 
-def _called_from() -> CallPlace:
+def _called_from() -> CallSite:
     """Return the position of the call in the program."""
     frame = sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith(_OWN_MODULES):
         frame = frame.f_back
-    return CallPlace(frame.f_code.co_filename, frame.f_lineno)
+    return CallSite(frame.f_code.co_filename, frame.f_lineno)

@@ -13,7 +13,7 @@ from strandline.results.sinks.registry import SINKS, form_of
 
 
 @dataclass(frozen=True)
-class CallPlace:
+class CallSite:
     """Position in a program at which a value was set."""
 
     file: str
@@ -36,7 +36,7 @@ class Step:
     """A step of a document, without its input."""
 
     document: Mapping[str, Any]
-    place: CallPlace
+    call_site: CallSite
     takes: tuple[Taken, ...]
     """Inputs: left and right of a join, several for a union."""
     key: object = field(default_factory=object, compare=False)

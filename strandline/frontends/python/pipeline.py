@@ -108,7 +108,7 @@ class Pipeline:
         """
         from strandline.processing.desk.desk import Desk, DeskResult, letter_fields
         from strandline.processing.desk.merged_files import merged_files
-        from strandline.processing.desk.records import RECORDS_AT_ONCE, DeskRecords, Placement
+        from strandline.processing.desk.records import RECORDS_AT_ONCE, DeskRecords, Partitioner
 
         checked = self.check(*known)
         if isinstance(records, Path):
@@ -132,9 +132,9 @@ class Pipeline:
             files = {there(name): file for name, file in records.items()}
             read = merged_files(checked, files, partitions, log_time)
         else:
-            placements = {name: Placement(stream, partitions) for name, stream in checked.streams.items()}
+            partitioners = {name: Partitioner(stream, partitions) for name, stream in checked.streams.items()}
             read = (
-                DeskRecords(values, placements[there(name)].of_each(values), stream=name)
+                DeskRecords(values, partitioners[there(name)].of_each(values), stream=name)
                 for name, values in _pieces(records, checked.inputs[0].name, RECORDS_AT_ONCE)
             )
 

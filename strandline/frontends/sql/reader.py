@@ -26,9 +26,9 @@ from strandline.frontends.sql.statements import (
     Insert,
     NamedQuery,
     Option,
-    Place,
     Query,
     Script,
+    SinkEntry,
 )
 from strandline.frontends.sql.tokens import Cursor, SqlText
 from strandline.frontends.sql.values import read_value
@@ -202,7 +202,7 @@ def _job(cursor: Cursor) -> CreateJob:
             raise cursor.sql.error(at, "contains no insert; expected 'insert into elasticsearch 'NAME' select ...'")
     elif cursor.word() in ("select", "with"):
         query = read_query(cursor)
-        inserts.append(Insert((Place(next(iter(SINKS)), name, (), at),), None, query, at))
+        inserts.append(Insert((SinkEntry(next(iter(SINKS)), name, (), at),), None, query, at))
     else:
         inserts.append(_insert(cursor))
     return CreateJob(name, options, tuple(inserts), at)
@@ -223,7 +223,7 @@ def _insert(cursor: Cursor) -> Insert:
     return Insert(tuple(places), stage, query, at)
 
 
-def _place(cursor: Cursor) -> Place:
+def _place(cursor: Cursor) -> SinkEntry:
     at = cursor.here
     kind = cursor.word()
     if kind not in SINKS:
@@ -232,7 +232,7 @@ def _place(cursor: Cursor) -> Place:
     if cursor.word() in ("select", "with", "values"):
         raise cursor.expected(f"the name of the sink, as {kind} 'NAME'")
     name, _ = cursor.name(f"the name of the sink, as {kind} 'NAME'")
-    return Place(kind, name, _options(cursor), at)
+    return SinkEntry(kind, name, _options(cursor), at)
 
 
 def _options(cursor: Cursor) -> tuple[Option, ...]:

@@ -175,7 +175,7 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Place:
+class SinkEntry:
     """Sink of an insert: an entry of a document's `emit`."""
 
     kind: str
@@ -186,7 +186,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Insert:
-    places: tuple[Place, ...]
+    places: tuple[SinkEntry, ...]
     stage: tuple[str, int] | None
     query: Query
     at: int

@@ -16,7 +16,7 @@ from strandline.frontends.document_text import RANGE_FIELDS, window_name, write_
 from strandline.frontends.sql.nodes import EVENT_TIME, Emission, Node
 from strandline.frontends.sql.reader import read_script
 from strandline.frontends.sql.relations import Relations, StepCount
-from strandline.frontends.sql.statements import CreateJob, CreateStream, Insert, Option, Place, Script
+from strandline.frontends.sql.statements import CreateJob, CreateStream, Insert, Option, Script, SinkEntry
 from strandline.frontends.sql.step_order import ordered_steps
 from strandline.frontends.sql.tokens import SqlText
 from strandline.results.sinks.registry import form_of
@@ -49,7 +49,7 @@ class Translation:
     _first_lines: tuple[int, ...]
     """First line of each document in `yaml`."""
 
-    def place_in_sql(self, problem: Problem) -> Problem:
+    def locate_in_sql(self, problem: Problem) -> Problem:
         """Return a problem of a line of `yaml` with its position in the SQL text instead."""
         line = problem.line or 1
         at = max(number for number, first in enumerate(self._first_lines) if first <= line or number == 0)
@@ -236,7 +236,7 @@ def _stage_name(insert: Insert) -> str:
     return window_name(insert.places[0].name)
 
 
-def _emit(sql: SqlText, place: Place) -> tuple[dict[str, Any], int]:
+def _emit(sql: SqlText, place: SinkEntry) -> tuple[dict[str, Any], int]:
     """Return an entry of `emit`. In the long form, the name of the sink is one of its fields, for example `path`."""
     form = form_of(place.kind)
     options: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from strandline.ledger.states import CheckpointRow, EventTimeRule, Offsets, SliceKind, SliceRow
 from strandline.results.document import format_timestamp
 
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 """Stream and partition."""
 
 
@@ -45,28 +45,31 @@ def event_time_differences(
     `done`: slices in their order, all of whose records are in `latest`. `before`: the checkpoint before the first of them, from
     which the computation starts.
     """
-    events = _by_place(latest)
-    reached = _places(before.reached) if before is not None else {}
+    events = _by_partition(latest)
+    reached = _by_partition_key(before.reached) if before is not None else {}
     closed_ms = before.closes_ms if before is not None else None
     for row, checkpoint in done:
         found = _latest_in(row, events)
-        own = {place: _moves_to(row, place, times) for place, times in found.items()}
+        own = {partition_key: _moves_to(row, partition_key, times) for partition_key, times in found.items()}
         after = {
-            place: max(ms for ms in (reached.get(place), own.get(place)) if ms is not None) for place in reached | own
+            partition_key: max(ms for ms in (reached.get(partition_key), own.get(partition_key)) if ms is not None)
+            for partition_key in reached | own
         }
-        silence_ms = _places(row.silence_ms)
+        silence_ms = _by_partition_key(row.silence_ms)
         filled = {
-            place
-            for place, end in _places(row.offsets).items()
-            if end > row.offsets_first.get(place[0], {}).get(place[1], 0)
+            partition_key
+            for partition_key, end in _by_partition_key(row.offsets).items()
+            if end > row.offsets_first.get(partition_key[0], {}).get(partition_key[1], 0)
         }
         # Records that can be accepted end a silence. When they are known, only those that are accepted and not too late end it.
-        before_it = {place: ms for place, ms in silence_ms.items() if place not in filled}
+        before_it = {partition_key: ms for partition_key, ms in silence_ms.items() if partition_key not in filled}
         accepted = {
-            place for place, times in found.items() if row.watermark_ms is None or times.event_ms >= row.watermark_ms
+            partition_key
+            for partition_key, times in found.items()
+            if row.watermark_ms is None or times.event_ms >= row.watermark_ms
         }
-        behind_it = {place: ms for place, ms in silence_ms.items() if place not in accepted}
-        begin_anew = {place[0] for place in filled if place not in reached}
+        behind_it = {partition_key: ms for partition_key, ms in silence_ms.items() if partition_key not in accepted}
+        begin_anew = {partition_key[0] for partition_key in filled if partition_key not in reached}
         watermark_ms = _latest(closed_ms, _watermark(row.rule, reached, before_it, begin_anew))
         closes_ms = _latest(row.watermark_ms, _watermark(row.rule, after, behind_it))
         is_past_all = row.kind is SliceKind.DRAIN and (row.watermark_ms or 0) >= (watermark_ms or 0)
@@ -78,25 +81,25 @@ def event_time_differences(
                 "by the ledger"
             )
         for what, ours, theirs in (("before", reached, row.reached), ("after", after, checkpoint.reached)):
-            told = _places(theirs)
+            told = _by_partition_key(theirs)
             if ours != told:
                 yield f"slice {row.number}: event time {what} it was {_times(ours)} by the log, {_times(told)} by the ledger"
         # Each slice is compared with the log, not with an error of the slice before it.
         reached, closed_ms = after, checkpoint.closes_ms
 
 
-def _moves_to(row: SliceRow, place: Place, times: LatestTimes) -> int:
+def _moves_to(row: SliceRow, partition_key: PartitionKey, times: LatestTimes) -> int:
     """Return the event time to which these records advance it, at most their log times. If producers set the log times, the
     limit is the time of the plan instead, because all records of the slice existed then."""
-    if row.rule.of(place[0]).bound == "planned":
+    if row.rule.of(partition_key[0]).bound == "planned":
         return min(times.event_ms, row.planned_ms)
     return times.logged_ms
 
 
 def _watermark(
     rule: EventTimeRule,
-    reached: Mapping[Place, int],
-    silence_ms: Mapping[Place, int],
+    reached: Mapping[PartitionKey, int],
+    silence_ms: Mapping[PartitionKey, int],
     begin_anew: Collection[str] = (),
 ) -> int | None:
     """Return the watermark by the rule. None if nothing can be known yet.
@@ -111,19 +114,24 @@ def _watermark(
     `begin_anew`: streams with a partition that has its first records in the slice, and none accepted before. The event time
     reached there is unknown, so only the newest of the other partitions can determine the watermark, if the rule follows it.
     """
-    less_delay = {place: ms - rule.of(place[0]).delay_ms for place, ms in reached.items()}
+    less_delay = {partition_key: ms - rule.of(partition_key[0]).delay_ms for partition_key, ms in reached.items()}
     timeouts_ms = {
-        place: timeout_ms for place in reached if (timeout_ms := rule.of(place[0]).idle_timeout_ms) is not None
+        partition_key: timeout_ms
+        for partition_key in reached
+        if (timeout_ms := rule.of(partition_key[0]).idle_timeout_ms) is not None
     }
-    idle_ms = {place: silence_ms.get(place, 0) - timeout_ms for place, timeout_ms in timeouts_ms.items()}
+    idle_ms = {
+        partition_key: silence_ms.get(partition_key, 0) - timeout_ms
+        for partition_key, timeout_ms in timeouts_ms.items()
+    }
     emitted = {stream for stream, one in rule.by_stream if one.watermark == "emissions"}
     holding: list[int] = []
     idle_at: list[int] = []
     latest: list[int] = list(less_delay.values())
-    for stream in {place[0] for place in reached} | set(begin_anew) | emitted:
+    for stream in {partition_key[0] for partition_key in reached} | set(begin_anew) | emitted:
         of_stream = rule.of(stream)
-        own = {place: ms for place, ms in less_delay.items() if place[0] == stream}
-        awake = [ms for place, ms in own.items() if idle_ms.get(place, -1) < 0]
+        own = {partition_key: ms for partition_key, ms in less_delay.items() if partition_key[0] == stream}
+        awake = [ms for partition_key, ms in own.items() if idle_ms.get(partition_key, -1) < 0]
         known = list(own.values())
         if of_stream.watermark == "emissions" and of_stream.results_from_ms is not None:
             known.append(of_stream.results_from_ms - of_stream.delay_ms)
@@ -140,21 +148,23 @@ def _watermark(
     if not latest:
         return None
     together_ms = min(idle_at) + min(idle_ms.values())
-    let_go_ms = min(idle_ms[place] - timeouts_ms[place] for place in idle_ms)
+    let_go_ms = min(idle_ms[partition_key] - timeouts_ms[partition_key] for partition_key in idle_ms)
     return together_ms if let_go_ms < 0 else max(together_ms, max(latest) + let_go_ms)
 
 
-def _by_place(latest: LatestEvents) -> dict[Place, list[tuple[int, LatestTimes]]]:
+def _by_partition(latest: LatestEvents) -> dict[PartitionKey, list[tuple[int, LatestTimes]]]:
     """Return partition -> (offset, latest times), by offset."""
-    found: dict[Place, list[tuple[int, LatestTimes]]] = defaultdict(list)
+    found: dict[PartitionKey, list[tuple[int, LatestTimes]]] = defaultdict(list)
     for (stream, partition, offset), times in sorted(latest.items()):
         found[stream, partition].append((offset, times))
     return found
 
 
-def _latest_in(row: SliceRow, events: Mapping[Place, list[tuple[int, LatestTimes]]]) -> dict[Place, LatestTimes]:
+def _latest_in(
+    row: SliceRow, events: Mapping[PartitionKey, list[tuple[int, LatestTimes]]]
+) -> dict[PartitionKey, LatestTimes]:
     found = {}
-    for (stream, partition), end in _places(row.offsets).items():
+    for (stream, partition), end in _by_partition_key(row.offsets).items():
         known = events.get((stream, partition), [])
         first = bisect_left(known, (row.offsets_first.get(stream, {}).get(partition, 0),))
         inside = known[first : bisect_left(known, (end,))]
@@ -163,7 +173,7 @@ def _latest_in(row: SliceRow, events: Mapping[Place, list[tuple[int, LatestTimes
     return found
 
 
-def _places(by_stream: Offsets) -> dict[Place, int]:
+def _by_partition_key(by_stream: Offsets) -> dict[PartitionKey, int]:
     return {(stream, partition): ms for stream, partitions in by_stream.items() for partition, ms in partitions.items()}
 
 
@@ -175,7 +185,7 @@ def _time(moment_ms: int | None) -> str:
     return "none" if moment_ms is None else format_timestamp(moment_ms * 1000)
 
 
-def _times(reached: Mapping[Place, int]) -> str:
+def _times(reached: Mapping[PartitionKey, int]) -> str:
     return (
         ", ".join(f"{stream}/{partition} {_time(ms)}" for (stream, partition), ms in sorted(reached.items())) or "none"
     )

@@ -36,7 +36,7 @@ from strandline.processing.audit.progress import Progress, keep_stdout, tell
 from strandline.processing.audit.recomputation import Recomputation
 from strandline.processing.audit.reconciliation import EVER_MS, Found, Reconciler
 from strandline.processing.audit.report import AuditReport, Outcome, letter_scope, make_report, store_scopes
-from strandline.processing.audit.sinks.places import removed_before
+from strandline.processing.audit.sinks.audited_sinks import removed_before
 from strandline.processing.audit.sinks.reading import sink_parts
 from strandline.processing.audit.stores import ROWS_SCHEMA, index_parts, letters_parts, results_parts
 from strandline.processing.audit_queries.table import Database, Table

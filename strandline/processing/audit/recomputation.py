@@ -24,7 +24,7 @@ from strandline.processing.audit.reconciliation import DEAD_LETTERS, RESULT_LETT
 from strandline.processing.audit.records.repeats import RepeatsQuery, places_of
 from strandline.processing.audit.sinks.rows import computed_row
 from strandline.processing.audit.stores import ROWS_SCHEMA
-from strandline.processing.audit_queries.stage_query import PLACE, StageQuery, query_of, same_place
+from strandline.processing.audit_queries.stage_query import POSITION, StageQuery, query_of, same_position
 from strandline.processing.audit_queries.stored_columns import restored, stored_type
 from strandline.processing.audit_queries.table import Database, Table, TableWriter
 from strandline.processing.columns.arrow_types import arrow_type
@@ -95,7 +95,7 @@ class RecordsPart:
             for chunk in decode_pieces(self.decoding, self.task.pieces):
                 offsets, decoded = chunk.offsets, chunk.decoded
                 rejected = {reject.index: reject.reason for reject in decoded.rejects}
-                accepted = chunk.accepted_places()
+                accepted = chunk.accepted_indices()
                 at_emissions = [
                     (one, steps.apply(decoded.arrays, len(accepted), chunk.tables))
                     for one, steps in emissions
@@ -136,7 +136,7 @@ class RecordsPart:
                     if query.stage.revise_ms:
                         columns[LATE] = chunk.late_column(chosen)
                     places = np.array(accepted, np.int64)[chosen]
-                    stands = places_of(chunk, places, query.whole_element) if query.needs_places else ()
+                    stands = places_of(chunk, places, query.whole_element) if query.needs_positions else ()
                     rows.append(query.rows(pa.array(event_us[chosen]), columns, stands))
         return account
 
@@ -198,7 +198,7 @@ class RecordsToCompare:
 
     def unpacked(self, kept: pa.RecordBatch) -> pa.RecordBatch:
         """Return kept records in their original form."""
-        columns = kept.columns[len(PLACE) :]
+        columns = kept.columns[len(POSITION) :]
         whole = [restored(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
         return pa.RecordBatch.from_arrays(whole, schema=self.schema)
 
@@ -324,7 +324,7 @@ class Recomputation:
         counts: Counter[str] = Counter()
         for one in self._emissions:
             if one.later is not None and self._repeats is not None:
-                for batch in database.query(self._repeats.without_repeats(one.later, same_place)):
+                for batch in database.query(self._repeats.without_repeats(one.later, same_position)):
                     records = one.unpacked(batch)
                     documents.append(one.rows_of(records))
                     counts[one.stage] += records.num_rows
@@ -362,7 +362,7 @@ class Recomputation:
         """Return a query of the rows of a stage that no `dedupe` leaves out. None if all rows count."""
         if self._repeats is None or query.stage.dedupe is None:
             return None
-        return f"({self._repeats.without_repeats(table, query.same_place)})"
+        return f"({self._repeats.without_repeats(table, query.same_position)})"
 
     def _rows_of_next(
         self, following: _Following, given: pa.RecordBatch, shown: pa.RecordBatch
@@ -455,7 +455,7 @@ def _schema_of_records(stage: RecordStage) -> pa.Schema:
 
 
 def _kept_records(directory: Path, schema: pa.Schema) -> Table:
-    place = zip(PLACE, (pa.int32(), pa.int64(), pa.int32()), strict=True)
+    place = zip(POSITION, (pa.int32(), pa.int64(), pa.int32()), strict=True)
     table = Table(directory, pa.schema([*place, *((field.name, stored_type(field.type)) for field in schema)]))
     table.create()
     return table

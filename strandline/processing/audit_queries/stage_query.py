@@ -16,9 +16,9 @@ from strandline.processing.columns.codes import Codes
 from strandline.processing.pipelines.kind_registry import part_of
 from strandline.processing.pipelines.stages import Stage
 
-PLACE_IN_LOG = (pa.int32(), pa.int64(), pa.int32())
+POSITION_TYPES = (pa.int32(), pa.int64(), pa.int32())
 """Types of the log position of a record: partition, offset, element of an exploded record."""
-PLACE = ("place_0", "place_1", "place_2")
+POSITION = ("place_0", "place_1", "place_2")
 """Columns of a log position in tables of positions."""
 
 
@@ -28,7 +28,7 @@ class StageQuery(ABC):
     stage: Stage
     row_schema: pa.Schema
     """Columns of the table of rows."""
-    needs_places: bool
+    needs_positions: bool
     """True if `rows` needs the log positions of the rows."""
     whole_element: int | None = 0
     """Element in the log position of a row that is a complete record."""
@@ -36,7 +36,7 @@ class StageQuery(ABC):
     @abstractmethod
     def rows(self, event_us: pa.Array, columns: dict[str, pa.Array], places: Sequence[pa.Array] = ()) -> pa.RecordBatch:
         """Return records as rows of the table. `event_us`: event time of each. `places`: see PLACE_IN_LOG; empty unless
-        `needs_places` is true."""
+        `needs_positions` is true."""
 
     @abstractmethod
     def rows_of_results(
@@ -50,18 +50,18 @@ class StageQuery(ABC):
         """Yield all results over the rows of the table, in any order, with the columns of the operator's results. `rows`: a query
         of the rows that count. None if all count."""
 
-    def same_place(self, row: str, place: str) -> str:
-        """Return the SQL condition that a row of the table is the record at a log position. See `same_place`."""
-        return same_place(row, place)
+    def same_position(self, row: str, place: str) -> str:
+        """Return the SQL condition that a row of the table is the record at a log position. See `same_position`."""
+        return same_position(row, place)
 
 
-def same_place(row: str, place: str) -> str:
-    """Return the SQL condition that two log positions are equal. `row`, `place`: names in the query, with PLACE columns."""
-    return " AND ".join(f"{place}.{name} = {row}.{name}" for name in PLACE)
+def same_position(row: str, place: str) -> str:
+    """Return the SQL condition that two log positions are equal. `row`, `place`: names in the query, with POSITION columns."""
+    return " AND ".join(f"{place}.{name} = {row}.{name}" for name in POSITION)
 
 
 def query_of(
-    stage: Stage, side: int, types: Mapping[str, str], place_types: Sequence[pa.DataType] = PLACE_IN_LOG
+    stage: Stage, side: int, types: Mapping[str, str], position_types: Sequence[pa.DataType] = POSITION_TYPES
 ) -> StageQuery:
     """Return the query of a stage.
 
@@ -70,5 +70,5 @@ def query_of(
             types: Columns that expressions can read.
             place_types: Types of the columns that order rows with the same event time.
     """
-    query: StageQuery = part_of(stage.kind, "audit", stage.kind_package).query_of(stage, side, types, place_types)
+    query: StageQuery = part_of(stage.kind, "audit", stage.kind_package).query_of(stage, side, types, position_types)
     return query

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.processing.aggregates.contract import AuditRows, argument_name
-from strandline.processing.audit_queries.stage_query import PLACE_IN_LOG, StageQuery
+from strandline.processing.audit_queries.stage_query import POSITION_TYPES, StageQuery
 from strandline.processing.audit_queries.stored_columns import restored, stored_type
 from strandline.processing.audit_queries.table import Database, Table
 from strandline.processing.columns.arrow_types import arrow_type
@@ -31,10 +31,10 @@ class WindowQuery(StageQuery):
     """One stage of windows. Derived classes assign rows to windows."""
 
     def __init__(
-        self, stage: Stage, types: Mapping[str, str], place_types: Sequence[pa.DataType] = PLACE_IN_LOG
+        self, stage: Stage, types: Mapping[str, str], position_types: Sequence[pa.DataType] = POSITION_TYPES
     ) -> None:
-        """`types`: columns that the stage's aggregates and `by` fields can read. `place_types`: types of the columns that order
-        rows with the same event time."""
+        """`types`: columns that the stage's aggregates and `by` fields can read. `position_types`: types of the columns that
+        order rows with the same event time."""
         self.stage = stage
         self._calls = AggregateCalls(stage.name, stage.aggregates, types)
         self._key_types = [arrow_type(kind) for kind in stage.by_types]
@@ -42,35 +42,40 @@ class WindowQuery(StageQuery):
         self._beside = list(stage.identifying[len(stage.by) :])
         self._group = ", ".join(["start_ms", "end_ms", *self.keys, *("number" for _ in self._beside)])
         calls = self._calls.calls
-        self.needs_places = (
+        self.needs_positions = (
             stage.dedupe is not None or bool(stage.windows.numbering) or any(call.function.is_ordered for call in calls)
         )
-        self.places = [f"place_{at}" for at in range(len(place_types))] if self.needs_places else []
+        self.position_columns = [f"place_{at}" for at in range(len(position_types))] if self.needs_positions else []
         self._computed = list(
             {column.name: column for call in calls for column in call.function.audit_columns(call)}.values()
         )
         """Columns that Python computes from arguments."""
-        order = AuditRows(self._group, tuple(self.places))
+        order = AuditRows(self._group, tuple(self.position_columns))
         self._queries = [(call, call.function.audit_query(call, order)) for call in calls]
         arguments = [(argument_name(at), stored_type(kind)) for at, kind in enumerate(self._calls.argument_types)]
         keys = [(name, stored_type(kind)) for name, kind in zip(self.keys, self._key_types, strict=True)]
         computed = [(column.name, column.type) for column in self._computed]
-        places = [(name, stored_type(kind)) for name, kind in zip(self.places, place_types, strict=False)]
+        places = [(name, stored_type(kind)) for name, kind in zip(self.position_columns, position_types, strict=False)]
         exact = [(EXACT_TIME, pa.int64())] if stage.windows.numbering else []
         self.row_schema = pa.schema([(TIME, pa.int64()), *exact, *keys, *arguments, *computed, *places])
 
     @classmethod
     def of(
-        cls, stage: Stage, side: int, types: Mapping[str, str], place_types: Sequence[pa.DataType] = PLACE_IN_LOG
+        cls, stage: Stage, side: int, types: Mapping[str, str], position_types: Sequence[pa.DataType] = POSITION_TYPES
     ) -> Self:
         """Return the query that recomputes a stage. `side`: LEFT, and ignored, because a window has one input. `types`,
-        `place_types`: as for the constructor."""
-        return cls(stage, types, place_types)
+        `position_types`: as for the constructor."""
+        return cls(stage, types, position_types)
 
     def rows(self, event_us: pa.Array, columns: dict[str, pa.Array], places: Sequence[pa.Array] = ()) -> pa.RecordBatch:
         arguments = self._calls.evaluate_arguments(columns, event_us)
         computed = [column.compute(arguments[column.argument]) for column in self._computed]
-        values = [*(columns[name] for name in self.stage.by), *arguments, *computed, *places[: len(self.places)]]
+        values = [
+            *(columns[name] for name in self.stage.by),
+            *arguments,
+            *computed,
+            *places[: len(self.position_columns)],
+        ]
         time_ms = pc.divide(event_us, 1000)
         stored = [restored(one, stored_type(one.type)) for one in values]
         exact = [event_us] if self.stage.windows.numbering else []
@@ -80,7 +85,7 @@ class WindowQuery(StageQuery):
         self, before: Stage, event_us: pa.Array, columns: dict[str, pa.Array], labels: Callable[[], Codes]
     ) -> pa.RecordBatch:
         places: list[pa.Array] = []
-        if self.needs_places:
+        if self.needs_positions:
             partitions = pa.array(np.broadcast_to(labels(), len(event_us)))
             places = [partitions, *(columns[name] for name in before.identifying)]
         return self.rows(event_us, columns, places)

@@ -26,7 +26,7 @@ from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcom
 from strandline.processing.desk.desk_pipeline import RowFiles, read_pipeline
 from strandline.processing.desk.expectations import Differences, compare
 from strandline.processing.desk.record_files import read_records
-from strandline.processing.desk.records import DeskRecords, Placement, source_of_topic
+from strandline.processing.desk.records import DeskRecords, Partitioner, source_of_topic
 from strandline.processing.formats.record_rows import record_format
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.results.names import EVENT_TIME_FIELD
@@ -167,7 +167,7 @@ def _outcomes(
 ) -> tuple[list[Outcome], Desk]:
     """Return the outcomes of the steps. `read`: returns the pipeline with the rows of lookups from these files."""
     desk = Desk(pipeline, None if case.slice == "all" else case.slice, restarts=True)
-    placements = {name: Placement(stream, case.partitions) for name, stream in pipeline.streams.items()}
+    partitioners = {name: Partitioner(stream, case.partitions) for name, stream in pipeline.streams.items()}
     found: list[Outcome] = []
     for step in case.steps:
         if step.wait is not None:
@@ -179,7 +179,7 @@ def _outcomes(
             desk.change_lookups({name: table for name, table in changed.items() if name in step.lookups})
         else:
             stream = _stream_of(step, pipeline)
-            for records in _records(step, stream, placements[stream.stream], directory):
+            for records in _records(step, stream, partitioners[stream.stream], directory):
                 found += desk.feed(records)
     found += desk.drain() if case.drain else desk.end_slice()
     return found, desk
@@ -198,7 +198,7 @@ def _stream_of(step: CaseStep, pipeline: CheckedPipeline) -> StreamSpec:
     return pipeline.streams[name]
 
 
-def _records(step: CaseStep, stream: StreamSpec, placement: Placement, directory: Path) -> Iterator[DeskRecords]:
+def _records(step: CaseStep, stream: StreamSpec, partitioner: Partitioner, directory: Path) -> Iterator[DeskRecords]:
     pieces: Iterator[Sequence[bytes | None]] = iter([step.values()])
     if step.input is not None:
         pieces = read_records(Path("-") if step.input == "-" else directory / step.input, record_format(stream))
@@ -213,7 +213,7 @@ def _records(step: CaseStep, stream: StreamSpec, placement: Placement, directory
     for values in pieces:
         count = len(values)
         placed = None if step.partition is None else [step.partition] * count
-        partitions = placed or placement.of_each(values, step.topic, step.headers)
+        partitions = placed or partitioner.of_each(values, step.topic, step.headers)
         times = None if step.at is None else [step.at] * count
         yield DeskRecords(values, partitions, times, () if source is None else [source] * count, stream=stream.stream)
 

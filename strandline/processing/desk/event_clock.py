@@ -20,7 +20,7 @@ import numpy.typing as npt
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.formats.decoder import NEVER_LATE
 from strandline.processing.slices.watermark import greatest, watermark_by
-from strandline.results.records.partition_labels import stream_place_of
+from strandline.results.records.partition_labels import stream_index_of
 
 Times = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
@@ -260,7 +260,7 @@ class EventClock:
         return watermark_by(self._rule, reached, silence_ms, first_records=first_records)
 
     def _stream_of(self, label: int) -> str:
-        return self._streams[stream_place_of(label) if len(self._streams) > 1 else 0]
+        return self._streams[stream_index_of(label) if len(self._streams) > 1 else 0]
 
     def _of_one_partition(self, partition: int, events_ms: Times, is_usable: Marks) -> Times:
         """Compute `watermarks` of all rows in one step, for one partition whose log time is event time: silence never moves the

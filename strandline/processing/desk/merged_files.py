@@ -9,7 +9,7 @@ from pathlib import Path
 from strandline.processing.desk.asked_schemas import asked_schemas
 from strandline.processing.desk.log_times import LogTimes
 from strandline.processing.desk.record_files import read_records
-from strandline.processing.desk.records import RECORDS_AT_ONCE, DeskRecords, Placement
+from strandline.processing.desk.records import RECORDS_AT_ONCE, DeskRecords, Partitioner
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
 
@@ -33,9 +33,9 @@ def merged_files(
     inputs = [one for one in pipeline.inputs if one.name in files]
     if len(inputs) == 1:
         (only,) = inputs
-        placement = Placement(only.stream, partitions)
+        partitioner = Partitioner(only.stream, partitions)
         for values in read_records(files[only.name], record_format(only.stream)):
-            yield DeskRecords(values, placement.of_each(values), stream=only.name)
+            yield DeskRecords(values, partitioner.of_each(values), stream=only.name)
         return
     streams = [_timed(place, one, files[one.name], partitions, log_time) for place, one in enumerate(inputs)]
     held: list[_Timed] = []
@@ -58,7 +58,7 @@ def _timed(place: int, read: CheckedInput, file: Path, partitions: int, log_time
     form = record_format(read.stream)
     reader = RowReader(form, asked_schemas(form))
     times = LogTimes(form.fields, read.event_time_source, log_time)
-    placement = Placement(read.stream, partitions)
+    partitioner = Partitioner(read.stream, partitions)
     now_ms = 0
     for values in read_records(file, form):
         latest_ms: dict[int, int] = {}
@@ -69,6 +69,6 @@ def _timed(place: int, read: CheckedInput, file: Path, partitions: int, log_time
             first += count
             for at, log_ms in zip(places, times.of_rows(rows.texts, None).tolist(), strict=True):
                 latest_ms[at] = max(log_ms, latest_ms.get(at, log_ms))
-        for at, (value, partition) in enumerate(zip(values, placement.of_each(values), strict=True)):
+        for at, (value, partition) in enumerate(zip(values, partitioner.of_each(values), strict=True)):
             now_ms = max(now_ms, latest_ms.get(at, now_ms))
             yield now_ms, place, value, partition

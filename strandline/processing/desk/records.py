@@ -51,7 +51,7 @@ def source_of_topic(stream: StreamSpec, topic: str) -> bytes:
     return SOURCE_MQTT + topic.encode()
 
 
-class Placement:
+class Partitioner:
     """Chooses partitions like a gateway: equal keys have one partition, and records without a key alternate."""
 
     def __init__(self, stream: StreamSpec, partitions: int) -> None:

@@ -269,7 +269,7 @@ class KeyedTask:
         for at, emission in self.open_emissions:
             if at == stage and all(parts):
                 rows = partial(_merged_rows, self.cascade, at, parts)
-                open_windows().leave(self.letters.job, bucket, emission, self.letters.epoch, work.number, rows)
+                open_windows().submit(self.letters.job, bucket, emission, self.letters.epoch, work.number, rows)
 
     def _show_open(
         self,
@@ -296,8 +296,8 @@ class KeyedTask:
                 # Segments are read now: the thread that shows the rows may run when a later state has let go of some.
                 stage = cascade.open_stage(at, state, stores)
                 rows = partial(cascade.open_results, stage, closes_ms, OPEN_WINDOWS_MAX)
-                open_windows().leave(self.letters.job, bucket, emission, self.letters.epoch, work.number, rows)
-        counts = open_windows().taken_counts()
+                open_windows().submit(self.letters.job, bucket, emission, self.letters.epoch, work.number, rows)
+        counts = open_windows().take_counts()
         outcome.updates, outcome.updates_dropped, outcome.why_dropped = counts.written, counts.dropped, counts.why
         return parts
 

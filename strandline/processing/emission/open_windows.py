@@ -34,10 +34,10 @@ log = structlog.get_logger()
 
 _DOCUMENTS_MAX = 2_000
 """In one request."""
-_LOOK_AGAIN_S = 60.0
-"""The pause between looks where nothing is shown."""
+_SWEEP_PAUSE_S = 60.0
+"""Pause in seconds between sweeps of an index without open windows."""
 _CLOSE_S = 1.0
-"""Half of what a last look may take there."""
+"""Half of the time in seconds that the last sweep of such an index may take."""
 
 Key = tuple[str, int, str, str]
 """Job, bucket, stage, emission."""
@@ -87,7 +87,7 @@ class OpenCounts:
 
 
 @dataclass
-class _Place:
+class _BucketWindows:
     """The open windows of one bucket in one emission."""
 
     emission: OpenEmission
@@ -96,15 +96,15 @@ class _Place:
     rows: Callable[[], pa.RecordBatch] | None = None
     """Returns the rows of the next update. None if there is none."""
     next_s: float = 0.0
-    is_sure: bool = False
+    is_created: bool = False
     """True if the index is known to exist."""
     shown: dict[str, bytes] = field(default_factory=dict)
     """Id -> digest of each document in the store. The digest is empty if the store may have lost the document."""
 
-    def doubt(self) -> None:
+    def mark_suspect(self) -> None:
         """Note that the index may have been deleted, so that all documents are written again. The ids stay, so that documents of
         closed windows are deleted if the index still has them."""
-        self.is_sure = False
+        self.is_created = False
         self.shown = dict.fromkeys(self.shown, b"")
 
 
@@ -114,25 +114,25 @@ class OpenWindows:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._changed = threading.Condition()
-        self._places: dict[Key, _Place] = {}
+        self._windows: dict[Key, _BucketWindows] = {}
         self._counts = OpenCounts()
         self._thread: threading.Thread | None = None
 
-    def leave(
+    def submit(
         self, job: str, bucket: int, emission: OpenEmission, epoch: int, number: int, rows: Callable[[], pa.RecordBatch]
     ) -> None:
         """Hand over the open windows of a bucket after slice `number`, instead of those of the slice before. Doesn't wait for the
         store. `rows`: returns the windows as results; called in another thread when they are written."""
         shape = emission.shape
         with self._changed:
-            place = self._places.setdefault((job, bucket, shape.stage, shape.emit_name), _Place(emission))
-            place.emission, place.epoch, place.number, place.rows = emission, epoch, number, rows
+            windows = self._windows.setdefault((job, bucket, shape.stage, shape.emit_name), _BucketWindows(emission))
+            windows.emission, windows.epoch, windows.number, windows.rows = emission, epoch, number, rows
             self._changed.notify()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="open-windows", daemon=True)
                 self._thread.start()
 
-    def taken_counts(self) -> OpenCounts:
+    def take_counts(self) -> OpenCounts:
         """Return the counts of documents since the last call."""
         with self._changed:
             counts, self._counts = self._counts, OpenCounts()
@@ -141,26 +141,31 @@ class OpenWindows:
     def _run(self) -> None:
         while True:
             with self._changed:
-                waiting = [one for one in self._places.values() if one.rows is not None]
-                place = min(waiting, key=lambda one: one.next_s, default=None)
-                left_s = None if place is None else place.next_s - self._clock()
-                if place is None or (left_s is not None and left_s > 0):
+                waiting = [one for one in self._windows.values() if one.rows is not None]
+                windows = min(waiting, key=lambda one: one.next_s, default=None)
+                left_s = None if windows is None else windows.next_s - self._clock()
+                if windows is None or (left_s is not None and left_s > 0):
                     self._changed.wait(left_s)
                     continue
-                rows, place.rows = place.rows, None
-                emission, epoch, number = place.emission, place.epoch, place.number
-                place.next_s = self._clock() + emission.every_s
+                rows, windows.rows = windows.rows, None
+                emission, epoch, number = windows.emission, windows.epoch, windows.number
+                windows.next_s = self._clock() + emission.every_s
             assert rows is not None
-            counts = self.show(place, emission, epoch, number, rows)
+            counts = self.show(windows, emission, epoch, number, rows)
             with self._changed:
                 self._counts.written += counts.written
                 self._counts.dropped += counts.dropped
                 self._counts.why = counts.why or self._counts.why
-                if counts.has_failed and place.rows is None:
-                    place.rows = rows
+                if counts.has_failed and windows.rows is None:
+                    windows.rows = rows
 
     def show(
-        self, place: _Place, emission: OpenEmission, epoch: int, number: int, rows: Callable[[], pa.RecordBatch]
+        self,
+        windows: _BucketWindows,
+        emission: OpenEmission,
+        epoch: int,
+        number: int,
+        rows: Callable[[], pa.RecordBatch],
     ) -> OpenCounts:
         """Write the changed documents of one bucket's open windows, and delete those of windows that it no longer has.
 
@@ -172,31 +177,31 @@ class OpenWindows:
         counts = OpenCounts()
         try:
             wanted = self._documents(emission, epoch, number, rows(), counts)
-            new = {one: source for one, (digest, source) in wanted.items() if place.shown.get(one) != digest}
-            gone = [one for one in place.shown if one not in wanted]
+            new = {one: source for one, (digest, source) in wanted.items() if windows.shown.get(one) != digest}
+            gone = [one for one in windows.shown if one not in wanted]
             index, left = emission.index, list(new)
-            if (new or gone) and not place.is_sure:
+            if (new or gone) and not windows.is_created:
                 index.make_sure(emission.shape, emission.writer.index)
                 if emission.writer.made is not None:
                     emission.writer.made.add(index.name)
-                place.is_sure = True
+                windows.is_created = True
             while left or gone:
                 part, left = left[:_DOCUMENTS_MAX], left[_DOCUMENTS_MAX:]
                 refused = index.write({one: new[one] for one in part}, gone[:_DOCUMENTS_MAX], number)
                 for one in gone[:_DOCUMENTS_MAX]:
-                    del place.shown[one]
+                    del windows.shown[one]
                 gone = gone[_DOCUMENTS_MAX:]
                 if refused:
                     counts.dropped += refused + len(left)
                     counts.why = f"index {index.name} did not take {refused} documents"
                     counts.has_failed = True
-                    place.doubt()
+                    windows.mark_suspect()
                     return counts
-                place.shown |= {one: wanted[one][0] for one in part}
+                windows.shown |= {one: wanted[one][0] for one in part}
                 counts.written += len(part)
         except StrandlineError as error:
             counts.dropped, counts.why, counts.has_failed = counts.dropped + 1, str(error), True
-            place.doubt()
+            windows.mark_suspect()
         except Exception as error:  # whatever it is, results are none the worse for it
             counts.dropped += 1
             counts.why = f"{type(error).__name__}: {error}"
@@ -241,7 +246,7 @@ class ClosedWindowsSweep:
 
     def __init__(self, job: str, emissions: Sequence[OpenEmission], dropped: Sequence[OpenIndex] = ()) -> None:
         """`emissions`: documents of their closed windows are deleted. `dropped`: all documents of the job in these indices are
-        deleted. Both happen in `look`."""
+        deleted. Both happen in `sweep`."""
         self._job = job
         self._emissions = list(emissions)
         self._dropped = list(dropped)
@@ -272,13 +277,13 @@ class ClosedWindowsSweep:
             self._changed.wait()
             self._changed.clear()
             is_last = self._ends.is_set()
-            self.look()
+            self.sweep()
             if is_last:
                 return
-            self._ends.wait(min((one.every_s for one in self._emissions), default=_LOOK_AGAIN_S))
+            self._ends.wait(min((one.every_s for one in self._emissions), default=_SWEEP_PAUSE_S))
 
-    def look(self) -> None:
-        """Delete the documents of closed windows. The next look repeats deletions that fail."""
+    def sweep(self) -> None:
+        """Delete the documents of closed windows. The next sweep repeats deletions that fail."""
         closes_ms = self._closes_ms
         if closes_ms is None:
             return

@@ -48,7 +48,7 @@ class ResultStream:
 
 
 @dataclass(frozen=True)
-class Place:
+class StreamWriteContext:
     """The writing task, and the part of the stream that may already contain its records."""
 
     task: int
@@ -63,9 +63,11 @@ class ResultStreamWriter:
     `require_current_epoch` raises Fenced unless the run of this epoch is still the job's current one.
     """
 
-    def __init__(self, stream: ResultStream, place: Place, require_current_epoch: Callable[[int], None]) -> None:
+    def __init__(
+        self, stream: ResultStream, context: StreamWriteContext, require_current_epoch: Callable[[int], None]
+    ) -> None:
         self._stream = stream
-        self._place = place
+        self._context = context
         self._require_current_epoch = require_current_epoch
         self._slot: TransactionSlot | None = None
         self._find_key = key_finder(stream.key) if stream.key else lambda _source: None
@@ -114,8 +116,8 @@ class ResultStreamWriter:
             differences=_differences,
             must_reach=True,
         )
-        name = id_of_result_stream(shape.job, shape.stage, shape.emit_name, self._place.task)
-        return TransactionSlot(config, name, self._place.written_before)
+        name = id_of_result_stream(shape.job, shape.stage, shape.emit_name, self._context.task)
+        return TransactionSlot(config, name, self._context.written_before)
 
     def _entry(self, document: Document, key: bytes | None, epoch: int, emission: int, slice_digest: str) -> Entry:
         shape = self._stream.shape

@@ -17,7 +17,7 @@ from strandline.core.record_headers import REASON_EXPRESSION, REASON_RESULT
 from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter
 from strandline.processing.emission.fencing import require_current_attempt, require_current_epoch
 from strandline.processing.emission.result_shapes import refusal_message, unusable_results
-from strandline.processing.emission.result_stream_writer import Place, ResultStream, ResultStreamWriter
+from strandline.processing.emission.result_stream_writer import ResultStream, ResultStreamWriter, StreamWriteContext
 from strandline.processing.emission.transactional_ids import id_of_backfilled_results, id_of_refused_results
 from strandline.processing.operators.cascade import StageResults
 from strandline.processing.pipelines.event_time import WindowShape
@@ -159,7 +159,7 @@ class StageEmission:
         ]
 
     def _stream_writer(self, stream: ResultStream, work: SliceWork, slot: int) -> ResultStreamWriter:
-        place = Place(slot, work.result_offsets.get(stream.shape.emit_name, {}))
+        place = StreamWriteContext(slot, work.result_offsets.get(stream.shape.emit_name, {}))
         return ResultStreamWriter(stream, place, self._require_current)
 
     def _require_current(self, epoch: int) -> None:

@@ -60,7 +60,7 @@ _NEAR_MICROS = 366 * 86_400 * 1_000_000
 
 _NULL = msgspec.Raw(b"null")
 
-Places = npt.NDArray[np.int64]
+RowIndices = npt.NDArray[np.int64]
 NEVER_LATE = np.iinfo(np.int64).min
 """Watermark of a slice for which no record can be late."""
 NEVER_AHEAD = np.iinfo(np.int64).max
@@ -279,7 +279,7 @@ class Decoder:
             doubtful.update(self._repeated_keys(values, rows[counts != quotes], columns))
         return doubtful
 
-    def _repeated_keys(self, values: Sequence[Any], rows: Places, columns: _Columns) -> list[int]:
+    def _repeated_keys(self, values: Sequence[Any], rows: RowIndices, columns: _Columns) -> list[int]:
         """Return the rows that can have a declared key twice."""
         found = []
         for first in range(0, len(rows), _GROUP_ROWS):
@@ -292,7 +292,7 @@ class Decoder:
                         found.append(at)
         return found
 
-    def _may_repeat_keys(self, text: bytes, rows: Places, columns: _Columns) -> bool:
+    def _may_repeat_keys(self, text: bytes, rows: RowIndices, columns: _Columns) -> bool:
         """Return False if no key can be written with an escape, and the number of each key is the number of rows that have it."""
         return b"\\" in text or any(
             text.count(key) != columns.count_present(at, rows) for at, key in enumerate(self._keys)
@@ -393,7 +393,7 @@ class _Columns:
             else:
                 self._read_values(at)
 
-    def count_present(self, at: int, rows: Places) -> int:
+    def count_present(self, at: int, rows: RowIndices) -> int:
         """Return the number of rows that have a field, including nulls."""
         return len(rows) - (int(self._missing[at][rows].sum()) if at in self._missing else 0)
 
@@ -483,7 +483,7 @@ class _Columns:
                 self.doubtful.add(row)
 
 
-def _in_order(one: Decoded, places: Places, other: Decoded, other_places: Places) -> Decoded:
+def _in_order(one: Decoded, places: RowIndices, other: Decoded, other_places: RowIndices) -> Decoded:
     """Join the results of two parts of the same records. `places`: indices of the accepted rows of `one`. `other_places`:
     indices of all records of `other`."""
     accepted = np.delete(other_places, [reject.index for reject in other.rejects])

@@ -82,5 +82,5 @@ def _planned(options: dict[str, Any], *, schema_only: bool = False) -> Table:
     from strandline.processing.source.opened_ledger import open_ledger
 
     asked = request_of(options)
-    with closing(open_ledger(asked.places.ledger_url)) as ledger, LogIndex(asked.places.kafka_bootstrap) as index:
+    with closing(open_ledger(asked.addresses.ledger_url)) as ledger, LogIndex(asked.addresses.kafka_bootstrap) as index:
         return plan_table(asked, ledger, index, schema_only=schema_only)

@@ -36,7 +36,7 @@ _STACK_FILE = "stack.json"
 
 
 @dataclass(frozen=True)
-class Places:
+class ServiceAddresses:
     """Addresses of the services. Without secrets, because Spark sends it to other processes."""
 
     ledger_url: str
@@ -59,7 +59,7 @@ NO_BOUND = Bound()
 class Request:
     """The data to read."""
 
-    places: Places
+    addresses: ServiceAddresses
     what: What
     stream: str | None
     job: str | None
@@ -92,7 +92,7 @@ def request_of(options: Mapping[str, str]) -> Request:
     if "slices" in given and "job" not in given:
         raise InvalidSettings("slices belong to a job: set 'job' instead of 'stream'")
     return Request(
-        places=_places(given),
+        addresses=_addresses(given),
         what=what,
         stream=given.get("stream"),
         job=given.get("job"),
@@ -147,7 +147,7 @@ def _bound(name: str, text: str | None, *, takes_offsets: bool) -> Bound:
         ) from None
 
 
-def _places(given: Mapping[str, str]) -> Places:
+def _addresses(given: Mapping[str, str]) -> ServiceAddresses:
     settings = Settings.read()
     found = {
         "ledger_url": settings.ledger_url,
@@ -172,7 +172,7 @@ def _places(given: Mapping[str, str]) -> Places:
         ("elasticsearch", "elasticsearch_url"),
     ):
         found[name] = given.get(option, found[name])
-    places = Places(
+    addresses = ServiceAddresses(
         without_secrets(found["ledger_url"]),
         found["kafka_bootstrap"],
         without_credentials(found["elasticsearch_url"]),
@@ -182,7 +182,7 @@ def _places(given: Mapping[str, str]) -> Places:
             "a password in an option would appear in Spark's plans: pass the address without it, and set "
             "STRANDLINE_LEDGER_PASSWORD, STRANDLINE_ELASTICSEARCH_PASSWORD or _API_KEY for Spark's processes"
         )
-    return places
+    return addresses
 
 
 def _require_logins(settings: Settings, outside: list[str], data_dir: Path) -> None:

@@ -126,7 +126,7 @@ def _of_stream(asked: Request, name: str, ledger: LedgerReader, index: LogIndex,
     schema = _raw_schema(of_slices=False) if is_raw else _schema_of_records(stream, asked.mode, of_slices=False)
     if schema_only:
         return Table(schema, [])
-    bootstrap = asked.places.kafka_bootstrap
+    bootstrap = asked.addresses.kafka_bootstrap
     ranges = _ranges(asked, name, index)
     if is_raw:
         return Table(schema, [RawPart(bootstrap, one) for one in ranges])
@@ -142,7 +142,7 @@ def _of_stream(asked: Request, name: str, ledger: LedgerReader, index: LogIndex,
 
 
 def _decoding(asked: Request, stream: StreamDecoding) -> DecodingConfig:
-    return DecodingConfig(asked.places.kafka_bootstrap, (stream,), asked.places.ledger_url)
+    return DecodingConfig(asked.addresses.kafka_bootstrap, (stream,), asked.addresses.ledger_url)
 
 
 def _raw_schema(*, of_slices: bool) -> pa.Schema:
@@ -206,7 +206,7 @@ def _of_slices(asked: Request, ledger: LedgerReader, *, schema_only: bool) -> Ta
             if is_raw:
                 whole = replace(offsets, offset_next=task.pieces[-1].offsets.offset_next, checksum=None)
                 ends_of = [piece.offsets.offset_next for piece in task.pieces]
-                parts.append(RawPart(asked.places.kafka_bootstrap, whole, SliceNumbers.of(ends_of, slices)))
+                parts.append(RawPart(asked.addresses.kafka_bootstrap, whole, SliceNumbers.of(ends_of, slices)))
             else:
                 ends_of = [piece.offsets.offset_next for piece in task.pieces]
                 parts.append(RecordsPart(decoding, tuple(task.pieces), asked.mode, SliceNumbers.of(ends_of, slices)))
@@ -336,7 +336,7 @@ def _dead_letters(asked: Request, ledger: LedgerReader, index: LogIndex) -> Tabl
     present = [replace(one, offset_first=max(one.offset_first, job.letters_first)) for one in ranges]
     return Table(
         schema,
-        [LettersPart(asked.places.kafka_bootstrap, one) for one in present if one.offset_first < one.offset_next],
+        [LettersPart(asked.addresses.kafka_bootstrap, one) for one in present if one.offset_first < one.offset_next],
     )
 
 
@@ -411,7 +411,7 @@ def _of_index(
         return Table(schema, [])
     # The documents of a running emission are left out: a result counts after its slice is committed.
     checkpoint = ledger.last_checkpoint(pipeline_job := str(asked.job))
-    url = asked.places.elasticsearch_url
+    url = asked.addresses.elasticsearch_url
     since_ms, until_ms = asked.since.time_ms, asked.until.time_ms
     ends = EndRange(None if since_ms is None else since_ms - 1, None if until_ms is None else until_ms - 1)
     document_format = RecordFormat("json", tuple(fields), {})

@@ -58,23 +58,23 @@ Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Places:
+class GroupHashes:
     """Distinct places, as the hashes of pane, key and partition, in the order of the first hash."""
 
     high: Codes
     low: Codes
 
-    def with_new(self, high: Codes, low: Codes) -> Places:
+    def with_new(self, high: Codes, low: Codes) -> GroupHashes:
         """Return these places and new ones, which ascend."""
         at = np.searchsorted(self.high, high)
-        return Places(np.insert(self.high, at, high), np.insert(self.low, at, low))
+        return GroupHashes(np.insert(self.high, at, high), np.insert(self.low, at, low))
 
     def holds(self, high: Codes, low: Codes) -> Flags:
         """Return a mask of the places with these hashes: True for each that is one of `self`."""
         return _found(self.high, self.low, high, low) >= 0
 
 
-_NO_PLACES = Places(np.zeros(0, np.int64), np.zeros(0, np.int64))
+_NO_HASHES = GroupHashes(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 class SegmentHeading(msgspec.Struct, frozen=True, array_like=True):
@@ -136,7 +136,7 @@ class OpenGroups:
     recent: WindowState
     headings: tuple[SegmentHeading, ...] = ()
     """Headings of the segments, oldest first."""
-    places: Places = _NO_PLACES
+    hashes: GroupHashes = _NO_HASHES
     """Places that belong to the recent groups, even if they have no group now. Groups of these places in segments are
     outdated."""
     unused: Unused = ()
@@ -148,7 +148,7 @@ class OpenGroups:
             heading = msgspec.msgpack.encode(_Heading(self.headings, self.unused))
             batches[1] = self.recent.groups.replace_schema_metadata({_METADATA: heading})
             batches.append(
-                pa.RecordBatch.from_arrays([pa.array(self.places.high), pa.array(self.places.low)], ["high", "low"])
+                pa.RecordBatch.from_arrays([pa.array(self.hashes.high), pa.array(self.hashes.low)], ["high", "low"])
             )
         return batches
 
@@ -162,7 +162,10 @@ class OpenGroups:
         places, heading = next(batches), _HEADINGS.decode(metadata)
         recent = WindowState(keys, groups.replace_schema_metadata(None))
         return OpenGroups(
-            recent, heading.segments, Places(numpy_of(places.column(0)), numpy_of(places.column(1))), heading.unused
+            recent,
+            heading.segments,
+            GroupHashes(numpy_of(places.column(0)), numpy_of(places.column(1))),
+            heading.unused,
         )
 
 
@@ -182,7 +185,7 @@ class OpenGroupsOperator:
         self._known: dict[str, Segment] = {}
         """Segments that were read last, by their names; the last one read is the last here."""
         self._key_end = _FIRST_KEY + len(operator.key_schema)
-        partials = list(operator.state_schema)[len(operator.places) :]
+        partials = list(operator.state_schema)[len(operator.key_columns) :]
         self._schema = pa.schema(
             [
                 *((name, pa.int64()) for name in ("pane", "high", "low")),
@@ -262,11 +265,11 @@ class OpenGroupsOperator:
         self, groups: OpenGroups, segments: Sequence[Segment], rows: Sequence[Rows], closing: Closing
     ) -> tuple[OpenGroups, list[ClosedWindows]]:
         operator = self.operator
-        panes, high, low = self._new_places(groups.places, rows)
+        panes, high, low = self._new_hashes(groups.hashes, rows)
         recent = self._with_groups(groups.recent, _newest(segments, panes, high, low))
         recent, _ = operator.step_in_part(recent, rows, Closing(None, None))
-        places = groups.places.with_new(high, low)
-        after = replace(groups, recent=recent, places=places)
+        places = groups.hashes.with_new(high, low)
+        after = replace(groups, recent=recent, hashes=places)
         if closing.up_to_ms is None:
             return after, []
         closed: list[ClosedWindows] = []
@@ -276,9 +279,9 @@ class OpenGroupsOperator:
         oldest = operator.oldest_pane_needed(closing.up_to_ms)
         headings = tuple(one for one in groups.headings if one.last_pane >= oldest)
         recent = operator.without_panes_before(recent, oldest)
-        return OpenGroups(recent, headings, places if headings else _NO_PLACES), closed
+        return OpenGroups(recent, headings, places if headings else _NO_HASHES), closed
 
-    def _new_places(self, known: Places, rows: Sequence[Rows]) -> tuple[Codes, Codes, Codes]:
+    def _new_hashes(self, known: GroupHashes, rows: Sequence[Rows]) -> tuple[Codes, Codes, Codes]:
         """Return the distinct places of the rows that aren't known: their panes, and both hashes."""
         parts = []
         for one in rows:
@@ -321,7 +324,7 @@ class OpenGroupsOperator:
         merged = _merged([one for one in of_segments if one.num_rows])
         if merged is None:
             return WindowState(groups.recent.keys, rows)
-        is_current = ~groups.places.holds(numpy_of(merged.column(_HIGH)), numpy_of(merged.column(_LOW)))
+        is_current = ~groups.hashes.holds(numpy_of(merged.column(_HIGH)), numpy_of(merged.column(_LOW)))
         state = self._with_groups(WindowState(groups.recent.keys, rows), merged.filter(pa.array(is_current)))
         (numbers,), keys = merge_keys([state.keys], self.operator.key_schema)
         key_of_group = pa.array(numbers[numpy_of(state.groups.column(1))])
@@ -355,7 +358,7 @@ class OpenGroupsOperator:
             pa.array(low),
             groups.column(2),
             *keys.columns,
-            *groups.columns[len(self.operator.places) :],
+            *groups.columns[len(self.operator.key_columns) :],
         ]
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         return batch.take(pa.array(np.lexsort((high, panes))))

@@ -16,7 +16,7 @@ from strandline.processing.operators.row_steps import RowSteps, SteppedRows, fir
 from strandline.processing.pipelines.row_step import DuplicateFilter, RowStep, duplicate_filter_of
 from strandline.processing.pipelines.stages import LEFT, RecordStage, Stage
 
-Places = npt.NDArray[np.int64]
+RowIndices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class RecordsAtStage:
 
     stage: RecordStage
     columns: dict[str, pa.Array]
-    rows: Places
+    rows: RowIndices
     """Index of each row among the input rows, ascending."""
 
 
@@ -109,7 +109,7 @@ class RecordChain:
         found.problems.sort(key=lambda problem: problem.row)
         return found
 
-    def _taken_by(self, found: SteppedRecords, failed: Places) -> dict[int, str]:
+    def _taken_by(self, found: SteppedRecords, failed: RowIndices) -> dict[int, str]:
         came = [(stage.stage.name, stage.rows) for stage in found.at_stages]
         came += [(self._names[one.window], one.came.rows) for one in found.at_windows]
         taken: dict[int, list[str]] = {}
@@ -119,7 +119,7 @@ class RecordChain:
         return {row: ",".join(dict.fromkeys(names)) for row, names in taken.items()}
 
     def _apply(
-        self, piece: _Piece, columns: Mapping[str, pa.Array], came: Places, tables: Tables, found: SteppedRecords
+        self, piece: _Piece, columns: Mapping[str, pa.Array], came: RowIndices, tables: Tables, found: SteppedRecords
     ) -> None:
         """Apply the steps of a piece and of those after it, and add the outcome to `found`. `came`: index of each row among the
         input rows."""

@@ -50,7 +50,7 @@ _ROW_BYTES = 256
 _FOLD_BYTES = 1 << 30
 """Maximum number of bytes of the arguments of rows that are folded in one step."""
 
-_PLACES_MAX = 2**62
+_GROUPS_MAX = 2**62
 """Maximum number of groups whose numbers fit into 64 bits."""
 
 
@@ -98,9 +98,13 @@ class ClosedWindows:
 class WindowOperator:
     """One window stage. Contains only constants; state and rows are arguments and results."""
 
-    places: tuple[tuple[str, pa.DataType], ...] = (("pane", pa.int64()), ("key", pa.int64()), ("partition", pa.int32()))
+    key_columns: tuple[tuple[str, pa.DataType], ...] = (
+        ("pane", pa.int64()),
+        ("key", pa.int64()),
+        ("partition", pa.int32()),
+    )
     """First columns of the state. The partial results follow."""
-    needs_places: ClassVar[bool] = False
+    needs_positions: ClassVar[bool] = False
     """True if records need OFFSET and ELEMENT, their log positions."""
 
     def __init__(self, stage: Stage, types: dict[str, str]) -> None:
@@ -118,7 +122,7 @@ class WindowOperator:
         )
         self.state_schema = pa.schema(
             [
-                *[pa.field(*place) for place in self.places],
+                *[pa.field(*place) for place in self.key_columns],
                 *[pa.field(f"partial_{at}", kind) for at, kind in enumerate(self.aggregates.partial_types)],
             ]
         )
@@ -271,7 +275,7 @@ class WindowOperator:
         columns[1] = pa.array(np.concatenate(local))
         groups = pa.RecordBatch.from_arrays(columns, schema=self.state_schema)
         ranks = key_ranks(keys)
-        places = Places.of(
+        places = GroupIndex.of(
             _column(groups, 0), ranks[_column(groups, 1)], _column(groups, 2).astype(np.int64), len(ranks)
         )
         return self._finish(ClosedWindows(keys, groups.take(pa.array(places.order()))))
@@ -287,7 +291,7 @@ class WindowOperator:
     def _fold(
         self, state: pa.RecordBatch, numbers: list[Codes], rows: Sequence[Rows], key_count: int
     ) -> pa.RecordBatch:
-        places, partials = self._fold_into_places(state, numbers, [one.panes for one in rows], rows, key_count)
+        places, partials = self._fold_into_groups(state, numbers, [one.panes for one in rows], rows, key_count)
         columns = [
             pa.array(places.panes),
             pa.array(places.keys),
@@ -296,14 +300,14 @@ class WindowOperator:
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.state_schema)
 
-    def _fold_into_places(
+    def _fold_into_groups(
         self,
         state: pa.RecordBatch,
         numbers: list[Codes],
         panes_of_rows: Sequence[Codes],
         rows: Sequence[Rows],
         key_count: int,
-    ) -> tuple[Places, list[pa.Array]]:
+    ) -> tuple[GroupIndex, list[pa.Array]]:
         """Return each (pane, key, partition) of the state and of the rows, and the partial results for it."""
         panes = np.concatenate([_column(state, 0), *panes_of_rows])
         of_rows = [number[one.keys] for number, one in zip(numbers[1:], rows, strict=True)]
@@ -314,9 +318,9 @@ class WindowOperator:
                 *[np.broadcast_to(np.asarray(one.partition, np.int64), len(one.panes)) for one in rows],
             ]
         )
-        places = Places.of(panes, keys, partitions, key_count)
+        places = GroupIndex.of(panes, keys, partitions, key_count)
         known, new = np.split(places.codes, [state.num_rows])
-        partials = state.columns[len(self.places) :]
+        partials = state.columns[len(self.key_columns) :]
         for part in parts_of(rows, _argument_bytes, _FOLD_BYTES):
             arguments = [
                 _joined([one.arguments[at] for one in part]) if part else pa.nulls(0, kind)
@@ -392,7 +396,7 @@ class WindowOperator:
         new_panes = np.concatenate([one.panes[places] for one, places in zip(rows, old, strict=True)])
         of_rows = zip(numbers, rows, old, strict=True)
         new_keys = np.concatenate([number[one.keys[places]] for number, one, places in of_rows])
-        new = Places.of(new_panes, new_keys, np.zeros(len(new_panes), np.int64), key_count)
+        new = GroupIndex.of(new_panes, new_keys, np.zeros(len(new_panes), np.int64), key_count)
         windows = self._windows_holding(new.panes, None, self._last_window_closed(emitted_ms))
         if not len(windows):
             return
@@ -412,8 +416,8 @@ class WindowOperator:
         """Merge these rows of groups to windows. `window`: number of the window of each row."""
         part = groups.take(pa.array(rows))
         # The rank of a key is its index among all keys in the order of their values. Results are in this order.
-        places = Places.of(window, ranks[_column(part, 1)], _column(part, 2).astype(np.int64), len(ranks))
-        partials = part.columns[len(self.places) :]
+        places = GroupIndex.of(window, ranks[_column(part, 1)], _column(part, 2).astype(np.int64), len(ranks))
+        partials = part.columns[len(self.key_columns) :]
         if self._size_panes > 1:
             partials = self.aggregates.merge(partials, places.codes, places.count)
         else:
@@ -429,7 +433,7 @@ class WindowOperator:
     def _finish(self, closed: ClosedWindows) -> pa.RecordBatch:
         """Return the results of complete windows: partitions are merged in their order."""
         keys, groups = closed.keys, closed.groups
-        windows, numbers, partials = _column(groups, 0), _column(groups, 1), groups.columns[len(self.places) :]
+        windows, numbers, partials = _column(groups, 0), _column(groups, 1), groups.columns[len(self.key_columns) :]
         is_first = np.ones(len(windows), np.bool_)
         is_first[1:] = (windows[1:] != windows[:-1]) | (numbers[1:] != numbers[:-1])
         firsts = np.flatnonzero(is_first)
@@ -461,7 +465,7 @@ class WindowOperator:
 
 
 @dataclass(frozen=True)
-class Places:
+class GroupIndex:
     """The distinct (pane, key, partition) in ascending order, and the index of each row among them. When windows are merged,
     the number of the window replaces the pane, and the rank of the key replaces the key."""
 
@@ -481,21 +485,21 @@ class Places:
         return order
 
     @staticmethod
-    def of(panes: Codes, keys: Codes, partitions: Codes, key_count: int) -> Places:
+    def of(panes: Codes, keys: Codes, partitions: Codes, key_count: int) -> GroupIndex:
         if not len(panes):
             nothing = np.zeros(0, np.int64)
-            return Places(nothing, nothing, nothing, nothing)
+            return GroupIndex(nothing, nothing, nothing, nothing)
         base, spread = int(panes.min()), int(partitions.max()) + 1
         width = max(1, key_count) * spread
-        if (int(panes.max()) - base + 1) * width > _PLACES_MAX:
+        if (int(panes.max()) - base + 1) * width > _GROUPS_MAX:
             # Far apart, for example with one record of 1970: only existing values are numbered.
             (known, pane_numbers), (labels, label_numbers) = _distinct(panes), _distinct(partitions)
-            dense = Places.of(pane_numbers, keys, label_numbers, key_count)
-            return Places(dense.codes, known[dense.panes], dense.keys, labels[dense.partitions])
+            dense = GroupIndex.of(pane_numbers, keys, label_numbers, key_count)
+            return GroupIndex(dense.codes, known[dense.panes], dense.keys, labels[dense.partitions])
         distinct, codes = _dense_codes((panes - base) * width + keys * spread + partitions)
         pane, rest = np.divmod(distinct, width)
         key, partition = np.divmod(rest, spread)
-        return Places(codes, pane + base, key, partition)
+        return GroupIndex(codes, pane + base, key, partition)
 
 
 def rows_in_state(

@@ -49,7 +49,7 @@ def changes_between(before: CheckedPipeline, after: CheckedPipeline) -> list[Cha
     return sorted(found, key=lambda change: order.index(change.effect))
 
 
-def forbidden_at_places(
+def forbidden_at_sinks(
     before: CheckedPipeline, after: CheckedPipeline, places: Collection[tuple[str, str]]
 ) -> list[Change]:
     """Return the reasons why `after` can't emit to these sinks, (kind, name). `before` emitted to them, and no version between

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from strandline.core.errors import LogChanged, NotFound, StrandlineError
 from strandline.ledger.states import SliceRow
-from strandline.log.batch_checksums import RecordPlace
+from strandline.log.batch_checksums import LogPosition
 from strandline.processing.slices.look import Checksums, LogQuestions
 
 DOUBT_MS = 10_000
@@ -38,12 +38,12 @@ _ANEW = "Register the stream under another name, and submit a pipeline of anothe
 Vector = Mapping[int, int]
 
 
-class SealPlaces(NamedTuple):
+class SealPositions(NamedTuple):
     """Log positions whose record batches have checksums that are queried before a slice is recorded."""
 
-    new: list[RecordPlace]
+    new: list[LogPosition]
     """The last records of the slice. Their checksums are recorded with it. Query them before `old`."""
-    old: list[RecordPlace]
+    old: list[LogPosition]
     """The last records of the slice before it, in the partitions that grew. Their checksums must be those recorded with it."""
 
 
@@ -100,28 +100,31 @@ class LogContinuity:
             f"{self._cut_off()}"
         )
 
-    def seal_places(self, row: SliceRow, done: SliceRow | None) -> SealPlaces:
+    def seal_positions(self, row: SliceRow, done: SliceRow | None) -> SealPositions:
         """Return the positions whose checksums `sealed` compares and records. `done`: the slice before `row`."""
         firsts = row.offsets_first[self._stream]
         known = done.checksums.get(self._stream, {}) if done is not None else {}
         last = {p: end - 1 for p, end in row.offsets[self._stream].items() if end > 0}
         grown = {p for p, offset in last.items() if offset >= firsts.get(p, 0)}
         wanted = {p: offset for p, offset in last.items() if p in grown or p not in known}
-        return SealPlaces(self._places(wanted), self._places(self._known_ends(done, grown)) if done is not None else [])
+        return SealPositions(
+            self._positions(wanted), self._positions(self._known_ends(done, grown)) if done is not None else []
+        )
 
     def sealed(self, row: SliceRow, done: SliceRow | None, new: Checksums, old: Checksums) -> SliceRow | None:
         """Return the unrecorded slice `row` with its checksums. None if a record at the end of `row`, or of the slice `done`
         before it, isn't in the log: then the caller plans nothing and looks again.
 
-        `new` and `old` contain the checksums of `seal_places`. The new ones were queried first: if the old ones exist afterwards,
-        the log was not cut off below them in between. Raises LogChanged if a record is another one, or missing for DOUBT_MS.
+        `new` and `old` contain the checksums of `seal_positions`. The new ones were queried first: if the old ones exist
+        afterwards, the log was not cut off below them in between. Raises LogChanged if a record is another one, or missing for
+        DOUBT_MS.
         """
-        places = self.seal_places(row, done)
+        positions = self.seal_positions(row, done)
         firsts = row.offsets_first[self._stream]
         known = done.checksums.get(self._stream, {}) if done is not None else {}
-        found = _found(places.new, new)
-        grown = {one.partition: one.offset for one in places.new if one.offset >= firsts.get(one.partition, 0)}
-        problem = self._compare(done, places.old, _found(places.old, old)) if done is not None else None
+        found = _found(positions.new, new)
+        grown = {one.partition: one.offset for one in positions.new if one.offset >= firsts.get(one.partition, 0)}
+        problem = self._compare(done, positions.old, _found(positions.old, old)) if done is not None else None
         if not self._records.is_settled(problem or self._missing(grown, found)):
             return None
         return replace(row, checksums={**row.checksums, self._stream: {**known, **found}})
@@ -150,18 +153,18 @@ class LogContinuity:
         """Return a message about a missing last record of the slice in these partitions. None if none is missing. Raises
         LogChanged if a last record is another one."""
         offsets = self._known_ends(last, partitions)
-        return self._compare(last, self._places(offsets), self._index.checksums(self._stream, offsets))
+        return self._compare(last, self._positions(offsets), self._index.checksums(self._stream, offsets))
 
     def _known_ends(self, last: SliceRow, partitions: Collection[int]) -> Vector:
         """Return the last offset of the slice in those of these partitions whose checksums it has."""
         known = last.checksums.get(self._stream, {})
         return {p: last.offsets[self._stream][p] - 1 for p in known if p in partitions}
 
-    def _places(self, offsets: Vector) -> list[RecordPlace]:
-        return [RecordPlace(self._stream, partition, offset) for partition, offset in offsets.items()]
+    def _positions(self, offsets: Vector) -> list[LogPosition]:
+        return [LogPosition(self._stream, partition, offset) for partition, offset in offsets.items()]
 
-    def _compare(self, last: SliceRow, places: Collection[RecordPlace], found: Vector) -> str | None:
-        known, offsets = last.checksums.get(self._stream, {}), {one.partition: one.offset for one in places}
+    def _compare(self, last: SliceRow, positions: Collection[LogPosition], found: Vector) -> str | None:
+        known, offsets = last.checksums.get(self._stream, {}), {one.partition: one.offset for one in positions}
         for partition, checksum in found.items():
             if checksum != known[partition]:
                 raise LogChanged(
@@ -218,10 +221,10 @@ def require_same_topic(job: str, stream: str, known_id: str | None, present_id: 
         )
 
 
-def _found(places: Collection[RecordPlace], checksums: Checksums) -> dict[int, int]:
+def _found(positions: Collection[LogPosition], checksums: Checksums) -> dict[int, int]:
     """Return partition -> checksum of those places that the log holds. Raises the errors among the answers."""
     found = {}
-    for one in places:
+    for one in positions:
         checksum = checksums.get(one)
         if isinstance(checksum, StrandlineError):
             raise checksum

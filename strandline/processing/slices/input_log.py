@@ -8,7 +8,7 @@ from typing import Protocol
 from strandline.core.errors import NotFound, PermanentError, StrandlineError
 from strandline.ledger.states import Offsets, SliceRow
 from strandline.log.answers import answer_of
-from strandline.processing.slices.continuity import LogContinuity, SealPlaces
+from strandline.processing.slices.continuity import LogContinuity, SealPositions
 from strandline.processing.slices.look import Checksums
 from strandline.results.records.partition_labels import PARTITIONS_MAX, label_of
 
@@ -111,10 +111,10 @@ class InputContinuity:
         ends_of, read_of = self._log.by_stream(ends), self._log.by_stream(read)
         return all([one.reaches(ends_of[stream], read_of[stream]) for stream, one in self._logs.items()])
 
-    def seal_places(self, row: SliceRow, done: SliceRow | None) -> SealPlaces:
-        """Return the places of all streams: see `LogContinuity.seal_places`."""
-        of_each = [one.seal_places(row, done) for one in self._logs.values()]
-        return SealPlaces([at for one in of_each for at in one.new], [at for one in of_each for at in one.old])
+    def seal_positions(self, row: SliceRow, done: SliceRow | None) -> SealPositions:
+        """Return the places of all streams: see `LogContinuity.seal_positions`."""
+        of_each = [one.seal_positions(row, done) for one in self._logs.values()]
+        return SealPositions([at for one in of_each for at in one.new], [at for one in of_each for at in one.old])
 
     def sealed(self, row: SliceRow, done: SliceRow | None, new: Checksums, old: Checksums) -> SliceRow | None:
         """See `LogContinuity.sealed`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from strandline.core.streams.stream import StreamSpec
-from strandline.log.topics import require_whole_log
+from strandline.log.topics import require_complete_log
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.jobs import JobStates
@@ -20,5 +20,5 @@ def require_same_stream(ledger: JobStates, index: LogIndex, job: str, stream: St
 
     Raises Conflict, NotFound, LogUnavailable, LedgerUnavailable.
     """
-    require_whole_log(stream.stream, index.settings(stream.stream))
+    require_complete_log(stream.stream, index.settings(stream.stream))
     ledger.record_input(job, stream.stream, stream.as_document())

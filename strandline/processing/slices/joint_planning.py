@@ -14,8 +14,8 @@ from strandline.core.errors import LedgerUnavailable, StrandlineError
 from strandline.core.failpoints import failpoint
 from strandline.ledger.states import SliceRow
 from strandline.log.answers import Answers
-from strandline.log.batch_checksums import RecordPlace
-from strandline.processing.slices.continuity import SealPlaces
+from strandline.log.batch_checksums import LogPosition
+from strandline.processing.slices.continuity import SealPositions
 from strandline.processing.slices.look import Checksums, LogQuestions, Look, Wanted, take_look
 
 if TYPE_CHECKING:  # this module travels to every Python worker, and the ledger's SQL takes half a second to import
@@ -47,7 +47,7 @@ class PlanningSteps(Protocol):
     def wanted(self, progress: JobProgress | None) -> Wanted: ...
     def cut(self, progress: JobProgress, others: Mapping[str, JobProgress], look: Look) -> Draft | None: ...
     def confirmed(self, draft: Draft, topic_ids: Answers[str]) -> Draft | None: ...
-    def seal_places(self, draft: Draft) -> SealPlaces: ...
+    def seal_positions(self, draft: Draft) -> SealPositions: ...
     def sealed(self, draft: Draft, new: Checksums, old: Checksums) -> Draft | None: ...
     @property
     def versioned_streams(self) -> Collection[str]: ...
@@ -150,14 +150,14 @@ def _sealed(turn: _Turn, drafts: Mapping[str, Draft], index: LogQuestions) -> di
     streams = dict.fromkeys(stream for draft in drafts.values() for stream in draft.row.offsets)
     topic_ids = index.topic_ids(streams.keys()) if streams else {}
     drafts = turn.of_each(drafts, lambda planner, draft: planner.confirmed(draft, topic_ids))
-    places = {job: turn.planners[job].seal_places(draft) for job, draft in drafts.items()}
+    places = {job: turn.planners[job].seal_positions(draft) for job, draft in drafts.items()}
     new = _checksums(index, (at for one in places.values() for at in one.new))
     old = _checksums(index, (at for one in places.values() for at in one.old))
     return turn.of_each(drafts, lambda planner, draft: planner.sealed(draft, new, old))
 
 
-def _checksums(index: LogQuestions, places: Iterable[RecordPlace]) -> Checksums:
-    wanted: Collection[RecordPlace] = dict.fromkeys(places).keys()
+def _checksums(index: LogQuestions, places: Iterable[LogPosition]) -> Checksums:
+    wanted: Collection[LogPosition] = dict.fromkeys(places).keys()
     return index.checksums_at(wanted) if wanted else {}
 
 

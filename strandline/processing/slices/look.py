@@ -12,11 +12,11 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from strandline.core.errors import StrandlineError
 from strandline.log.answers import Answers, answer_of
-from strandline.log.batch_checksums import RecordPlace
+from strandline.log.batch_checksums import LogPosition
 
 T = TypeVar("T")
 Offsets = dict[int, int]
-Checksums = Mapping[RecordPlace, int | StrandlineError]
+Checksums = Mapping[LogPosition, int | StrandlineError]
 """Checksum of the record batch at each of several offsets. An offset that the log doesn't hold is left out."""
 
 
@@ -38,7 +38,7 @@ class LogQuestions(Protocol):
     def ends_with_open_of(self, streams: Collection[str]) -> Answers[Offsets]: ...
     def not_writable_of(self, streams: Collection[str]) -> Answers[set[int]]: ...
     def topic_ids(self, streams: Collection[str]) -> Answers[str]: ...
-    def checksums_at(self, places: Collection[RecordPlace]) -> Checksums: ...
+    def checksums_at(self, places: Collection[LogPosition]) -> Checksums: ...
 
 
 class Wanted(NamedTuple):

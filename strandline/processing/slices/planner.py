@@ -19,7 +19,7 @@ from strandline.ledger.states import (
     offset_count,
 )
 from strandline.processing.pipelines.event_time import WindowShape, closes_a_window, open_until
-from strandline.processing.slices.continuity import LogContinuity, SealPlaces
+from strandline.processing.slices.continuity import LogContinuity, SealPositions
 from strandline.processing.slices.emissions import Emissions, Emitter
 from strandline.processing.slices.input_log import InputContinuity, InputLog
 from strandline.processing.slices.joint_planning import Draft, count_silence, plan_next_slices
@@ -281,11 +281,11 @@ class SlicePlanner:
             return None
         return draft
 
-    def seal_places(self, draft: Draft) -> SealPlaces:
+    def seal_positions(self, draft: Draft) -> SealPositions:
         """Return the positions whose checksums `sealed` needs: none if the slice contains no record."""
         if draft.row.offsets == draft.row.offsets_first:
-            return SealPlaces([], [])
-        return self._continuity.seal_places(draft.row, draft.done)
+            return SealPositions([], [])
+        return self._continuity.seal_positions(draft.row, draft.done)
 
     def sealed(self, draft: Draft, new: Checksums, old: Checksums) -> Draft | None:
         """Return the draft with the checksums of its last records. None if `LogContinuity.sealed` finds a record missing."""

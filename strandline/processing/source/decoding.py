@@ -121,7 +121,7 @@ class DecodedChunk:
     def with_late(self, watermarks_ms: npt.NDArray[np.int64]) -> DecodedChunk:
         """Return the chunk with `is_late` set. `watermarks_ms`: the watermark of each row's slice."""
         event_ms = self.decoded.event_time.cast(pa.int64()).to_numpy() // 1000
-        return replace(self, is_late=event_ms < watermarks_ms[self.accepted_places()])
+        return replace(self, is_late=event_ms < watermarks_ms[self.accepted_indices()])
 
     def late_column(self, rows: npt.NDArray[np.int64]) -> pa.Array:
         """Return the column LATE of these accepted rows, by index: True for a late row."""
@@ -133,7 +133,7 @@ class DecodedChunk:
         """Label of the partition among the partitions of all streams."""
         return label_of(self.place, self.partition)
 
-    def accepted_places(self) -> list[int]:
+    def accepted_indices(self) -> list[int]:
         """Return the index in the chunk of each accepted row, in their order."""
         rejected = {reject.index for reject in self.decoded.rejects}
         return [at for at in range(len(self.offsets)) if at not in rejected]

@@ -40,7 +40,7 @@ _BLOCKS_KEPT = 64
 
 
 @dataclass(frozen=True)
-class RejectedPlace:
+class ReplayCandidate:
     """A record that the job's own expressions rejected."""
 
     partition: int
@@ -66,7 +66,7 @@ def taken_anew(
     pipeline: CheckedPipeline,
     stream: str,
     stream_versions: StreamVersions,
-    rejected: Sequence[RejectedPlace],
+    rejected: Sequence[ReplayCandidate],
 ) -> set[int]:
     """Return the indices in `rejected` of records that a later version accepted in a replay, or will accept in its first one.
 
@@ -108,7 +108,7 @@ def taken_anew(
     return found
 
 
-def _moment(record: RejectedPlace, row: SliceRow | int | None, stream: str) -> Moment:
+def _moment(record: ReplayCandidate, row: SliceRow | int | None, stream: str) -> Moment:
     assert isinstance(row, SliceRow)
     return Moment(record.log_time_ms, row.late_below_ms, row.rule.of(stream).max_ahead_ms)
 

@@ -117,7 +117,7 @@ class SourceTask:
             rejects = [Reject(one.index, one.reason, one.message, "decode") for one in decoded.rejects]
             stepped = self._chains[chunk.place].apply(decoded.arrays, len(decoded.event_time), chunk.tables)
             if stepped.problems:
-                places = chunk.accepted_places()
+                places = chunk.accepted_indices()
                 rejects += [
                     Reject(places[one.row], one.reason, one.message, one.step, stepped.taken_by.get(one.row))
                     for one in stepped.problems
@@ -129,7 +129,7 @@ class SourceTask:
                 yield from self._record_rows(chunk, stepped.at_stages, event_us)
             candidates = self._candidates(partition, event_us, stepped)
             if candidates is not None and self._cascade.has_deduped_records:
-                bucket, cut = self._cascade.cut_records(partition, sequence, _placed(chunk, candidates))
+                bucket, cut = self._cascade.cut_records(partition, sequence, _with_positions(chunk, candidates))
                 yield keys[bucket], kind_of_records(cut.entry), partition, sequence, cut.blob
             for came in stepped.at_windows:
                 for bucket, cut in self._cut(chunk, came, event_us, candidates):
@@ -167,9 +167,9 @@ class SourceTask:
         all input rows of the pipeline's `dedupe`, whether or not this window follows it."""
         columns, rows = at.came.columns, at.came.rows
         stage = self._config.stages[at.window]
-        needs_places = self._cascade.operators[at.window].needs_places
-        if needs_places:
-            columns = {**columns, **_places_of(chunk, rows)}
+        needs_positions = self._cascade.operators[at.window].needs_positions
+        if needs_positions:
+            columns = {**columns, **_positions_of(chunk, rows)}
         if stage.revise_ms:
             columns = {**columns, LATE: chunk.late_column(rows)}
         if len(rows) < len(event_us):
@@ -182,7 +182,7 @@ class SourceTask:
             rows = rows[is_inside.to_numpy(zero_copy_only=False)]
         here = None
         if candidates is not None and at.side in stage.deduped_sides[:1]:  # once, be both sides behind it
-            here = _placed(chunk, candidates) if needs_places else candidates.with_rows(rows)
+            here = _with_positions(chunk, candidates) if needs_positions else candidates.with_rows(rows)
         return self._cascade.cut(chunk.label, chunk.offsets[0], event_us, columns, at.window, here, at.side)
 
     def _facts_of_sessions(self, sessions: Mapping[tuple[str, int], SessionState], *, is_new: bool) -> SourceFacts:
@@ -202,7 +202,7 @@ class SourceTask:
         """Yield rows with the records of a chunk that are emitted as records. Those of a partition go to one bucket, in order."""
         offsets, elements = np.asarray(chunk.offsets, np.int64), chunk.elements
         if chunk.decoded.rejects:
-            places = chunk.accepted_places()
+            places = chunk.accepted_indices()
             offsets = offsets[np.array(places, np.int64)]
             elements = None if elements is None else [elements[at] for at in places]
         keys = self._config.bucket_keys
@@ -242,18 +242,18 @@ class SourceTask:
             yield key, REJECTED, chunk.label, part[0][2], pack([batch_of(part, REJECTED_SCHEMA)])
 
 
-def _placed(chunk: DecodedChunk, candidates: Candidates) -> Candidates:
+def _with_positions(chunk: DecodedChunk, candidates: Candidates) -> Candidates:
     """Return the input rows of a `dedupe` in this chunk, with their log positions."""
-    accepted = np.array(chunk.accepted_places(), np.int64)[candidates.rows]
+    accepted = np.array(chunk.accepted_indices(), np.int64)[candidates.rows]
     offsets = np.asarray(chunk.offsets, np.int64)[accepted]
     elements = None if chunk.elements is None else [chunk.elements[at] for at in accepted.tolist()]
     return candidates.placed(offsets, elements)
 
 
-def _places_of(chunk: DecodedChunk, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+def _positions_of(chunk: DecodedChunk, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
     """Return the log positions of these rows. `rows`: their indices among the accepted rows of the chunk."""
     offsets, elements = np.asarray(chunk.offsets, np.int64), chunk.elements
-    places = np.array(chunk.accepted_places(), np.int64)[rows] if chunk.decoded.rejects else rows
+    places = np.array(chunk.accepted_indices(), np.int64)[rows] if chunk.decoded.rejects else rows
     element = pa.nulls(len(rows), pa.int32())
     if elements is not None:
         element = pa.array([elements[at] for at in places.tolist()], pa.int32())
@@ -292,7 +292,7 @@ def _facts_of(chunk: DecodedChunk, rejects: list[Reject], event_us: pa.Array, *,
 def _accepted_ahead(chunk: DecodedChunk, ahead_ms: Times, log_ms: Times) -> dict[str, tuple[int, int]]:
     """Return the keys of accepted rows that are ahead of their log time. `ahead_ms`, `log_ms`: of each accepted row."""
     keys = None if chunk.key is None else chunk.decoded.arrays.get(chunk.key)
-    places = chunk.accepted_places() if keys is None else []
+    places = chunk.accepted_indices() if keys is None else []
     return keys_ahead(ahead_ms, log_ms, keys, lambda row: chunk.sender_at(places[row]))
 
 

@@ -25,7 +25,7 @@ def label_of(place: int, partition: int) -> int:
     return place * PARTITIONS_MAX + partition
 
 
-def stream_place_of(label: Numbers) -> Numbers:
+def stream_index_of(label: Numbers) -> Numbers:
     """Return the index of the stream."""
     return label // PARTITIONS_MAX
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from strandline.results.document import DocumentColumns, DocumentShape, digest_of, hashed_ids, id_of_digest
 from strandline.results.names import EVENT_TIME_FIELD, index_name, index_stem
-from strandline.results.records.partition_labels import partition_of, stream_place_of
+from strandline.results.records.partition_labels import partition_of, stream_index_of
 from strandline.results.text_columns import (
     TIME_OUT_OF_RANGE,
     id_parts,
@@ -65,7 +65,7 @@ class RecordShape(DocumentShape):
         if len(self.input_streams) == 1:
             return np.zeros(batch.num_rows, np.int64), batch.column(PARTITION)
         labels = batch.column(PARTITION).to_numpy().astype(np.int64)
-        return stream_place_of(labels), pa.array(partition_of(labels).astype(np.int32))
+        return stream_index_of(labels), pa.array(partition_of(labels).astype(np.int32))
 
     def columns(self, batch: pa.RecordBatch, epoch: int, emission: int, slice_digest: str = "") -> DocumentColumns:
         """Return the documents of all rows.

@@ -134,7 +134,7 @@ def _apply(
     try:
         client.apply(joined.text, str(file))
     except InvalidDocument as error:
-        raise InvalidDocument([joined.placed(problem) for problem in error.problems]) from error
+        raise InvalidDocument([joined.located(problem) for problem in error.problems]) from error
 
 
 def _put(

@@ -154,4 +154,4 @@ def join_files(files: Sequence[Path | None]) -> tuple[bytes, Callable[[Problem],
     for file in files:
         if file is not None:
             joined.add_file(file)
-    return joined.text, joined.placed
+    return joined.text, joined.located

@@ -17,7 +17,7 @@ from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.registry import section_problems
 from strandline.ledger.roles import ApplyLedger
-from strandline.ledger.states import JobBase, JobRow, Offsets, Place
+from strandline.ledger.states import JobBase, JobRow, Offsets, StageSink
 from strandline.log.admin import HazardKind, TopicDescription
 from strandline.notices.document import NoticeSpec
 from strandline.processing.emission.result_shapes import document_shape
@@ -44,9 +44,9 @@ from strandline.services.jobs.applying.job_changes import JobChanges
 from strandline.services.jobs.applying.judged import Judged, PlanView
 from strandline.services.jobs.applying.lookup_changes import LookupChange, LookupChanges, Sources, outcome_of
 from strandline.services.jobs.applying.notice_changes import apply_notice
-from strandline.services.jobs.applying.place_changes import PlaceChanges, places_of
 from strandline.services.jobs.applying.registered import find_job, find_stream
 from strandline.services.jobs.applying.results_read import ResultsRead
+from strandline.services.jobs.applying.sink_checks import SinkChecks, sinks_of
 from strandline.services.jobs.applying.stream_changes import StreamChanges
 from strandline.services.jobs.job_status import input_streams
 
@@ -65,7 +65,7 @@ class TopicMaker(Protocol):
     def ensure_stream_topic(self, spec: StreamSpec) -> TopicDescription: ...
     def ensure_dead_letter_topic(self, job: str) -> TopicDescription: ...
     def ensure_room_for_records(self, topic: str) -> None: ...
-    def require_whole_log(self, topic: str) -> None: ...
+    def require_complete_log(self, topic: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,7 @@ class Applier:
                 judged.lookups[lookup.spec.lookup] = self._lookup_changes.check(lookup, batch.pipelines)
         for name, job in self._first_readers(batch).items():
             with judged.refusing("pipeline", job):
-                self._topics.require_whole_log(name)
+                self._topics.require_complete_log(name)
         for pipeline in batch.pipelines:
             judged.bases[pipeline.job] = self._job_changes.base(pipeline)
             judged.jobs[pipeline.job] = plan = self._job_changes.plan(pipeline, batch.pipelines)
@@ -298,16 +298,16 @@ class Applier:
             with judged.refusing("pipeline", pipeline.job):
                 self._ledger.require_free_name(pipeline.job)
         present, submitted = present_pipelines(self._ledger), {one.job: one.spec for one in batch.pipelines}
-        places, read = PlaceChanges(self._ledger, present, submitted), ResultsRead(present | submitted, submitted)
+        sink_checks, read = SinkChecks(self._ledger, present, submitted), ResultsRead(present | submitted, submitted)
         for pipeline in batch.pipelines:
             with judged.refusing("pipeline", pipeline.job):
-                places.refuse_shared(pipeline)
+                sink_checks.refuse_shared(pipeline)
             with judged.refusing("pipeline", pipeline.job):
                 read.refuse_beside_streams(pipeline.job)
             with judged.refusing("pipeline", pipeline.job):
                 read.refuse_circle(pipeline.job)
             with judged.refusing("pipeline", pipeline.job):
-                places.refuse_mixed(pipeline)
+                sink_checks.refuse_mixed(pipeline)
         return judged
 
     def _judge_stream(self, stream: StreamSpec, batch: Batch, judged: Judged) -> None:
@@ -372,7 +372,7 @@ class Applier:
         for stream in sorted(emitted):
             self._topics.ensure_room_for_records(stream)
         self._ensure_templates(pipeline)
-        emits_to = [Place(kind, name, stage) for stage, (kind, name) in places_of(pipeline.spec)]
+        emits_to = [StageSink(kind, name, stage) for stage, (kind, name) in sinks_of(pipeline.spec)]
         origin = self._origin_of_incarnation(pipeline) if before is None else None
         row = self._ledger.submit_job(
             pipeline.job,

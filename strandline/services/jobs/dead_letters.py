@@ -37,7 +37,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.processing.pipelines.stored import inputs_of, load_pipeline
 from strandline.processing.slices.watermark import greatest, rule_after
-from strandline.processing.source.judged_anew import OF_THE_SLICE, RejectedPlace, taken_anew
+from strandline.processing.source.judged_anew import OF_THE_SLICE, ReplayCandidate, taken_anew
 from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.processing.source.kept_sessions import sessions_of_partitions
 from strandline.processing.source.prospects import ACCEPTED, Prospect, Prospects
@@ -279,7 +279,7 @@ class DeadLetters:
             )
         stream = pipeline.input_of(found.headers["stream"]).stream
         originals = self._originals(stream.stream, [found])
-        original = originals.get(_place(found))
+        original = originals.get(_log_position(found))
         headers = original.headers if original else {}
         if not anyway and self._counted(pipeline, stream.stream, [found], originals):
             raise Conflict(
@@ -309,7 +309,7 @@ class DeadLetters:
         other records, and if the log no longer contains it."""
         if not _is_of_record(letter):
             return None
-        found = self._originals(letter.headers["stream"], [letter]).get(_place(letter))
+        found = self._originals(letter.headers["stream"], [letter]).get(_log_position(letter))
         return _text(found.headers.get(HEADER_REPLAY_OF)) if found else None
 
     def _job(self, job: str) -> tuple[JobRow, CheckedPipeline]:
@@ -401,7 +401,7 @@ class DeadLetters:
         ]
         if not judged:
             return set()
-        places = [_rejected_place(one, originals.get(_place(one))) for one in judged]
+        places = [_replay_candidate(one, originals.get(_log_position(one))) for one in judged]
         versions = {one: self._ledger.stream_version(one) for one in pipeline.streams}
         found = taken_anew(self._ledger, pipeline.job, pipeline, stream, versions, places)
         return {judged[at].offset for at in found}
@@ -443,7 +443,7 @@ class DeadLetters:
         wanted: dict[int, list[int]] = {}
         for letter in letters:
             if letter.headers["stream"] == stream:
-                partition, offset = _place(letter)
+                partition, offset = _log_position(letter)
                 wanted.setdefault(partition, []).append(offset)
         if not wanted:
             return found
@@ -484,11 +484,11 @@ def _by_stream(pipeline: CheckedPipeline, letters: Sequence[StoredDeadLetter]) -
     return found
 
 
-def _rejected_place(letter: StoredDeadLetter, original: _Original | None) -> RejectedPlace:
+def _replay_candidate(letter: StoredDeadLetter, original: _Original | None) -> ReplayCandidate:
     """Return the record of a dead letter with the bytes of the dead letter: for an exploded record, those of one element."""
     has_no_bytes = HEADER_PAYLOAD_BYTES in letter.headers and original is not None
-    return RejectedPlace(
-        *_place(letter),
+    return ReplayCandidate(
+        *_log_position(letter),
         original.value if has_no_bytes and original else letter.value,
         with_record_metadata(original.headers, original.key, None) if original else {},
         original.log_time_ms if original else letter.log_time_ms,
@@ -511,7 +511,7 @@ def _judge(
         return LEFT_OTHER_STREAM, None
     if letter.headers.get("reason") == REASON_LATE and wanted.reason != REASON_LATE:
         return LEFT_LATE, None
-    original = originals.get(_place(letter))
+    original = originals.get(_log_position(letter))
     if original is not None and HEADER_REPLAY_OF in original.headers and not again:
         return LEFT_FAILED_AGAIN, None
     if HEADER_TAKEN_BY in letter.headers and not again:
@@ -523,7 +523,7 @@ def _judge(
             return LEFT_NO_BYTES, None
     replay = Replay(_identity(letter), job, letter.offset, is_repaired=False)
     key, headers = (original.key, original.headers) if original else (None, {})
-    return "", PutBackRecord(replay, value, key, _place(letter)[0], headers)
+    return "", PutBackRecord(replay, value, key, _log_position(letter)[0], headers)
 
 
 def _runs(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -545,7 +545,7 @@ def _is_of_record(letter: StoredDeadLetter) -> bool:
     )
 
 
-def _place(letter: StoredDeadLetter) -> tuple[int, int]:
+def _log_position(letter: StoredDeadLetter) -> tuple[int, int]:
     return int(letter.headers["partition"]), int(letter.headers["offset"])
 
 
@@ -554,7 +554,7 @@ def _identity(letter: StoredDeadLetter) -> str:
     if not _is_of_record(letter):
         return f"{letter.headers.get('index', '')}/{letter.headers.get('document', '')}"
     element = letter.headers.get("element", "")
-    return row_identity(letter.headers["stream"], *_place(letter), int(element) if element.isdecimal() else None)
+    return row_identity(letter.headers["stream"], *_log_position(letter), int(element) if element.isdecimal() else None)
 
 
 def _bytes(value: str | bytes | None) -> bytes:

@@ -37,7 +37,7 @@ from strandline.results.sinks.registry import sink_of
 
 log = structlog.get_logger()
 
-Place = Literal["start", "earliest", "latest"] | int
+StartPosition = Literal["start", "earliest", "latest"] | int
 """Position in the log: the start in the job's document, an end of the log, or a log time (ms)."""
 _TIMEOUT_S = 60.0
 
@@ -62,7 +62,7 @@ class JobLifecycle:
         self._admin = admin
         self._elasticsearch_url = elasticsearch_url
 
-    def reset(self, job: str, to: Place, principal: str | None = None) -> JobRow:
+    def reset(self, job: str, to: StartPosition, principal: str | None = None) -> JobRow:
         """Reset a stopped job to a position of its stream, with a new generation of results, for `principal`.
 
         1. Refuse impossible resets: a running job, a job that emits to streams, a time in a stream of results.
@@ -81,9 +81,9 @@ class JobLifecycle:
                 "would count them twice. Apply the pipeline under another name, with other streams. Or first remove the stream "
                 "from the pipeline permanently: after the reset, the job can't emit to it again"
             )
-        if places := sorted({f"{emit.kind} {emit.name}" for _, emit in spec.emissions() if sink_of(emit).is_elsewhere}):
+        if sinks := sorted({f"{emit.kind} {emit.name}" for _, emit in spec.emissions() if sink_of(emit).is_elsewhere}):
             raise Conflict(
-                f"job {job} emits to {', '.join(places)}, which has no generations, so a reset would conflict with the existing "
+                f"job {job} emits to {', '.join(sinks)}, which has no generations, so a reset would conflict with the existing "
                 "results. Apply the pipeline under another name, with other sinks. Or first remove the sink from the pipeline "
                 "permanently: after the reset, the job can't emit to it again"
             )
@@ -173,14 +173,14 @@ class JobLifecycle:
         except NotFound:
             return False
 
-    def origin(self, spec: PipelineSpec, to: Place = "start") -> Offsets:
+    def origin(self, spec: PipelineSpec, to: StartPosition = "start") -> Offsets:
         """Return the offsets of a position in each stream that the pipeline reads.
 
         Raises Conflict for a time in a stream of results, which is read by whole emissions; NotFound, LogUnavailable.
         """
         return {read.stream: self._origin(read.stream, read.start if to == "start" else to) for read in spec.reads}
 
-    def _origin(self, stream: str, to: Place) -> dict[int, int]:
+    def _origin(self, stream: str, to: StartPosition) -> dict[int, int]:
         partitions = range(self._admin.describe(stream).partitions)
         starts = self._admin.starts(stream, partitions)
         if to == "earliest":

@@ -21,7 +21,7 @@ from strandline.core.errors import LogUnavailable
 from strandline.ledger.progress import JobProgress
 from strandline.ledger.states import CheckpointRow, Desired, EventTimeRule, Offsets, SliceKind, SliceRow, SliceStatus
 from strandline.processing.pipelines.event_time import WindowShape
-from strandline.processing.slices.continuity import SealPlaces
+from strandline.processing.slices.continuity import SealPositions
 from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.silence import GAP_MAX_MS
 from strandline.processing.slices.watermark import (
@@ -93,8 +93,8 @@ class NothingIsLost:
     def reaches(self, ends: object, read: object) -> bool:
         return True
 
-    def seal_places(self, row: object, done: object) -> SealPlaces:
-        return SealPlaces([], [])
+    def seal_positions(self, row: object, done: object) -> SealPositions:
+        return SealPositions([], [])
 
     def sealed(self, row: SliceRow, *_: object) -> SliceRow:
         return row

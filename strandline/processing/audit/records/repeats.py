@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.processing.audit_queries.stage_query import PLACE
+from strandline.processing.audit_queries.stage_query import POSITION
 from strandline.processing.audit_queries.stored_columns import restored, stored_type
 from strandline.processing.audit_queries.table import Database, Table, TableWriter
 from strandline.processing.columns.arrow_types import arrow_type
@@ -55,7 +55,7 @@ class RepeatsQuery:
         steps, types = path.steps[: path.steps.index(dedupe)], read.stream.types
         known = RowSteps(steps, types).types
         keys = [(f"key_{at}", stored_type(arrow_type(known[name]))) for at, name in enumerate(dedupe.by)]
-        place = [(PLACE[0], pa.int32()), (PLACE[1], pa.int64()), (PLACE[2], pa.int32())]
+        place = [(POSITION[0], pa.int32()), (POSITION[1], pa.int64()), (POSITION[2], pa.int32())]
         records = Table(directory / "(came)", pa.schema([*place, (_TIME, pa.int64()), (_COUNTED, pa.bool_()), *keys]))
         found = Table(directory / "(repeats)", pa.schema([*place, (_COUNTED, pa.bool_())]))
         records.create()
@@ -75,11 +75,11 @@ class RepeatsQuery:
         keys = [f"key_{at}" for at in range(len(self.dedupe.by))]
         apart_us = self.dedupe.within_ms * 1000 - 1
         close = f"RANGE BETWEEN {apart_us} PRECEDING AND {apart_us} FOLLOWING"
-        window = f"PARTITION BY {', '.join([PLACE[0], *keys])} ORDER BY {_TIME} {close}"
-        in_log = f"CAST({PLACE[1]} AS HUGEINT) * {_ELEMENTS_MAX} + {PLACE[2]}"
+        window = f"PARTITION BY {', '.join([POSITION[0], *keys])} ORDER BY {_TIME} {close}"
+        in_log = f"CAST({POSITION[1]} AS HUGEINT) * {_ELEMENTS_MAX} + {POSITION[2]}"
         placed = f"SELECT *, {in_log} AS in_log FROM {self.records.sql}"
         judged = f"SELECT *, min(in_log) OVER ({window}) AS first FROM ({placed})"
-        return f"SELECT {', '.join([*PLACE, _COUNTED])} FROM ({judged}) WHERE first < in_log"
+        return f"SELECT {', '.join([*POSITION, _COUNTED])} FROM ({judged}) WHERE first < in_log"
 
     def compute(self, database: Database) -> int:
         """Find the duplicates. Return the number of the span's own records that are left out."""
@@ -90,9 +90,9 @@ class RepeatsQuery:
                 count += pc.sum(batch.column(_COUNTED)).as_py() or 0
         return count
 
-    def without_repeats(self, table: Table, same_place: Callable[[str, str], str]) -> str:
-        """Return the query of the rows of a table that aren't duplicates. `same_place`: see `StageQuery`."""
-        return f"SELECT * FROM {table.sql} AS given ANTI JOIN {self.found.sql} AS repeats ON {same_place('given', 'repeats')}"
+    def without_repeats(self, table: Table, same_position: Callable[[str, str], str]) -> str:
+        """Return the query of the rows of a table that aren't duplicates. `same_position`: see `StageQuery`."""
+        return f"SELECT * FROM {table.sql} AS given ANTI JOIN {self.found.sql} AS repeats ON {same_position('given', 'repeats')}"
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class RecordsWriter:
 
 
 def places_of(chunk: DecodedChunk, rows: np.ndarray, whole: int | None = 0) -> list[pa.Array]:
-    """Return the log positions of these rows of a chunk; see `PLACE_IN_LOG`. `whole`: element of a row that is a complete
+    """Return the log positions of these rows of a chunk; see `POSITION_TYPES`. `whole`: element of a row that is a complete
     record."""
     elements: list[int | None] = [whole] * len(rows)
     if chunk.elements is not None:

@@ -9,7 +9,7 @@ from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.parts import Account, Part
 from strandline.processing.audit.plan import AuditPlan
 from strandline.processing.audit.reconciliation import Row, Side
-from strandline.processing.audit.sinks.places import Place, places_of
+from strandline.processing.audit.sinks.audited_sinks import AuditedSink, audited_sinks
 from strandline.processing.audit.sinks.rows import stored_row
 from strandline.processing.audit.stores import ROWS_SCHEMA
 from strandline.processing.audit_queries.table import Table
@@ -57,25 +57,25 @@ def sink_parts(settings: Settings, plan: AuditPlan, compared: Table) -> tuple[li
     """Return the parts, and the stores that don't exist. Raises SinkUnavailable, InvalidSettings, Conflict."""
     parts: list[Part] = []
     absent: list[str] = []
-    for place in places_of(plan):
-        stored = place.sink.stored(settings, _request(plan.job, place))
+    for sink_read in audited_sinks(plan):
+        stored = sink_read.sink.stored(settings, _request(plan.job, sink_read))
         if stored is None:
-            absent.append(place.store)
+            absent.append(sink_read.store)
         for part in stored or ():
             name = f"sink-{len(parts)}"
-            parts.append(SinkPart(name, place.store, place.fields, place.asked, part, compared))
+            parts.append(SinkPart(name, sink_read.store, sink_read.fields, sink_read.asked, part, compared))
     return parts, absent
 
 
-def _request(job: str, place: Place) -> StoredRequest:
-    after_ms = [known for known in (place.asked.after_ms, place.after_ms) if known is not None]
+def _request(job: str, sink_read: AuditedSink) -> StoredRequest:
+    after_ms = [known for known in (sink_read.asked.after_ms, sink_read.after_ms) if known is not None]
     return StoredRequest(
-        name=place.name,
+        name=sink_read.name,
         job=job,
-        stages=place.stages,
-        types=place.types,
+        stages=sink_read.stages,
+        types=sink_read.types,
         after_ms=max(after_ms, default=None),
-        up_to_ms=place.asked.up_to_ms,
-        is_unbounded=place.asked == EndRange(),
-        emission_first=place.emission_first,
+        up_to_ms=sink_read.asked.up_to_ms,
+        is_unbounded=sink_read.asked == EndRange(),
+        emission_first=sink_read.emission_first,
     )

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from strandline.processing.formats.columns.read_columns import Column, Marks
 
-Places = npt.NDArray[np.int64]
+Int64Array = npt.NDArray[np.int64]
 
 LITERAL_BYTES_MAX = 64
 """Maximum number of bytes that are compared in one step."""
@@ -43,13 +43,13 @@ class ByteWalk:
         self._bytes = end.join(parts)
         lengths = np.fromiter(map(len, parts[:-1]), np.int64, len(values)) + len(end)
         self.data = np.frombuffer(self._bytes, np.uint8)
-        self.ends: Places = lengths.cumsum()
-        self.at: Places = self.ends - lengths
+        self.ends: Int64Array = lengths.cumsum()
+        self.at: Int64Array = self.ends - lengths
 
     def __len__(self) -> int:
         return len(self.at)
 
-    def within(self, starts: Places, ends: Places) -> ByteWalk:
+    def within(self, starts: Int64Array, ends: Int64Array) -> ByteWalk:
         """Return a scan of these parts of the records. None of them is marked."""
         other = copy(self)
         other.at, other.ends, other.fits = starts, ends, np.ones(len(starts), np.bool_)
@@ -85,13 +85,13 @@ class ByteWalk:
     def bytes_at(self, at: int, count: int) -> bytes:
         return self._bytes[at : at + count]
 
-    def numbers_at(self, kind: str, at: Places) -> npt.NDArray[Any]:
+    def numbers_at(self, kind: str, at: Int64Array) -> npt.NDArray[Any]:
         """Return the numbers of this numpy type that begin at these positions."""
         size = np.dtype(kind).itemsize
         # Overlapping: one number begins at each byte.
         return np.ndarray((len(self._bytes) - size + 1,), kind, self._bytes, strides=(1,))[at]
 
-    def short_wholes(self, starts: Places, lengths: Places) -> npt.NDArray[np.int64] | None:
+    def short_wholes(self, starts: Int64Array, lengths: Int64Array) -> npt.NDArray[np.int64] | None:
         """Return the integers of 1 to 16 digits at these positions; 0 for an empty cell. None if anything else is there."""
         if lengths.max(initial=0) > _DIGITS_MAX:
             return None
@@ -111,7 +111,7 @@ class ByteWalk:
         are_bad = ((others & _HIGH_BITS) != 0) | ((lead == ord("0")) & (lengths > 1))
         return None if (are_bad & ~is_none).any() else np.where(is_none, 0, found).astype(np.int64)
 
-    def doubles_at(self, kind: str, at: Places) -> npt.NDArray[np.float64]:
+    def doubles_at(self, kind: str, at: Int64Array) -> npt.NDArray[np.float64]:
         """Return the numbers of this numpy type that begin at these positions, as doubles."""
         with np.errstate(invalid="ignore"):  # a record with other content can have any bits
             return self.numbers_at(kind, at).astype(np.float64)
@@ -143,7 +143,7 @@ class ByteWalk:
     def _last(self) -> int:
         return len(self._bytes) - 8
 
-    def skip(self, count: int | Places, where: Marks | None = None) -> None:
+    def skip(self, count: int | Int64Array, where: Marks | None = None) -> None:
         """Advance by this number of bytes. Mark the records that are too short."""
         self.at = self.at + (count if where is None else np.where(where, count, 0))
         over = self.at > self.ends
@@ -173,7 +173,7 @@ class ByteWalk:
         found = self.varint(where)
         return (found >> np.uint64(1)).astype(np.int64) ^ -(found & np.uint64(1)).astype(np.int64)
 
-    def text(self, lengths: Places, where: Marks | None = None) -> Column:
+    def text(self, lengths: Int64Array, where: Marks | None = None) -> Column:
         """Read strings of these lengths in bytes. Mark the records whose bytes aren't UTF-8."""
         present = np.ones(len(self), np.bool_) if where is None else where
         fitting = (lengths >= 0) & (lengths <= self.ends - self.at)
@@ -183,7 +183,7 @@ class ByteWalk:
         self.skip(lengths)
         return self.text_at(starts, lengths, present)
 
-    def text_at(self, starts: Places, lengths: Places, present: Marks) -> Column:
+    def text_at(self, starts: Int64Array, lengths: Int64Array, present: Marks) -> Column:
         """Return the strings at these positions. Mark the records whose bytes aren't UTF-8."""
         offsets = np.zeros(len(self) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
@@ -203,7 +203,7 @@ class ByteWalk:
         buffers = [valid, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
         return Column(pa.Array.from_buffers(pa.string(), len(self), buffers), present)
 
-    def _gathered(self, starts: Places, lengths: Places, offsets: Places) -> npt.NDArray[np.uint8]:
+    def _gathered(self, starts: Int64Array, lengths: Int64Array, offsets: Int64Array) -> npt.NDArray[np.uint8]:
         """Return the bytes at these positions, joined."""
         if offsets[-1] > _SHORT_BYTES * len(self):  # otherwise their indices would be many times as large as the bytes
             pieces = zip(starts.tolist(), lengths.tolist(), strict=True)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.processing.formats.columns.byte_walk import LITERAL_BYTES_MAX, ByteWalk, Places
+from strandline.processing.formats.columns.byte_walk import LITERAL_BYTES_MAX, ByteWalk, Int64Array
 from strandline.processing.formats.columns.read_columns import Column, Marks, is_whole
 from strandline.processing.formats.record_fields import RecordField
 from strandline.processing.formats.text_values import NUMBER
@@ -39,8 +39,8 @@ class CellWalk:
     def __init__(self, values: Sequence[bytes | None], refused: bytes | None) -> None:
         """`refused`: records that contain any of these bytes, or a line break, are marked. None if no record is marked."""
         self.walk = ByteWalk(values, b"\n")
-        self.starts: Places = self.walk.at.copy()
-        self.ends: Places = self.walk.ends - 1
+        self.starts: Int64Array = self.walk.at.copy()
+        self.ends: Int64Array = self.walk.ends - 1
         """Position of the end of each line."""
         self.data = self.walk.data[: int(self.walk.ends[-1])]
         if refused is not None and (self.walk.holds(refused) or self.walk.count(b"\n") > len(values)):
@@ -68,7 +68,7 @@ class CellWalk:
         if not self.walk.is_ascii:
             self.walk.text_at(self.starts, self.ends - self.starts, np.ones(len(self.walk), np.bool_))
 
-    def first_and_count(self, places: Places, expected: int) -> tuple[Places, Places | int]:
+    def first_and_count(self, places: Int64Array, expected: int) -> tuple[Int64Array, Int64Array | int]:
         """Return, for ascending positions in the lines, the index of the first position in each line, and the number of
         positions in each.
 
@@ -82,21 +82,21 @@ class CellWalk:
         first = np.searchsorted(places, self.starts)
         return first, np.searchsorted(places, self.ends) - first
 
-    def next_of(self, byte: int, starts: Places) -> Places:
+    def next_of(self, byte: int, starts: Int64Array) -> Int64Array:
         """Return the next position of this byte in each line; the line's end if it has none."""
         found, rows = self._near(lambda data: data == byte, starts)
         spans = zip(found[rows].tolist(), self.ends[rows].tolist(), strict=True)
         found[rows] = [self.walk.place_of(bytes([byte]), start, end) for start, end in spans]
         return found
 
-    def plain_text_ends(self, starts: Places) -> Places:
+    def plain_text_ends(self, starts: Int64Array) -> Int64Array:
         """Return the end of the string that begins at each position, if it is short ASCII without control characters and
         escapes."""
         return self._near(
             lambda data: (data == ord('"')) | (data == ord("\\")) | (data.view(np.int8) < ord(" ")), starts
         )[0]
 
-    def plain_number_ends(self, starts: Places) -> Places:
+    def plain_number_ends(self, starts: Int64Array) -> Int64Array:
         """Return the end of the number that begins at each position, if it has no exponent. Otherwise return the position
         itself."""
         leads = np.minimum(starts + (self.data[starts] == ord("-")), self.ends)
@@ -109,10 +109,10 @@ class CellWalk:
             are_whole &= ~have_point | (ends > fractions)
         return np.where(are_whole, ends, starts)
 
-    def _digit_ends(self, starts: Places) -> Places:
+    def _digit_ends(self, starts: Int64Array) -> Int64Array:
         return self._near(lambda data: data - np.uint8(ord("0")) > 9, starts)[0]
 
-    def _near(self, are_it: Callable[[Bytes], Marks], starts: Places) -> tuple[Places, Places]:
+    def _near(self, are_it: Callable[[Bytes], Marks], starts: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return the next position of such a byte in each line, or the line's end, and the lines whose search isn't finished."""
         found, go_on = self._in_window(are_it, starts, self.ends)
         rows = np.flatnonzero(go_on)
@@ -123,7 +123,9 @@ class CellWalk:
             rows = rows[go_on]
         return found, rows
 
-    def _in_window(self, are_it: Callable[[Bytes], Marks], starts: Places, ends: Places) -> tuple[Places, Marks]:
+    def _in_window(
+        self, are_it: Callable[[Bytes], Marks], starts: Int64Array, ends: Int64Array
+    ) -> tuple[Int64Array, Marks]:
         """Return the next position of such a byte, or the end of the examined bytes, and a mask of the lines that continue
         after it."""
         marks = are_it(self.walk.numbers_at(f"V{_WINDOW_BYTES}", starts).view(np.uint8).reshape(len(starts), -1))
@@ -132,11 +134,11 @@ class CellWalk:
         found = np.minimum(starts + np.where(is_none, _WINDOW_BYTES, steps), ends)
         return found, is_none & (found < ends)
 
-    def require(self, starts: Places, literal: bytes) -> None:
+    def require(self, starts: Int64Array, literal: bytes) -> None:
         """Mark the lines that don't have these bytes at these positions."""
         self.walk.fits &= self.are(starts, literal)
 
-    def are(self, starts: Places, literal: bytes) -> Marks:
+    def are(self, starts: Int64Array, literal: bytes) -> Marks:
         """Return a mask of the lines that have these bytes at these positions."""
         marks = np.ones(len(self.walk), np.bool_)
         for first in range(0, len(literal), LITERAL_BYTES_MAX):
@@ -144,7 +146,7 @@ class CellWalk:
             marks &= self.walk.is_next(literal[first : first + LITERAL_BYTES_MAX])
         return marks
 
-    def repeated(self, rows: Places) -> CellWalk:
+    def repeated(self, rows: Int64Array) -> CellWalk:
         """Return these lines as separate lines, each as often as it occurs in `rows`."""
         other = copy(self)
         other.starts, other.ends = self.starts[rows], self.ends[rows]
@@ -152,7 +154,7 @@ class CellWalk:
         other.walk.fits &= self.walk.fits[rows]
         return other
 
-    def without(self, starts: Places, ends: Places, words: Sequence[bytes]) -> Places:
+    def without(self, starts: Int64Array, ends: Int64Array, words: Sequence[bytes]) -> Int64Array:
         """Return the ends of the cells, with cells that contain one of the words made empty."""
         lead = self.data[np.minimum(starts, len(self.data) - 1)]
         if not (lead > ord("9")).any():
@@ -162,11 +164,11 @@ class CellWalk:
             ends = np.where((ends - starts == len(word)) & self.walk.is_next(word), starts, ends)
         return ends
 
-    def texts(self, starts: Places, ends: Places) -> Column:
+    def texts(self, starts: Int64Array, ends: Int64Array) -> Column:
         """Return the cells as strings. An empty cell is an empty string."""
         return self.walk.text_at(starts, self._lengths(starts, ends), np.ones(len(self.walk), np.bool_))
 
-    def plain_texts(self, starts: Places, ends: Places) -> Column:
+    def plain_texts(self, starts: Int64Array, ends: Int64Array) -> Column:
         """Return the cells as strings. Mark the lines in which one has a control character or an escape."""
         found = self.texts(starts, ends)
         _, offsets, data = found.values.buffers()
@@ -177,7 +179,12 @@ class CellWalk:
         return found
 
     def column(
-        self, field: RecordField, starts: Places, ends: Places, form: NumberForm | None = None, suffix: bytes = b""
+        self,
+        field: RecordField,
+        starts: Int64Array,
+        ends: Int64Array,
+        form: NumberForm | None = None,
+        suffix: bytes = b"",
     ) -> Column:
         """Return the cells as values of the field; an empty cell is null. `form`, `suffix`: form of numbers, if not that of the
         field, and the bytes at their end."""
@@ -203,12 +210,12 @@ class CellWalk:
             self.walk.fits[:] = False
             return Column(np.zeros(len(self.walk)), present)
 
-    def require_numbers(self, starts: Places, ends: Places) -> None:
+    def require_numbers(self, starts: Int64Array, ends: Int64Array) -> None:
         """Mark the lines with cells that aren't JSON numbers and aren't empty."""
         if self.walk.short_wholes(starts, self._lengths(starts, ends)) is None:
             self.numbers(starts, ends, "any")
 
-    def numbers(self, starts: Places, ends: Places, form: NumberForm, suffix: bytes = b"") -> Any:
+    def numbers(self, starts: Int64Array, ends: Int64Array, form: NumberForm, suffix: bytes = b"") -> Any:
         """Return the strings of numbers, "0" for an empty cell. Mark the records with anything else."""
         lengths = self._lengths(starts, ends)
         if suffix:
@@ -224,7 +231,7 @@ class CellWalk:
             texts = pc.if_else(fitting, texts, "0")
         return texts
 
-    def _lengths(self, starts: Places, ends: Places) -> Places:
+    def _lengths(self, starts: Int64Array, ends: Int64Array) -> Int64Array:
         return np.where(self.walk.fits, np.maximum(ends - starts, 0), 0)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from strandline.core.json_paths import JsonPath
-from strandline.processing.formats.columns.byte_walk import Places
+from strandline.processing.formats.columns.byte_walk import Int64Array
 from strandline.processing.formats.columns.cell_walk import CellWalk
 from strandline.processing.formats.columns.json_columns import (
     Paths,
@@ -37,7 +37,7 @@ class ElementColumns:
     """Columns of the rows of the records in `fits`, in their order."""
     fits: Marks
     """True for the records that were read."""
-    counts: Places
+    counts: Int64Array
     """Number of rows of each record."""
 
 
@@ -135,7 +135,7 @@ class ExplodedColumns:
         return ElementColumns(columns, fits, np.where(fits, counts, 0))
 
     def _read_last(
-        self, records: ShapedRecords, rows: CellWalk, first: Places, elements: _Elements, is_last: Marks
+        self, records: ShapedRecords, rows: CellWalk, first: Int64Array, elements: _Elements, is_last: Marks
     ) -> dict[str, Column]:
         """Return the column of the last cell of each element, and mark rows that don't have the shape.
 
@@ -162,7 +162,7 @@ class ShapedRecords:
         self.cells = CellWalk(values, b"\\")
         self.cells.require_utf8()
         self.cells.refuse_controls()
-        self._quotes: Places = np.flatnonzero(self.cells.data == ord('"'))
+        self._quotes: Int64Array = np.flatnonzero(self.cells.data == ord('"'))
         self.first, self.counts = self.cells.first_and_count(self._quotes, shape.quotes)
         """Index of the first quote of each record, and its number of quotes."""
         if len(self._quotes) == 0:
@@ -170,7 +170,7 @@ class ShapedRecords:
             self._quotes = np.zeros(1, np.int64)
         self.cells.require(self.cells.starts, shape.begin)
 
-    def read(self, lines: CellWalk, first: Places, cells: Sequence[Cell], paths: Paths) -> dict[str, Column]:
+    def read(self, lines: CellWalk, first: Int64Array, cells: Sequence[Cell], paths: Paths) -> dict[str, Column]:
         """Return the columns of the fields among these cells. `first`: for each line, the index of its quote with number 0."""
         columns: dict[str, Column] = {}
         for cell in cells:
@@ -185,13 +185,13 @@ class ShapedRecords:
                 lines.walk.fits &= ends + len(cell.literal) == lines.ends
         return columns
 
-    def places(self, lines: CellWalk, first: Places, cell: Cell) -> tuple[Places, Places]:
+    def places(self, lines: CellWalk, first: Int64Array, cell: Cell) -> tuple[Int64Array, Int64Array]:
         """Return the beginning and the end of the cell in each line of the shape."""
         starts = self._quotes_at(first, cell.quote) + cell.after_quote
         is_followed = cell.quote + 1 < self.shape.quotes
         return starts, (self._quotes_at(first, cell.quote + 1) if is_followed else lines.ends) - cell.before_next
 
-    def _quotes_at(self, first: Places, number: int) -> Places:
+    def _quotes_at(self, first: Int64Array, number: int) -> Int64Array:
         if first is self.first and isinstance(self.counts, int):  # at equal distances, which is faster
             return self._quotes[number :: self.counts]
         return self._quotes[np.clip(first + number, 0, len(self._quotes) - 1)]

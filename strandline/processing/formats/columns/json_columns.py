@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.json_paths import JsonPath
-from strandline.processing.formats.columns.byte_walk import Places
+from strandline.processing.formats.columns.byte_walk import Int64Array
 from strandline.processing.formats.columns.cell_walk import CellWalk
 from strandline.processing.formats.columns.json_shape import Cell, Shape, shape_of
 from strandline.processing.formats.columns.read_columns import Column, ColumnsAndMarks, Marks, holds_values
@@ -201,14 +201,16 @@ def read_shaped(
     return columns, cells.walk.fits
 
 
-def _plain_ends(cells: CellWalk, cell: Cell, starts: Places, literal: bytes) -> Places | None:
+def _plain_ends(cells: CellWalk, cell: Cell, starts: Int64Array, literal: bytes) -> Int64Array | None:
     """Return the end of the cell, if no record needs a closer check. Otherwise return None."""
     ends = cells.plain_text_ends(starts) if cell.is_text else cells.plain_number_ends(starts)
     marks = cells.are(ends, literal) & (cell.is_text | (ends > starts))
     return ends if (marks | ~cells.walk.fits).all() else None
 
 
-def read_cell(cells: CellWalk, cell: Cell, field: RecordField | None, starts: Places, ends: Places) -> Column | None:
+def read_cell(
+    cells: CellWalk, cell: Cell, field: RecordField | None, starts: Int64Array, ends: Int64Array
+) -> Column | None:
     """Return the values of the field that reads the cell. Mark the records in which the cell isn't a JSON value."""
     if cell.is_text:
         if field is None or field.type == "string":

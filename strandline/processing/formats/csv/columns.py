@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from strandline.processing.formats.columns.byte_walk import Places
+from strandline.processing.formats.columns.byte_walk import Int64Array
 from strandline.processing.formats.columns.cell_walk import PATTERNS, CellWalk
 from strandline.processing.formats.columns.line_cells import cut
 from strandline.processing.formats.columns.read_columns import ColumnsAndMarks, can_be_read
@@ -37,7 +37,7 @@ class DelimitedColumns:
             field.name: cells.column(field, starts[at], starts[at + 1] - 1) for at, field in enumerate(self._fields)
         }, cells.walk.fits
 
-    def _has_time_texts(self, cells: CellWalk, starts: Sequence[Places]) -> bool:
+    def _has_time_texts(self, cells: CellWalk, starts: Sequence[Int64Array]) -> bool:
         """Return True if the first line has a time that isn't a number."""
         model = cells.walk.first_fit()
         if model is None:

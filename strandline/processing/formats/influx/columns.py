@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from strandline.core.field_types import WHOLE_RANGES
-from strandline.processing.formats.columns.byte_walk import Places
+from strandline.processing.formats.columns.byte_walk import Int64Array
 from strandline.processing.formats.columns.cell_walk import PATTERNS, CellWalk, NumberForm
 from strandline.processing.formats.columns.line_cells import cut
 from strandline.processing.formats.columns.read_columns import Column, ColumnsAndMarks, Marks, can_be_read
@@ -89,7 +89,7 @@ class InfluxColumns:
         return self._columns(cells, starts, forms)
 
     def _columns(
-        self, cells: CellWalk, starts: Sequence[Places], forms: Mapping[str, tuple[int, _Form]]
+        self, cells: CellWalk, starts: Sequence[Int64Array], forms: Mapping[str, tuple[int, _Form]]
     ) -> ColumnsAndMarks | None:
         """Return the columns of the fields. `forms`: name -> index of the cell and its form. None if a field has another type."""
         columns: dict[str, Column] = {}
@@ -102,7 +102,7 @@ class InfluxColumns:
         return columns, cells.walk.fits
 
 
-def _are(cells: CellWalk, begin: Places, end: Places, expected: bytes) -> Marks:
+def _are(cells: CellWalk, begin: Int64Array, end: Int64Array, expected: bytes) -> Marks:
     """Return a mask of the lines in which exactly these bytes are at this position."""
     cells.walk.at = begin
     marks: Marks = (end - begin == len(expected)) & cells.walk.is_next(expected)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strandline.processing.formats.columns.byte_walk import ByteWalk, Places
+from strandline.processing.formats.columns.byte_walk import ByteWalk, Int64Array
 from strandline.processing.formats.columns.protobuf_columns import Member, read_member
 from strandline.processing.formats.columns.read_columns import Column, Marks
 
@@ -42,7 +42,7 @@ class ReadMessages:
     """True for messages that were read. The other values have no meaning for other messages."""
     time: Column
     seq: Column
-    counts: Places
+    counts: Int64Array
     """Number of metrics of each message."""
     metrics: Mapping[str, Column]
     """Members of all metrics, in their order. A member that no metric has is missing."""
@@ -74,9 +74,9 @@ def _read(walk: ByteWalk, member: Member, is_sent: Marks) -> Column:
     return read_member(walk, member, is_sent)
 
 
-def _metrics_of(walk: ByteWalk) -> tuple[Places, Places, Places]:
+def _metrics_of(walk: ByteWalk) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Return the beginning and the end of the next metrics, message after message, and the number of metrics of each message."""
-    found: list[tuple[Places, Places, Places]] = []
+    found: list[tuple[Int64Array, Int64Array, Int64Array]] = []
     rows = np.flatnonzero(walk.is_next(_METRIC))
     while len(rows) and len(found) < METRICS_MAX:
         head = walk.at[rows] + 1

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.json_paths import JsonPath
-from strandline.processing.formats.columns.byte_walk import Places
+from strandline.processing.formats.columns.byte_walk import Int64Array
 from strandline.processing.formats.columns.read_columns import Column, Marks, as_doubles, is_whole
 from strandline.processing.formats.record_fields import RecordField
 from strandline.processing.formats.sparkplug.message_columns import ReadMessages
@@ -39,7 +39,12 @@ class MetricColumns:
     """Some of the parsed metrics, each with the birth with which it is read."""
 
     def __init__(
-        self, read: ReadMessages, chosen: Places, message_of: Places, births: Sequence[Birth], birth_of: Places
+        self,
+        read: ReadMessages,
+        chosen: Int64Array,
+        message_of: Int64Array,
+        births: Sequence[Birth],
+        birth_of: Int64Array,
     ) -> None:
         """`chosen`: mask of the metrics. `message_of`: index of the message of each chosen metric. `birth_of`: index of the
         birth of each message."""
@@ -52,7 +57,7 @@ class MetricColumns:
         self._find_values()
 
     def columns(
-        self, paths: Mapping[JsonPath, RecordField], topics: Sequence[Topic | None], topic_of: Places
+        self, paths: Mapping[JsonPath, RecordField], topics: Sequence[Topic | None], topic_of: Int64Array
     ) -> dict[str, Column]:
         """Return the columns of the fields. `topic_of`: index of the topic of each message."""
         of_topics = topic_of[self._message_of]
@@ -105,7 +110,7 @@ class MetricColumns:
         self.fits &= ~column.present
         return None
 
-    def _find_names(self, births: Sequence[Birth], birth_of: Places) -> None:
+    def _find_names(self, births: Sequence[Birth], birth_of: Int64Array) -> None:
         """Find the names of the metrics and their datatypes, in the metric itself or in its birth."""
         own, sent = self._sent.get("name"), self._values_of("datatype")
         aliases = self._values_of("alias")
@@ -198,7 +203,7 @@ class MetricColumns:
         return Column(values, np.ones(len(self.fits), np.bool_))
 
 
-def _declared(births: Sequence[Birth]) -> tuple[Places, pa.Array, Places]:
+def _declared(births: Sequence[Birth]) -> tuple[Int64Array, pa.Array, Int64Array]:
     """Return the declarations of births by alias: index of the birth and alias in one sorted number; name; datatype. The last
     entry belongs to no birth."""
     found = sorted(

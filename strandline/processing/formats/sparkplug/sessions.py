@@ -162,23 +162,23 @@ class Sessions:
         for _, node in sorted(self.nodes.items()):
             marks += bytes((node.seq, node.bd_seq, node.is_alive))
             marks += bytes(device in node.alive for device in sorted(node.births))
-        return f"{_listed(self._places(), 0, {})}:{base64.b64encode(marks).decode()}"
+        return f"{_listed(self._entries(), 0, {})}:{base64.b64encode(marks).decode()}"
 
     def contents(self) -> dict[str, str]:
         """Return the contents of all hashes in `packed`."""
         found = {birth.hash: birth.text for node in self.nodes.values() for birth in node.births.values()}
-        _listed(self._places(), 0, found)
+        _listed(self._entries(), 0, found)
         return found
 
-    def _places(self) -> list[_Place]:
+    def _entries(self) -> list[_BirthEntry]:
         return [
-            _Place(zlib.crc32("\0".join((*key, device)).encode()), key, device, node.births[device].hash)
+            _BirthEntry(zlib.crc32("\0".join((*key, device)).encode()), key, device, node.births[device].hash)
             for key, node in sorted(self.nodes.items())
             for device in sorted(node.births)
         ]
 
 
-class _Place(NamedTuple):
+class _BirthEntry(NamedTuple):
     """The position of a birth in the lists."""
 
     number: int
@@ -187,7 +187,7 @@ class _Place(NamedTuple):
     hash: str
 
 
-def _listed(births: Sequence[_Place], level: int, texts: dict[str, str]) -> str:
+def _listed(births: Sequence[_BirthEntry], level: int, texts: dict[str, str]) -> str:
     """Add the lists that contain these births to `texts`. Return the hash of the top list."""
     if len(births) <= _BIRTHS_A_LIST or level == _LEVELS_MAX:
         rows: dict[Key, _Row] = {}
@@ -195,7 +195,7 @@ def _listed(births: Sequence[_Place], level: int, texts: dict[str, str]) -> str:
             rows.setdefault(one.key, _Row(*one.key, {})).births[one.device] = one.hash
         text = msgspec.json.encode(list(rows.values())).decode()
     else:
-        parts: list[list[_Place]] = [[] for _ in range(16)]
+        parts: list[list[_BirthEntry]] = [[] for _ in range(16)]
         for one in births:
             parts[one.number >> 4 * level & 15].append(one)
         text = msgspec.json.encode([_listed(part, level + 1, texts) for part in parts if part]).decode()

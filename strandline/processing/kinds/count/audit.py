@@ -16,7 +16,7 @@ class CountQuery(WindowQuery):
         assert isinstance(shape, CountShape), "chosen by the kind of the windows"
         size = shape.size_ms
         by = ", ".join([*self.keys, f"{TIME} // {size}"])
-        order = ", ".join([EXACT_TIME, *self.places])
+        order = ", ".join([EXACT_TIME, *self.position_columns])
         nth = f"row_number() OVER (PARTITION BY {by} ORDER BY {order}) - 1"
         found = f"SELECT *, ({nth}) // {shape.count} AS number FROM {table}"
         window = f"OVER (PARTITION BY {by}, number)"

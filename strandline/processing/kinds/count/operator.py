@@ -39,7 +39,7 @@ _FAR_MS = 1 << 53
 class CountOperator(WindowOperator):
     """One stage of windows that count records."""
 
-    places = (
+    key_columns = (
         ("event_us", pa.int64()),
         ("key", pa.int64()),
         ("partition", pa.int32()),
@@ -99,7 +99,7 @@ class CountOperator(WindowOperator):
 
     def _finish(self, closed: ClosedWindows) -> pa.RecordBatch:
         groups, count = closed.groups, closed.groups.num_rows
-        partials = groups.columns[len(self.places) :]
+        partials = groups.columns[len(self.key_columns) :]
         values, problem = self.aggregates.finish(partials, count)
         key_rows = groups.column(1)
         by_fields = [column.take(key_rows) for column in closed.keys.columns]
@@ -118,7 +118,7 @@ class CountOperator(WindowOperator):
     def _folded(self, filling: pa.RecordBatch, settled: pa.RecordBatch) -> pa.RecordBatch:
         """Return the windows that contain these rows, by key, period, and number: those being filled, and those that follow."""
         before = filling.num_rows
-        columns = [np.concatenate([_of(filling, at), _of(settled, at)]) for at in range(len(self.places))]
+        columns = [np.concatenate([_of(filling, at), _of(settled, at)]) for at in range(len(self.key_columns))]
         event_us, key, partition, number, rows, start_ms = columns
         rows[before:], start_ms[before:] = 1, event_us[before:] // 1000
         period = event_us // (self.stage.size_ms * 1000)
@@ -147,7 +147,7 @@ class CountOperator(WindowOperator):
         # The fold is in order: first the existing partial results, then the new rows.
         in_order = order[is_new[order]] - before
         taken = settled.take(pa.array(in_order))
-        partials, arguments = len(self.places), len(self.places) + len(self.aggregates.partial_types)
+        partials, arguments = len(self.key_columns), len(self.key_columns) + len(self.aggregates.partial_types)
         has_rows = _of(filling, 4) > 0
         folded = self.aggregates.fold(
             filling.filter(pa.array(has_rows)).columns[partials:arguments],
@@ -190,7 +190,7 @@ class CountOperator(WindowOperator):
         found = windows.take(pa.array(rows))
         nothing = np.zeros(len(rows), np.int64)
         columns = [*found.columns[:3], pa.array(_of(found, 3) + 1), pa.array(nothing), found.column(5)]
-        columns += [pa.nulls(len(rows), one.type) for one in list(self.state_schema)[len(self.places) :]]
+        columns += [pa.nulls(len(rows), one.type) for one in list(self.state_schema)[len(self.key_columns) :]]
         return pa.RecordBatch.from_arrays(columns, schema=self.state_schema)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from strandline.processing.audit_queries.stage_query import PLACE, PLACE_IN_LOG, StageQuery
+from strandline.processing.audit_queries.stage_query import POSITION, POSITION_TYPES, StageQuery
 from strandline.processing.audit_queries.stored_columns import restored, stored_type
 from strandline.processing.audit_queries.table import Database, Table
 from strandline.processing.columns.arrow_types import arrow_type
@@ -19,7 +19,7 @@ from strandline.results.records.partition_labels import PARTITIONS_MAX
 from strandline.results.writer import PROBLEM, WINDOW_END, WINDOW_START
 
 _TIME = "time_us"
-PLACE_OF_JOINED = ("log_partition", "log_offset", "log_element")
+JOINED_POSITION = ("log_partition", "log_offset", "log_element")
 """Columns with the log position of a row. The element is null if the row is a complete record."""
 _OF_RESULTS = (("result", pa.string()), ("start_ms", pa.int64()))
 """Additional columns if a side consists of results of a stage: the identity of the row and the beginning of its window. Null for
@@ -33,7 +33,7 @@ _TOO_MANY = (
 class JoinQuery(StageQuery):
     """The query of one join. `rows` returns the columns of one side that the table stores, and `sql` the query of all results."""
 
-    needs_places = True
+    needs_positions = True
     whole_element = None
 
     stage: JoinStage
@@ -51,7 +51,7 @@ class JoinQuery(StageQuery):
             [
                 (_TIME, pa.int64()),
                 ("side", pa.int8()),
-                *zip(PLACE_OF_JOINED, PLACE_IN_LOG, strict=True),
+                *zip(JOINED_POSITION, POSITION_TYPES, strict=True),
                 *(_OF_RESULTS if stage.reads_results else ()),
                 *((name, stored_type(kind)) for name, kind in columns),
             ]
@@ -65,7 +65,7 @@ class JoinQuery(StageQuery):
         self, before: Stage, event_us: pa.Array, columns: dict[str, pa.Array], labels: Callable[[], Codes]
     ) -> pa.RecordBatch:
         results = result_places(before, columns)
-        nowhere = [pa.nulls(len(event_us), kind) for kind in PLACE_IN_LOG]
+        nowhere = [pa.nulls(len(event_us), kind) for kind in POSITION_TYPES]
         return self._rows(event_us, columns, [*nowhere, results, columns[WINDOW_START]])
 
     def _rows(self, event_us: pa.Array, columns: Mapping[str, pa.Array], stands: Sequence[pa.Array]) -> pa.RecordBatch:
@@ -85,8 +85,8 @@ class JoinQuery(StageQuery):
             columns = [restored(column, kind) for column, kind in zip(batch.columns, kinds, strict=True)]
             yield pa.RecordBatch.from_arrays(columns, names)
 
-    def same_place(self, row: str, place: str) -> str:
-        named = zip(PLACE, PLACE_OF_JOINED, strict=True)
+    def same_position(self, row: str, place: str) -> str:
+        named = zip(POSITION, JOINED_POSITION, strict=True)
         same = " AND ".join(f"{place}.{name} = coalesce({row}.{column}, 0)" for name, column in named)
         return f"{same} AND {row}.side IN ({', '.join(map(str, self.stage.deduped_sides))})"
 
@@ -99,7 +99,7 @@ class JoinQuery(StageQuery):
         """
         step, size = self.stage, self._size_us
         keys = ", ".join(self._keys)
-        order = f"ORDER BY {_TIME}, {', '.join(PLACE_OF_JOINED)}{', result' if step.reads_results else ''}"
+        order = f"ORDER BY {_TIME}, {', '.join(JOINED_POSITION)}{', result' if step.reads_results else ''}"
         hold = f"CASE side WHEN {LEFT} THEN {step.hold_ms(LEFT)} ELSE {step.hold_ms(RIGHT)} END"
         within = f"PARTITION BY side, {keys}{f', {_TIME} // {size}' if step.in_windows else ''}"
         nth = f"lag({_TIME}, {step.max_rows}) OVER ({within} {order})"
@@ -135,7 +135,7 @@ class JoinQuery(StageQuery):
         if not step.is_latest:
             return f"FROM all_rows l JOIN all_rows r ON {self._condition()}"
         keys = ", ".join(self._keys)
-        stand = [*PLACE_OF_JOINED, *(["result"] if step.reads_results else [])]
+        stand = [*JOINED_POSITION, *(["result"] if step.reads_results else [])]
         last = (
             f"row_number() OVER (PARTITION BY {keys}, {_TIME} ORDER BY {', '.join(f'{one} DESC' for one in stand)}) = 1"
         )
@@ -191,7 +191,7 @@ class JoinQuery(StageQuery):
 
 
 def query_of(
-    stage: JoinStage, side: int, types: Mapping[str, str], place_types: Sequence[pa.DataType] = PLACE_IN_LOG
+    stage: JoinStage, side: int, types: Mapping[str, str], position_types: Sequence[pa.DataType] = POSITION_TYPES
 ) -> JoinQuery:
-    """Return the query of a join. `types`, `place_types`: not needed, because a join computes no expressions."""
+    """Return the query of a join. `types`, `position_types`: not needed, because a join computes no expressions."""
     return JoinQuery(stage, side)

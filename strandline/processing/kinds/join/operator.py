@@ -47,7 +47,7 @@ from strandline.processing.operators.keys import encode_keys, key_ranks, merge_k
 from strandline.processing.operators.windows import ClosedWindows, Rows, WindowOperator, WindowState
 from strandline.processing.pipelines.stages import LEFT, RIGHT, Stage
 from strandline.results.names import ROWS_JOINED
-from strandline.results.records.partition_labels import partition_of, stream_place_of
+from strandline.results.records.partition_labels import partition_of, stream_index_of
 from strandline.results.writer import ELEMENT, OFFSET, PROBLEM, WINDOW_END, WINDOW_START
 
 Flags = npt.NDArray[np.bool_]
@@ -75,7 +75,7 @@ _RESULTS_AT_ONCE = 500_000
 class IntervalJoinOperator(WindowOperator):
     """One join within an interval of event time."""
 
-    needs_places = True
+    needs_positions = True
 
     def __init__(self, stage: JoinStage) -> None:
         super().__init__(stage, {})
@@ -347,7 +347,7 @@ class IntervalJoinOperator(WindowOperator):
     def _places(self, table: pa.RecordBatch, rows: pa.Array) -> pa.Array:
         """Return the log positions of these rows as strings."""
         labels = table.column(2).to_numpy().astype(np.int64)
-        stream = pa.array(self.join.streams_joined).take(pa.array(stream_place_of(labels)).take(rows))
+        stream = pa.array(self.join.streams_joined).take(pa.array(stream_index_of(labels)).take(rows))
         partition, offset, element = (
             column.take(rows).cast(pa.string())
             for column in (pa.array(partition_of(labels)), table.column(4), table.column(5))

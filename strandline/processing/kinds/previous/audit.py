@@ -15,7 +15,7 @@ class PreviousQuery(WindowQuery):
         shape = self.stage.shape
         assert isinstance(shape, PreviousShape), "chosen by the kind of the windows"
         within_us = 1000 * shape.within_ms
-        order = ", ".join([EXACT_TIME, *self.places])
+        order = ", ".join([EXACT_TIME, *self.position_columns])
         of_key = f"PARTITION BY {', '.join(self.keys)}" if self.keys else ""
         of_moment = f"PARTITION BY {', '.join([*self.keys, TIME])}"
         numbered = f"SELECT *, row_number() OVER ({of_moment} ORDER BY {order}) - 1 AS own_number FROM {table}"

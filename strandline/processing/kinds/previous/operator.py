@@ -31,7 +31,7 @@ _FAR_MS = 1 << 53
 class PreviousOperator(WindowOperator):
     """One stage of windows of two records."""
 
-    places = (
+    key_columns = (
         ("event_us", pa.int64()),
         ("key", pa.int64()),
         ("partition", pa.int32()),
@@ -44,7 +44,7 @@ class PreviousOperator(WindowOperator):
         self._within_us = 1000 * stage.windows.within_ms
         self.pane_ms = stage.size_ms
         arguments = [pa.field(f"argument_{at}", kind) for at, kind in enumerate(self.aggregates.argument_types)]
-        self.state_schema = pa.schema([*[pa.field(*place) for place in self.places], *arguments])
+        self.state_schema = pa.schema([*[pa.field(*place) for place in self.key_columns], *arguments])
         fields = list(self.result_schema)
         self.result_schema = pa.schema([*fields[:-1], pa.field(WINDOW_NUMBER, pa.int64()), fields[-1]])
 
@@ -122,7 +122,7 @@ class PreviousOperator(WindowOperator):
         taken = np.empty(int(sizes.sum()), np.int64)
         taken[ends - 1] = shown
         taken[(ends - 2)[sizes == 2]] = shown[sizes == 2] - 1
-        arguments = settled.take(pa.array(taken)).columns[len(self.places) :]
+        arguments = settled.take(pa.array(taken)).columns[len(self.key_columns) :]
         nothing = [pa.nulls(0, kind) for kind in self.aggregates.partial_types]
         codes = np.repeat(np.arange(len(shown)), sizes)
         partials = self.aggregates.fold(nothing, codes[:0], arguments, codes, len(shown))

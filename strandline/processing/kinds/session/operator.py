@@ -45,7 +45,7 @@ Flags = npt.NDArray[np.bool_]
 class SessionOperator(WindowOperator):
     """One stage of sessions."""
 
-    places = (*WindowOperator.places, ("first_ms", pa.int64()), ("last_ms", pa.int64()))
+    key_columns = (*WindowOperator.key_columns, ("first_ms", pa.int64()), ("last_ms", pa.int64()))
 
     def __init__(self, stage: Stage, types: dict[str, str]) -> None:
         super().__init__(stage, types)
@@ -97,7 +97,7 @@ class SessionOperator(WindowOperator):
         """Return the panes of the state with the rows folded in: partial results, first and last event."""
         before = _Groups.of(state)
         times = np.concatenate([np.zeros(0, np.int64), *[one.panes for one in rows]])
-        places, partials = self._fold_into_places(
+        places, partials = self._fold_into_groups(
             state, numbers, [one.panes // self.pane_ms for one in rows], rows, key_count
         )
         firsts = np.full(places.count, np.iinfo(np.int64).max)
@@ -158,7 +158,7 @@ class SessionOperator(WindowOperator):
         begins = _differs(place) | _differs(known.partition[rows])
         at = np.flatnonzero(begins)
         taken = groups.take(pa.array(rows))
-        partials = taken.columns[len(self.places) :]
+        partials = taken.columns[len(self.key_columns) :]
         if len(rows):
             partials = self.aggregates.merge(partials, np.cumsum(begins) - 1, len(at))
         session = by_end[place[at]]
@@ -211,7 +211,9 @@ class _Groups:
 
     @staticmethod
     def of(batch: pa.RecordBatch) -> _Groups:
-        columns = [column.to_numpy(zero_copy_only=False) for column in batch.columns[: len(SessionOperator.places)]]
+        columns = [
+            column.to_numpy(zero_copy_only=False) for column in batch.columns[: len(SessionOperator.key_columns)]
+        ]
         return _Groups(*columns)
 
     def followed_by(self, other: _Groups) -> _Groups:

@@ -13,7 +13,7 @@ from strandline.processing.operators.comparisons import equal
 from strandline.processing.operators.functions.string_limit import STRING_BYTES_MAX, Sizes, data_bytes, sizes_of
 from strandline.processing.operators.functions.times import Kernel
 
-Places = npt.NDArray[np.int64]
+RowIndices = npt.NDArray[np.int64]
 
 
 def _array(*values: pa.Array) -> pa.Array:
@@ -70,7 +70,7 @@ def _array_position(arrays: pa.Array, values: pa.Array) -> pa.Array:
     return pa.array(found, mask=~is_valid(arrays) | ~is_valid(values))
 
 
-def _equal_elements(arrays: pa.Array, values: pa.Array) -> tuple[Places, pa.Array]:
+def _equal_elements(arrays: pa.Array, values: pa.Array) -> tuple[RowIndices, pa.Array]:
     """Return the row of each element, and a mask of the elements that equal the row's value."""
     _, lengths = _spans(arrays)
     rows = np.repeat(np.arange(len(arrays)), lengths)
@@ -118,7 +118,7 @@ def _split(texts: pa.Array, pattern: str) -> pa.Array:
     return pc.split_pattern_regex(texts, pattern=pattern)
 
 
-def _spans(arrays: pa.Array) -> tuple[Places, Places]:
+def _spans(arrays: pa.Array) -> tuple[RowIndices, RowIndices]:
     """Return the beginning of each array in `arrays.values`, and its number of elements; 0 for a null."""
     starts = numpy_of(arrays.offsets)[:-1].astype(np.int64)
     return starts, numpy_of(pc.list_value_length(arrays).fill_null(0)).astype(np.int64)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from strandline.processing.operators.keys import without_times
 
-Places = npt.NDArray[np.int64]
+RowIndices = npt.NDArray[np.int64]
 
 _NONE = -1
 """Replaces the index of a row: there is no row."""
@@ -30,7 +30,7 @@ class LookupTable:
         self.rows = rows
         self._parts = [_KeyPart(_comparable(rows.column(one))) for one in key]
         codes = [part.places_of(part.values) for part in self._parts]
-        self._steps: list[Places] = []
+        self._steps: list[RowIndices] = []
         """For each part except the first: existing combinations of it with the parts before it, ascending."""
         whole = codes[0]
         for part, more in zip(self._parts[1:], codes[1:], strict=True):
@@ -86,7 +86,7 @@ class _KeyPart:
     def _number_of(self) -> dict[object, int]:
         return {value: number for number, value in enumerate(self.distinct.to_pylist())}
 
-    def places_of(self, column: pa.Array) -> Places:
+    def places_of(self, column: pa.Array) -> RowIndices:
         """Return the number of each value among the distinct values; negative if it isn't one of them.
 
         Arrow builds its hash table at each call. So if there are more distinct values in the lookup than records, each distinct

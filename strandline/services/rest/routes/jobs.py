@@ -12,7 +12,7 @@ from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.services.jobs.explanation import ExplanationView
 from strandline.services.jobs.histories import HistoryView
-from strandline.services.jobs.job_lifecycle import Place
+from strandline.services.jobs.job_lifecycle import StartPosition
 from strandline.services.jobs.job_status import (
     StreamRanges,
     explanation,
@@ -201,8 +201,8 @@ def reset_job(
     """Reset a stopped job to a position of its stream. Its results begin a new generation, and its aliases show no
     older results.
     """
-    place = int(to) if to.isdecimal() else cast(Place, to)  # as the pattern says
-    job = control.lifecycle.reset(name, place, caller)
+    position = int(to) if to.isdecimal() else cast(StartPosition, to)  # as the pattern says
+    job = control.lifecycle.reset(name, position, caller)
     control.supervisor.wake()
     return job_view(job_status(control.ledger, StreamRanges(control.log), job))
 

@@ -13,7 +13,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.result_streams import emissions_to_streams
 from strandline.processing.pipelines.stored import load_pipeline, spec_of_version
-from strandline.processing.pipelines.upgrade import forbidden_at_places
+from strandline.processing.pipelines.upgrade import forbidden_at_sinks
 from strandline.results.names import emit_of_open_index, generation_of, open_index
 from strandline.results.sinks.registry import form_of
 from strandline.services.jobs.applying.registered import find_job, find_stream
@@ -21,7 +21,7 @@ from strandline.services.jobs.applying.registered import find_job, find_stream
 KindAndName = tuple[str, str]
 
 
-class PlaceChanges:
+class SinkChecks:
     """Checks the sinks of the pipelines that are applied together. Blocking."""
 
     def __init__(
@@ -32,14 +32,14 @@ class PlaceChanges:
         self._owners: dict[KindAndName, tuple[str, str]] = {}
         """Sink -> (job, stage) that owns it."""
         for job, spec in [*((job, spec) for job, spec in present.items() if job not in submitted), *submitted.items()]:
-            for stage, place in places_of(spec):
-                self._owners.setdefault(place, (job, stage))
+            for stage, sink in sinks_of(spec):
+                self._owners.setdefault(sink, (job, stage))
         self._stores = cache(ledger.result_stores)
 
     def refuse_shared(self, pipeline: CheckedPipeline) -> None:
         """Refuse a sink that another stage has. Raises Conflict. Two stages can't emit under one name: an index has one strict
         mapping, and the checkpoints of one job determine the end of a stream of results."""
-        for stage, (kind, name) in places_of(pipeline.spec):
+        for stage, (kind, name) in sinks_of(pipeline.spec):
             owner, other = self._owners[kind, name]
             if (owner, other) != (pipeline.job, stage):
                 raise Conflict(
@@ -87,7 +87,7 @@ class PlaceChanges:
         self, pipeline: CheckedPipeline, new: set[KindAndName], documents: Mapping[int, dict[str, Any]]
     ) -> None:
         """Refuse a sink to which an earlier version emitted, but not the current one, if the results there have another
-        meaning. `forbidden_at_places` decides; a version that can't be compared any more counts as different. Raises Conflict.
+        meaning. `forbidden_at_sinks` decides; a version that can't be compared any more counts as different. Raises Conflict.
 
         Args: documents: Version -> document, of the current incarnation.
         """
@@ -104,7 +104,7 @@ class PlaceChanges:
                     f"job {job} can't emit to {_listed(put_back)} again: it contains results of version {version}, and that "
                     f"version can't be compared any more ({error}); emit under another name"
                 ) from error
-            forbidden = forbidden_at_places(before, pipeline, put_back)
+            forbidden = forbidden_at_sinks(before, pipeline, put_back)
             if forbidden:
                 raise Conflict(
                     f"job {job} emitted to {_listed(put_back)} in version {version}, and can't change "
@@ -132,7 +132,7 @@ class PlaceChanges:
                 )
 
 
-def places_of(pipeline: PipelineSpec) -> Iterator[tuple[str, KindAndName]]:
+def sinks_of(pipeline: PipelineSpec) -> Iterator[tuple[str, KindAndName]]:
     """Yield (stage, (kind, name)) of each emission that writes to an index or a stream, and of the index of its open windows."""
     for stage, emit in pipeline.emissions():
         yield stage, (emit.kind, emit.name)
@@ -146,7 +146,7 @@ def _emitted(pipeline: PipelineSpec) -> set[KindAndName]:
 
 def _ever_emitted(documents: Iterable[dict[str, Any]]) -> set[KindAndName]:
     """Return the sinks of all emissions of these pipelines."""
-    return {place for document in documents for place in _emitted(PipelineSpec.from_document(document))}
+    return {sink for document in documents for sink in _emitted(PipelineSpec.from_document(document))}
 
 
 def _is_of_earlier_incarnation(store: ResultStore, alias: str) -> bool:
@@ -168,5 +168,5 @@ def _told_of_left(alias: str, store: ResultStore, job: str) -> str:
     )
 
 
-def _listed(places: Collection[KindAndName]) -> str:
-    return ", ".join(f"{kind} {name}" for kind, name in sorted(places))
+def _listed(sinks: Collection[KindAndName]) -> str:
+    return ", ".join(f"{kind} {name}" for kind, name in sorted(sinks))

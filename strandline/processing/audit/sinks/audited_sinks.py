@@ -16,7 +16,7 @@ from strandline.results.sinks.typed_rows import own_columns
 
 
 @dataclass(frozen=True)
-class Place:
+class AuditedSink:
     """Results of one job in a sink that is neither an index nor a stream."""
 
     store: str
@@ -38,9 +38,9 @@ class Place:
     """Manifests of earlier slices needn't be read. A table can contain rows of an earlier incarnation of the job."""
 
 
-def places_of(plan: AuditPlan) -> list[Place]:
+def audited_sinks(plan: AuditPlan) -> list[AuditedSink]:
     """Return the sinks, other than indices and streams, to which an audited slice emitted."""
-    found: dict[str, Place] = {}
+    found: dict[str, AuditedSink] = {}
     for span in plan.spans:
         if span.is_backfill:
             continue
@@ -52,7 +52,7 @@ def places_of(plan: AuditPlan) -> list[Place]:
                     continue
                 shape = document_shape(span.pipeline, stage, emit, span.version)
                 scope = plan.scope.get(stage.name)
-                one = Place(
+                one = AuditedSink(
                     store=store_of(emit),
                     sink=sink,
                     name=name,
@@ -68,9 +68,9 @@ def places_of(plan: AuditPlan) -> list[Place]:
     return list(found.values())
 
 
-def _both(one: Place, other: Place) -> Place:
+def _both(one: AuditedSink, other: AuditedSink) -> AuditedSink:
     """Return a sink to which two versions emit."""
-    afters = [place.after_ms for place in (one, other) if place.after_ms is not None]
+    afters = [sink_read.after_ms for sink_read in (one, other) if sink_read.after_ms is not None]
     return replace(
         other,
         stages=tuple(dict.fromkeys((*one.stages, *other.stages))),
