@@ -70,12 +70,12 @@ def _integers(piece: Block, member: Member) -> Iterator[Values]:
     elif member.name and member.factors is not None:
         yield Values(member.name, "double", _scaled(wholes, member), present)
     for bits in member.bits:
-        chosen = (raw >> np.uint64(bits.first)) & np.uint64(2**bits.count - 1)
+        chosen = (raw >> np.uint64(bits.first)) & np.uint64(2**bits.width - 1)
         everywhere = np.ones(len(raw), np.bool_)
         if bits.is_flag:
             yield Values(bits.name, "boolean", chosen == 1, everywhere)
         else:
-            yield Values(bits.name, "whole", chosen if bits.count == 64 else chosen.astype(np.int64), everywhere)
+            yield Values(bits.name, "whole", chosen if bits.width == 64 else chosen.astype(np.int64), everywhere)
 
 
 def _scaled(wholes: npt.NDArray[np.generic], member: Member) -> npt.NDArray[np.float64]:

@@ -17,7 +17,7 @@ class Bits(NamedTuple):
 
     name: str
     first: int
-    count: int
+    width: int
     is_flag: bool
     """True if the value is a boolean."""
 
