@@ -455,7 +455,9 @@ def test_the_commands_of_the_readme_are_right(monkeypatch: pytest.MonkeyPatch) -
 def test_the_commands_that_an_explanation_recommends_are_right(case: tuple[JobFacts, str, str]) -> None:
     """A command is the words of a verb, the name of the job or stream, and options; prose follows it."""
     step = explain(case[0]).next
-    commands = re.findall(r"\bstrandline ((?:[a-z-]+ )+?(?:power|turbines)(?: --\w+(?: earliest)?)?)", step)
+    commands = re.findall(
+        r"\bstrandline ((?:[a-z-]+ )+?(?:power|turbines)(?: --\w+(?: (?:earliest|result|\d[\w:-]*))?)*)", step
+    )
     assert len(commands) == len(re.findall(r"\bstrandline ", step)), step
     for command in commands:
         parse(command)
