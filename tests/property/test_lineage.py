@@ -84,7 +84,7 @@ class _TracedEmission:
 
 def numbers_of(chunk: DecodedChunk) -> pa.Array:
     first = (chunk.place * BASE + chunk.partition) * BASE
-    return pa.array([first + chunk.offsets[at] for at in chunk.accepted_places()], pa.int64())
+    return pa.array([first + chunk.offsets[at] for at in chunk.accepted_indices()], pa.int64())
 
 
 def place_of(number: int) -> Place:

@@ -35,7 +35,7 @@ class StageQuery(ABC):
 
     @abstractmethod
     def rows(self, event_us: pa.Array, columns: dict[str, pa.Array], places: Sequence[pa.Array] = ()) -> pa.RecordBatch:
-        """Return records as rows of the table. `event_us`: event time of each. `places`: see PLACE_IN_LOG; empty unless
+        """Return records as rows of the table. `event_us`: event time of each. `places`: see POSITION_TYPES; empty unless
         `needs_positions` is true."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ def query_of(
     Args:
             side: Input whose rows the query accepts.
             types: Columns that expressions can read.
-            place_types: Types of the columns that order rows with the same event time.
+            position_types: Types of the columns that order rows with the same event time.
     """
     query: StageQuery = part_of(stage.kind, "audit", stage.kind_package).query_of(stage, side, types, position_types)
     return query

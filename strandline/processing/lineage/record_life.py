@@ -438,7 +438,7 @@ class _Position:
 
     def numbers(self, chunk: DecodedChunk) -> pa.Array:
         """Return _TRACED for the rows of the record, and null for all others."""
-        is_here = np.asarray(chunk.offsets, np.int64)[chunk.accepted_places()] == self.offset
+        is_here = np.asarray(chunk.offsets, np.int64)[chunk.accepted_indices()] == self.offset
         is_here &= (chunk.stream, chunk.partition) == (self.stream, self.partition)
         return pa.array(np.full(len(is_here), _TRACED), mask=~is_here)
 
@@ -452,7 +452,7 @@ class _Numbering:
         self._next = 0
 
     def __call__(self, chunk: DecodedChunk) -> pa.Array:
-        offsets = np.asarray(chunk.offsets, np.int64)[chunk.accepted_places()]
+        offsets = np.asarray(chunk.offsets, np.int64)[chunk.accepted_indices()]
         distinct, codes = np.unique(offsets, return_inverse=True)
         self._firsts.append(self._next)
         self._chunks.append((chunk.stream, chunk.partition, distinct))

@@ -60,7 +60,7 @@ def find_record(
             key, _ = chunk.key_and_source(offset) if chunk.key_and_source is not None else (None, None)
             value = chunk.value_at(places[0])
             found = chunk.log_times_ms[places[0]], _text(key), _text(value)
-            accepted = {place: row for row, place in enumerate(chunk.accepted_places())}
+            accepted = {place: row for row, place in enumerate(chunk.accepted_indices())}
             micros = chunk.decoded.event_time.cast(pa.int64())
             events_ms += [micros[accepted[at]].as_py() // 1000 for at in places if at in accepted]
             count += len(places)
