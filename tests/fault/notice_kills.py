@@ -46,7 +46,7 @@ from strandline.notices.service import NoticeService
 from tests.support.notices import HttpReceiver, Received, SmtpReceiver
 from tests.support.ports import free_port
 from tests.support.postgresql import new_database, running_postgresql
-from tests.support.waiting import stretched
+from tests.support.waiting import stretched, wait_until
 
 JOBS = 40
 BURST = 20
@@ -202,7 +202,7 @@ class Driver:
             how = self.chance.choice(("before", "before", "after", "after", "now", "now", "other"))
             if how in ("before", "after"):
                 self.kills.armed = how
-                if not self.kills.fired.wait(20):
+                if not self.kills.fired.wait(stretched(20)):
                     self.kills.armed = ""
             else:
                 other = next((one for one in running if one is not self.leader), self.leader)
@@ -217,7 +217,7 @@ class Driver:
 
     def _pause(self, pause_s: float) -> None:
         if pause_s > 0:
-            time.sleep(pause_s)
+            time.sleep(pause_s)  # sleeps: the pace of the load
 
     def fail_jobs(self) -> None:
         """Let jobs fail and start them again, until `closing` is set. Then start all."""
@@ -472,10 +472,9 @@ def run(directory: Path, ledger_url: str, options: argparse.Namespace) -> int:
         for service in driver.services:
             stack.callback(service.kill)
             service.start()
-        until_s = time.monotonic() + stretched(120)
-        while not all(one.is_up for one in driver.services):
-            assert time.monotonic() < until_s, "the control services did not start"
-            time.sleep(0.2)
+        wait_until(
+            lambda: all(one.is_up for one in driver.services), bool, "the control services start", stretched(120)
+        )
         failing = threading.Thread(target=driver.fail_jobs)
         failing.start()
         began_s = time.monotonic()
@@ -514,8 +513,8 @@ def run(directory: Path, ledger_url: str, options: argparse.Namespace) -> int:
 def _drain(driver: Driver) -> bool:
     """Wait until all ends are reported and all messages are sent."""
     until_s, idle_since_s = time.monotonic() + stretched(DRAIN_S), 0.0
-    while time.monotonic() < until_s:
-        time.sleep(1)
+    while time.monotonic() < until_s:  # sleeps: nothing may arrive for a while, so time itself is the subject
+        time.sleep(1)  # sleeps: see above
         is_idle = not any(one.is_pending for one in driver.rows(notice_messages, MessageRow)) and all(
             one.end_reported_ms is not None for one in driver.rows(notice_problems, ProblemRow)
         )

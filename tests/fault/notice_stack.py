@@ -327,7 +327,7 @@ def _second_control_service(stage: Stage) -> Iterator[None]:
             yield
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(stretched(60))
 
 
 def _written(stage: Stage, name: str, text: str) -> str:

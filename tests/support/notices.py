@@ -82,7 +82,7 @@ class HttpReceiver:
                 receiver.received.append(received)
                 on_received(received)
                 if how == "hang":
-                    receiver.closing.wait(HANG_S)
+                    receiver.closing.wait(HANG_S)  # sleeps: the receiver hangs for this time
                 if how == "garbage":
                     self.wfile.write(b"\x00%%% 250 fine\r\n\r\n")
                 if how in ("hang", "cut", "garbage"):
@@ -212,7 +212,7 @@ class SmtpReceiver:
                         receiver.requests.append(request)
                         on_received(request)
                         if how == "hang":
-                            receiver.closing.wait(HANG_S)
+                            receiver.closing.wait(HANG_S)  # sleeps: the receiver hangs for this time
                             return
                         if how == "ok":
                             receiver.received.append(cast(EmailMessage, mail))

@@ -34,6 +34,7 @@ from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.silence import SilenceMeter
 from strandline.processing.source.member_slices import MemberSlice
 from tests.support.ledgers import a_checkpoint
+from tests.support.waiting import stretched
 from tests.unit.test_joint_planning import RULE, WINDOWS, Brokers
 
 JOBS = ["a", "b", "c"]
@@ -452,7 +453,7 @@ def test_members_join_and_leave_between_two_turns(lab: Lab) -> None:
         leaving.join(0.01)
     lab.send(*JOBS)
     assert lab.turn() == ["b2", "c1"]
-    leaving.join(5)
+    leaving.join(stretched(5))
     assert not leaving.is_alive() and first.isActive and first.ending is None
 
 
@@ -533,7 +534,7 @@ def test_the_end_of_the_pool_interrupts_its_members(lab: Lab) -> None:
     (one,) = lab.join("a")
     lab.pool.start()
     lab.pool.stop()
-    assert one.wait(5) and one.ending == "interrupted" and one.isActive
+    assert one.wait(stretched(5)) and one.ending == "interrupted" and one.isActive
     (late,) = lab.join("b")
     assert late.ending == "interrupted"
 
@@ -542,5 +543,5 @@ def test_a_defect_of_the_loop_fails_its_members(lab: Lab, monkeypatch: pytest.Mo
     (one,) = lab.join("a")
     monkeypatch.setattr(lab.pool, "turn", lambda: 1 / 0)
     lab.pool.start()
-    assert one.wait(5)
+    assert one.wait(stretched(5))
     assert "ZeroDivisionError" in str(one.exception())

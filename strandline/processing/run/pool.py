@@ -35,7 +35,7 @@ REPLAY_S = 0.2
 _REPLAY_ALONE_S = 2.0
 """Length of a batch in seconds if all members rewind."""
 BACK_OFF_S, BACK_OFF_MAX_S = 0.25, 30.0
-"""How long a member waits after its first failure. After each further failure, it waits twice as long, up to a maximum."""
+"""How long a member waits after its first failure. After each failure that follows, it waits twice as long, up to a maximum."""
 TRIES = 4
 """Number of attempts of a run that is alone. Spark attempts a task of a query as often."""
 _ENDINGS_S = 0.2
