@@ -30,7 +30,7 @@ from tests.support.platform import Platform
 from tests.support.topic_reader import read_messages
 from tests.support.waiting import stretched, wait_until
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.in_order]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.in_order, pytest.mark.long]
 NAME = "again"
 STREAM = f"{NAME}-in"
 BASE_MS = 1_793_491_200_000 - 300_000
@@ -204,7 +204,6 @@ def require_records_of_results(lab: AuditLab) -> None:
     assert min(told_records) < len(at) / 4
 
 
-@pytest.mark.long
 @pytest.mark.guarantee(
     "G95",
     "The windows of a backfill appear in one step when it is complete, each once with the value of its version, and "
@@ -269,7 +268,6 @@ def test_a_backfill_replaces_the_windows_of_its_range_and_no_other(audit_lab: Au
     assert (report["outcome"], report["sample"]) == ("clean", []), report
 
 
-@pytest.mark.long
 def test_another_backfill_over_a_part_of_it_replaces_that_part_alone(audit_lab: AuditLab) -> None:
     """The backfill also replaces some windows that only the live job wrote. It is killed after the swap."""
     lab, row = audit_lab, audit_lab.ledger.backfill(NAME, 2)
@@ -337,7 +335,6 @@ def test_where_the_log_lost_its_beginning_it_says_from_when_it_could_begin(audit
     lab.ledger.move_backfill(NAME, row.generation, BackfillState.CANCELLED)
 
 
-@pytest.mark.long
 def test_a_result_that_the_index_refuses_is_counted_and_has_one_dead_letter(audit_lab: AuditLab) -> None:
     """The sums of one device are infinite, which no document can hold. The first attempt is killed after its chunk."""
     lab, job = audit_lab, "again-refused"
@@ -373,7 +370,6 @@ steps:
     assert sorted(places) == [f"{job}-tens"] * windows + [f"{job}-tens.g2"] * windows
 
 
-@pytest.mark.long
 def test_a_backfill_whose_process_is_killed_is_gone_on_with(platform: Platform) -> None:
     """From the command's side: asked for over the REST API, its process killed, complete, and seen through the alias."""
     job = "again-killed"
