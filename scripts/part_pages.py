@@ -124,8 +124,9 @@ def aggregate_page(function: AggregateFunction) -> str:
     lines += [f'      value_{number}: "{one.example}"' for number, one in enumerate(function.docs, start=1)]
     values = {f"value_{number}": one.value for number, one in enumerate(function.docs, start=1)}
     lines += ["```", "", "```json", json.dumps(values), "```", "", "## Nulls and errors", ""]
+    nulls = [one.nulls for one in function.docs if one.nulls] or ["Rows whose argument is null are ignored."]
     lines += [
-        "Rows whose argument is null are ignored. An argument that can't be computed counts as null. If the whole expression "
+        f"{' '.join(nulls)} An argument that can't be computed counts as null. If the whole expression "
         "can't be computed, the result becomes a dead letter `expression`. See [the rules](../aggregates.md).",
         "",
         "## Limits",

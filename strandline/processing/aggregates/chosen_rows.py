@@ -144,6 +144,7 @@ LAST = ChosenRow(
         10.0,
     ),
 )
+_NULLS = "Rows whose second argument is null are ignored."
 MIN_BY = ChosenRow(
     "min_by",
     "arg_min",
@@ -156,6 +157,7 @@ MIN_BY = ChosenRow(
         "in the log",
         "min_by(state, flow)",
         "start",
+        nulls=_NULLS,
     ),
 )
 MAX_BY = ChosenRow(
@@ -169,5 +171,6 @@ MAX_BY = ChosenRow(
         "`x` of the row with the greatest `y`; otherwise as `min_by`",
         "max_by(level, flow)",
         None,
+        nulls=_NULLS,
     ),
 )

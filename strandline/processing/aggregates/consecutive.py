@@ -292,6 +292,18 @@ _LIMITS = (
     "The state has each row of a key until the watermark has passed it, and the last row of the key for the maximum time "
     "between two records."
 )
+_WITHIN = ", and optionally the maximum time between two records, as `'6h'`"
+_WITHIN_LIMITS = (
+    "The maximum time between two records is one hour, or the size of the window if that is longer. The second argument sets "
+    "another time. After a longer gap, the first record has no record before it: the gap isn't counted, and there is no dead "
+    f"letter. {_LIMITS}"
+)
+_NULLS = "A row whose argument is null isn't ignored: it is the row before the next one."
+_NULL_DIFFERENCES = (
+    f"{_NULLS} The differences to it are null, and aren't counted: the values 100, null, 110, 111 have an `increase` "
+    "of 1."
+)
+_NULL_STATES = f"{_NULLS} The time after a row whose condition is null isn't counted."
 LAG = OneOfTwo(
     "lag",
     "previous",
@@ -303,6 +315,7 @@ LAG = OneOfTwo(
         "lag(state)",
         "on",
         _LIMITS,
+        _NULLS,
     ),
 )
 CURRENT = OneOfTwo(
@@ -315,6 +328,7 @@ CURRENT = OneOfTwo(
         "current(state)",
         "off",
         _LIMITS,
+        _NULLS,
     ),
 )
 DELTA = Difference(
@@ -329,6 +343,7 @@ DELTA = Difference(
         "delta(level)",
         None,
         _LIMITS,
+        _NULLS,
     ),
 )
 INCREASE = Difference(
@@ -336,30 +351,41 @@ INCREASE = Difference(
     "non_negative_difference",
     docs=CallDocs(
         "increase(x)",
-        "numbers",
+        f"numbers{_WITHIN}",
         "`long`, `double`, `decimal(p+11,s)`",
         "what a [counter](counters.md) has counted: the sum of `delta(x)`, and of `x` after a reset",
         "increase(flow)",
         6.0,
-        _LIMITS,
+        _WITHIN_LIMITS,
+        _NULL_DIFFERENCES,
     ),
 )
 RATE = Rate(
     "rate",
     "irate",
     "non_negative_derivative",
-    docs=CallDocs("rate(x)", "numbers", "double", "[increase(x)](counters.md) per second", "rate(flow)", 0.4, _LIMITS),
+    docs=CallDocs(
+        "rate(x)",
+        f"numbers{_WITHIN}",
+        "double",
+        "[increase(x)](counters.md) per second",
+        "rate(flow)",
+        0.4,
+        _WITHIN_LIMITS,
+        _NULL_DIFFERENCES,
+    ),
 )
 DURATION = Duration(
     "duration",
     "state_duration",
     docs=CallDocs(
         "duration(c)",
-        "a condition",
+        f"a condition{_WITHIN}",
         "double",
         "seconds in which `c` was true, each time until the [next record](counters.md)",
         "duration(state = 'on')",
         30.0,
-        _LIMITS,
+        _WITHIN_LIMITS,
+        _NULL_STATES,
     ),
 )

@@ -42,6 +42,8 @@ class CallDocs:
     """Value of the example, as a document contains it."""
     limits: str = ""
     """Maximum state and the effect of exceeding it, in sentences. Empty if the state is a few numbers or one row."""
+    nulls: str = ""
+    """Effect of an argument that is null, in sentences. Empty if rows whose argument is null are ignored."""
 
 
 @dataclass(frozen=True)
