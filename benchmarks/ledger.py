@@ -25,7 +25,7 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.models import checkpoints, slices
-from strandline.ledger.states import EventTimeRule, SliceKind, SliceStatus
+from strandline.ledger.states import CheckpointRow, EventTimeRule, SliceKind, SliceRow, SliceStatus
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices.old_slices import SlicesKept
@@ -79,54 +79,62 @@ class Year:
         """Write `count` more committed slices."""
         numbers = range(self.last + 1, self.last + count + 1)
         with self.database.writing("add slices") as connection:
-            connection.execute(sa.insert(slices), [self._slice(number) for number in numbers])
+            connection.execute(sa.insert(slices), [vars(self._slice(number)) for number in numbers])
             connection.execute(sa.insert(checkpoints), [self._checkpoint(number) for number in numbers])
         self.last += count
 
-    def _slice(self, number: int) -> dict[str, Any]:
+    def _slice(self, number: int) -> SliceRow:
         time_ms = BEGIN_MS + number * self.every_ms
-        return {
-            "job": JOB,
-            "number": number,
-            "epoch": 1,
-            "version": 1,
-            "offsets_first": _map(RECORDS * (number - 1)),
-            "offsets": _map(RECORDS * number),
-            "cut_time_ms": time_ms,
-            "watermark_ms": time_ms - 10_000,
-            "rule": EventTimeRule(10_000, 30_000, 300_000),
-            "reached": _map(time_ms - self.every_ms),
-            "silence_ms": _map(137),
-            "kind": SliceKind.LIVE,
-            "status": SliceStatus.COMMITTED,
-            "planned_ms": time_ms,
-        }
+        return SliceRow(
+            JOB,
+            number,
+            epoch=1,
+            version=1,
+            offsets_first=_map(RECORDS * (number - 1)),
+            offsets=_map(RECORDS * number),
+            cut_time_ms=time_ms,
+            watermark_ms=time_ms - 10_000,
+            rule=EventTimeRule(10_000, 30_000, 300_000),
+            reached=_map(time_ms - self.every_ms),
+            silence_ms=_map(137),
+            kind=SliceKind.LIVE,
+            status=SliceStatus.COMMITTED,
+            planned_ms=time_ms,
+            checksums=_map(2_654_435_761 * number % 2**32),
+            stream_versions={STREAM: 1},
+        )
 
     def _checkpoint(self, number: int) -> dict[str, Any]:
+        """Return the columns of a checkpoint with its totals."""
         time_ms = BEGIN_MS + number * self.every_ms
         records = RECORDS * PARTITIONS
-        return {
-            "job": JOB,
-            "slice": number,
-            "epoch": 1,
-            "version": 1,
-            "emitted": {"per_minute": time_ms // 60_000 * 60_000, "hourly": time_ms // 3_600_000 * 3_600_000},
-            "latest_event_ms": time_ms,
-            "latest_log_ms": time_ms,
-            "records": records,
-            "accepted": records - 2,
-            "rejected": {"late": 2},
-            "results": {"per_minute": 100, "hourly": 0},
-            "dead_letter_offsets": dict.fromkeys(range(PARTITIONS), number),
-            "committed_ms": time_ms,
+        row = CheckpointRow(
+            JOB,
+            number,
+            epoch=1,
+            version=1,
+            emitted={"per_minute": time_ms // 60_000 * 60_000, "hourly": time_ms // 3_600_000 * 3_600_000},
+            latest_event_ms=time_ms,
+            latest_log_ms=time_ms,
+            records=records,
+            accepted=records - 2,
+            rejected={"late": 2},
+            results={"per_minute": 100, "hourly": 0},
+            dead_letter_offsets=dict.fromkeys(range(PARTITIONS), number),
+            committed_ms=time_ms,
+            closes_ms=time_ms - 10_000,
+            reached=_map(time_ms),
+            accepted_in={STREAM: dict.fromkeys(range(PARTITIONS), number)},
+            stored={"index turbine-minute": 100},
+        )
+        totals = {
             "records_total": records * number,
             "accepted_total": (records - 2) * number,
             "rejected_total": {"late": 2 * number},
             "results_total": {"per_minute": 100 * number, "hourly": number},
-            "result_offsets": {},
-            "closes_ms": time_ms - 10_000,
-            "reached": _map(time_ms),
+            "refused_total": {},
         }
+        return vars(row) | totals
 
     def clear(self, retention_days: int) -> int:
         """Remove old slices as the control service does. The log contains only the records of the last days."""

@@ -56,3 +56,15 @@ def test_plain_spark_gives_what_the_oracle_says_of_each_query_of_nexmark() -> No
     command = [sys.executable, "-m", "benchmarks.nexmark.plain_spark", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_short_ledger_run_plans_a_start_over_its_slices() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.ledger", "--days", "2", "--every-s", "1800", "--rewind", "10"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "day 2: 96 slices" in done.stdout and "a start is planned in" in done.stdout

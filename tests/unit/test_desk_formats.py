@@ -131,12 +131,12 @@ def test_a_binary_record_is_no_line_and_the_sentence_says_what_to_give(tmp_path:
         with pytest.raises(
             PermanentError, match=rf"format {name} is not a line of text; pass .* in base64 .*\(\.b64\)"
         ):
-            list(read_records(tmp_path / "records.bin", config))
+            list(read_records(tmp_path / "records.dat", config))
     (tmp_path / "a.b64").write_bytes(b"aGk=\nno base64\n")
     with pytest.raises(PermanentError, match=r"a\.b64: line 2 is not base64"):
         list(read_records(tmp_path / "a.b64", config))
     raw = record_format(StreamSpec.from_document({"stream": "a", "format": "raw", "schema": {"x": "string"}}))
-    with pytest.raises(PermanentError, match=r"is a file of Avro, but the stream's format is raw"):
+    with pytest.raises(PermanentError, match=r"\.avro means a file of Avro, but the stream's format is raw"):
         list(read_records(tmp_path / "a.avro", raw))
 
 

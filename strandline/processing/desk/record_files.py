@@ -81,7 +81,10 @@ def _file_format(path: Path, form: Format, *, has_value_rows: bool) -> FileForma
     if suffix and suffix == form.file_suffix:
         return "own"
     if (other := next((one for one in _formats() if suffix and suffix == one.file_suffix), None)) is not None:
-        raise PermanentError(f"{path} is {other.file_name}, but the stream's format is {form.name}")
+        raise PermanentError(
+            f"{path}: the suffix {suffix} means {other.file_name}, but the stream's format is {form.name}; rename the file "
+            "if that is wrong"
+        )
     kind = _SUFFIXES.get(suffix, "lines")
     if kind == "csv" and has_value_rows:
         kind = "lines"  # a row is a record
