@@ -23,12 +23,13 @@ class Refused:
 
     id: str
     index: str | None
-    """None if the window end is outside the years 1 to 9999, so that it has no index."""
+    """Index, or the name of the emission if the results go elsewhere: `USE:NAME` for the sink of a package. See
+    `Document.index`. None if the window end is outside the years 1 to 9999, so that it has no index."""
     status: int | None
     """HTTP status of the store's answer. None if the row was refused before it was sent."""
     type: str
     """Error type of the store, for example `document_parsing_exception`, or `non_finite_number` or
-    `timestamp_out_of_range`."""
+    `timestamp_out_of_range`. A package chooses its own. The dead letter's message is `type: reason`."""
     reason: str
     source: bytes
     """The document as JSON. Values that JSON doesn't have (NaN, infinity) are strings."""
@@ -45,7 +46,8 @@ class WriteReport:
     parts: list[str] = field(default_factory=list)
     """Argument for `commit` of a CommittedWriter."""
     stored: dict[str, int] = field(default_factory=dict)
-    """Store -> number of rows that it contains now, created or already present: `index NAME`, `table NAME`, `files STAGE PATH`.
+    """Store -> number of rows that it contains now, created or already present: `index NAME`, `table NAME`, `files STAGE PATH`,
+    `sink USE:NAME`.
     Empty if a later start can't count them."""
 
     def add_stored(self, store: str, rows: int) -> None:
@@ -75,8 +77,9 @@ class ResultWriter(Protocol):
         A batch of records has these columns instead of the window's times: `@event_us` (int64: microseconds),
         `@partition` (int32), `@offset` (int64), and `@element` (int32, null if the row is the complete record).
 
-        Raises IndexUnavailable if the store did not confirm in time; the written rows stay and are found by the next
-        attempt. Raises Divergence if the store contains another value under the same id.
+        Raises IndexUnavailable, or SinkUnavailable for another store than an index, if the store did not confirm in time.
+        The written rows stay and are found by the next attempt. Raises Divergence if the store contains another value under
+        the same id. The driver recognizes only these classes themselves, not a derived class, and not TransientError.
         """
         ...
 
@@ -98,7 +101,7 @@ class CommittedWriter(Protocol):
 
         Args: parts: Parts of all reports, in any order.
 
-        Raises TransientError, and Divergence if other rows are committed for this emission.
+        Raises SinkUnavailable, and Divergence if other rows are committed for this emission.
         """
         ...
 
@@ -114,6 +117,6 @@ class StoreWriter(ResultWriter, Protocol):
         time. None for any.
 
         Raises Conflict if the store contains other fields or data of another program; IndexUnavailable,
-        IndexMisconfigured.
+        IndexMisconfigured, SinkUnavailable, InvalidSettings.
         """
         ...

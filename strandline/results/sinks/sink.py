@@ -31,7 +31,7 @@ class SinkRequest:
     name: str
     """Name in the document, for example a path or a table. Without the name of the sink, if a package provides it."""
     options: dict[str, str | int | float | bool]
-    """Options in the document of a sink of a package."""
+    """Options in the document of a sink of a package. Empty if there are none. Only the types of the values are checked."""
     shape: DocumentShape
     """Makes ids and documents from rows."""
     settings: Settings
@@ -154,7 +154,7 @@ class Sink:
     """True if a slice is complete when the sink contains any of its results."""
 
     subject = ""
-    """Subject of the findings of `examine`."""
+    """Subject of the findings of `examine`. The doctor prints it before each sentence."""
 
     @property
     def is_elsewhere(self) -> bool:
@@ -226,11 +226,17 @@ class Sink:
         return index
 
     def away(self, settings: Settings, timeout_s: float) -> str | None:
-        """Return a name for the server of the sink if the server doesn't respond. None if it responds, or if there is none."""
+        """Return a name for the server of the sink if the server doesn't respond. None if it responds, or if there is none.
+
+        Must not raise.
+        """
         return None
 
     def has_server(self, settings: Settings) -> bool:
-        """Return True if the settings name a server that only this sink uses."""
+        """Return True if the settings, or the environment, name a server that only this sink uses, even if it doesn't respond.
+
+        `examine` is called only then.
+        """
         return False
 
     def examine(self, settings: Settings) -> Iterator[SinkFinding]:
