@@ -200,36 +200,6 @@ class ProgressReader(Part):
             rows = connection.execute(emitting.order_by(checkpoints.c.slice.desc()).limit(limit))
             return [CheckpointRow(*row) for row in rows]
 
-    def last_result(self, job: str) -> CountedCheckpoint | None:
-        """Return the checkpoint of the newest slice with a result since the job began or was reset. None if there is none.
-
-        If that slice was removed, return the oldest checkpoint that the ledger still contains.
-        """
-        with self._database.reading(f"find the newest result of job {job}") as connection:
-            last = connection.execute(
-                sa.select(sa.func.max(checkpoints.c.slice)).where(checkpoints.c.job == job)
-            ).scalar()
-
-            def results_up_to(number: int) -> int:
-                found = connection.execute(_RESULTS_UP_TO, {"of_job": job, "number": number}).scalar()
-                return -1 if found is None else sum(found.values())
-
-            results = 0 if last is None else results_up_to(last)
-            if last is None or not results:
-                return None
-            # Sums never fall. The newest result is often near: double the distance before searching in between.
-            distance = 1
-            while results_up_to(last - distance) == results:
-                distance *= 2
-            numbers = range(last - distance + 1, last - distance // 2 + 1)
-            first = numbers[bisect_left(numbers, True, key=lambda number: results_up_to(number) == results)]
-            return _counted(connection, job, checkpoints.c.slice == first)
-
-    def checkpoint_at(self, job: str, at_ms: int) -> CountedCheckpoint | None:
-        """Return the newest checkpoint that was committed up to this time, by the clocks of the runs. None if there is none."""
-        with self._database.reading(f"read the checkpoint of job {job} at {at_ms}") as connection:
-            return _counted(connection, job, checkpoints.c.committed_ms <= at_ms)
-
     def first_slice_reaching(self, job: str, event_ms: int) -> int | None:
         """Return the lowest committed slice after which the latest event time was `event_ms` or later.
 
@@ -356,6 +326,40 @@ class ProgressReader(Part):
         if row is None and up_to and up_to < self.floor(job):
             raise NotFound(f"Slice {up_to} of job {job} is so old that it was removed.")
         return Totals(*row) if row else NO_TOTALS
+
+
+class CountedProgress(Part):
+    """Reads checkpoints with the sums over all slices up to them, to count what happened since."""
+
+    def last_result(self, job: str) -> CountedCheckpoint | None:
+        """Return the checkpoint of the newest slice with a result since the job began or was reset. None if there is none.
+
+        If that slice was removed, return the oldest checkpoint that the ledger still contains.
+        """
+        with self._database.reading(f"find the newest result of job {job}") as connection:
+            last = connection.execute(
+                sa.select(sa.func.max(checkpoints.c.slice)).where(checkpoints.c.job == job)
+            ).scalar()
+
+            def results_up_to(number: int) -> int:
+                found = connection.execute(_RESULTS_UP_TO, {"of_job": job, "number": number}).scalar()
+                return -1 if found is None else sum(found.values())
+
+            results = 0 if last is None else results_up_to(last)
+            if last is None or not results:
+                return None
+            # Sums never fall. The newest result is often near: double the distance before searching in between.
+            distance = 1
+            while results_up_to(last - distance) == results:
+                distance *= 2
+            numbers = range(last - distance + 1, last - distance // 2 + 1)
+            first = numbers[bisect_left(numbers, True, key=lambda number: results_up_to(number) == results)]
+            return _counted(connection, job, checkpoints.c.slice == first)
+
+    def checkpoint_at(self, job: str, at_ms: int) -> CountedCheckpoint | None:
+        """Return the newest checkpoint that was committed up to this time, by the clocks of the runs. None if there is none."""
+        with self._database.reading(f"read the checkpoint of job {job} at {at_ms}") as connection:
+            return _counted(connection, job, checkpoints.c.committed_ms <= at_ms)
 
 
 class Runs(Part):

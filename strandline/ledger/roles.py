@@ -15,7 +15,7 @@ from strandline.ledger.lifecycle import Lifecycle, LifecycleReader
 from strandline.ledger.lookups.sources import LookupSources
 from strandline.ledger.lookups.versions import LookupReader, Lookups
 from strandline.ledger.notices import NoticeDelivery, NoticeReader, Notices
-from strandline.ledger.progress import Checkpoints, ProgressReader, Runs, SlicePlans
+from strandline.ledger.progress import Checkpoints, CountedProgress, ProgressReader, Runs, SlicePlans
 from strandline.ledger.replays import Replays
 from strandline.ledger.schemas import SchemaReader, Schemas
 from strandline.ledger.streams import StreamReader, Streams
@@ -26,6 +26,7 @@ class LedgerReader(
     StreamReader,
     JobReader,
     ProgressReader,
+    CountedProgress,
     JournalReader,
     LookupReader,
     BackfillReader,
