@@ -35,6 +35,7 @@ def forget_lists() -> None:
     format_registry.forget()
     with_package_fields.cache_clear()
     expressions._parser_class.cache_clear()
+    expressions._stored_parser_class.cache_clear()
 
 
 def forget_toys(monkeypatch: pytest.MonkeyPatch) -> None:
