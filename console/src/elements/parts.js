@@ -36,14 +36,14 @@ const failure = (poll) => html`<div class="failure" role="status">
   <button class="quiet" @click=${() => poll.soon()}>Try again</button>
 </div>`;
 
-const skeleton = () => html`<div class="skeleton" aria-label="Loading"><i></i><i></i><i></i></div>`;
+const skeleton = () => html`<div class="skeleton" role="status" aria-label="Loading"><i></i><i></i><i></i></div>`;
 
 /** @param {unknown} text @param {unknown} [more] */
 export const empty = (text, more = nothing) => html`<div class="empty"><p>${text}</p>${more}</div>`;
 
 /** @param {string} label @param {unknown} value @param {unknown} [note] @param {string} [tone] */
 export const figure = (label, value, note = nothing, tone = "") =>
-  html`<div class="figure ${tone}"><dt>${label}</dt><dd>${value}</dd>${note === nothing || note === "" ? nothing : html`<small>${note}</small>`}</div>`;
+  html`<div class="figure ${tone}"><dt>${label}</dt><dd>${value}${note === nothing || note === "" ? nothing : html`<small>${note}</small>`}</dd></div>`;
 
 /** @param {string} text a command line or a REST call */
 export const command = (text) => html`<div class="command">
