@@ -55,6 +55,15 @@ def request(
     return decode(answer)
 
 
+def delete(url: str, path: str, *, timeout_s: float) -> None:
+    """Delete what is at a path. Do nothing if it doesn't exist. See `request_bytes` for the other errors."""
+    try:
+        request(url, "DELETE", path, timeout_s=timeout_s)
+    except RequestRefused as error:
+        if error.status != 404:
+            raise
+
+
 def request_bytes(
     url: str,
     method: str,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strandline.core.errors import Conflict
-from strandline.results.elasticsearch_client import RequestRefused, request
+from strandline.results.elasticsearch_client import delete, request
 from strandline.results.mapping import is_ours, template_path
 from strandline.results.names import generation_of, index_stem
 
@@ -167,8 +167,8 @@ def discard_generation(url: str, store: str, generation: int) -> None:
     assert generation > 1, "the first generation is the job's own"
     for index in indices_of(url, store):
         if generation_of(store, index) == generation and _is_ours(url, index):
-            _delete(url, f"/{index}")
-    _delete(url, template_path(index_stem(store, generation)))
+            delete(url, f"/{index}", timeout_s=_TIMEOUT_S)
+    delete(url, template_path(index_stem(store, generation)), timeout_s=_TIMEOUT_S)
 
 
 def newest_generation(url: str, stores: Iterable[str]) -> int:
@@ -195,11 +195,3 @@ def _is_ours(url: str, index: str) -> bool:
     parameters = {"ignore_unavailable": "true"}
     held = request(url, "GET", f"/{index}/_mapping", timeout_s=_TIMEOUT_S, parameters=parameters)
     return index in held and is_ours(held[index]["mappings"])
-
-
-def _delete(url: str, path: str) -> None:
-    try:
-        request(url, "DELETE", path, timeout_s=_TIMEOUT_S)
-    except RequestRefused as error:
-        if error.status != 404:
-            raise

@@ -380,12 +380,12 @@ def _lost(channel: Channel, problems: Sequence[ProblemRow], messages: dict[int, 
             for number in message.problems:
                 reports[number, message.kind].append(message)
     for row in problems:
-        told = reports[row.number, "problem"]
-        if len(told) != 1 or not _reaches(channel, told[0], row.number, messages):
+        begins = reports[row.number, "problem"]
+        if len(begins) != 1 or not _reaches(channel, begins[0], row.number, messages):
             yield f"lost: problem {row.number} of {channel.notice} was not received by {channel.name}"
             continue
         was_over = any(
-            one["number"] == row.number and one["ended_ms"] is not None for one in told[0].content["problems"]
+            one["number"] == row.number and one["ended_ms"] is not None for one in begins[0].content["problems"]
         )
         ends = reports[row.number, "resolved"]
         if row.ended_ms is None:

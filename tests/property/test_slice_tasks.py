@@ -18,7 +18,6 @@ import pytest
 from hypothesis import Phase, given
 from hypothesis import strategies as st
 
-from strandline.log.range_reader import FetchedRecords
 from strandline.log.reader import OffsetRange
 from strandline.processing.emission import keyed_task, pool_task, stage_emission
 from strandline.processing.emission.dead_letters import DeadLetter
@@ -40,6 +39,7 @@ from strandline.results.writer import WriteReport
 from tests.property.test_whole_pipelines import a_pipeline, functions  # noqa: F401  # the fixture of its functions
 from tests.support.examples import examples
 from tests.support.oracle import Sent
+from tests.support.recorded_jobs import RecordedLog
 from tests.support.some_pipelines import some_log
 
 JOB = "whole"
@@ -80,21 +80,8 @@ class KeptLetters:
         return len(found)
 
 
-class Log:
-    """The records of all partitions, read as `RangeReader` reads them."""
-
-    def __init__(self, sent: Sequence[Sent], streams: Sequence[str]) -> None:
-        self.lines: defaultdict[tuple[str, int], list[tuple[bytes, int]]] = defaultdict(list)
-        for one in sent:
-            self.lines[streams[one.stream], one.partition].append((one.line, one.at_ms))
-
-    def read(
-        self, ranges: Sequence[OffsetRange], headers: Sequence[str] = (), headers_beside: Sequence[str] = ()
-    ) -> Iterator[FetchedRecords]:
-        for one in ranges:
-            offsets = list(range(one.offset_first, one.offset_next))
-            found = [self.lines[one.stream, one.partition][offset] for offset in offsets]
-            yield FetchedRecords(one, offsets, [ms for _, ms in found], [line for line, _ in found], [])
+class Log(RecordedLog):
+    """The records of all partitions, for tasks that close their reader."""
 
     def close(self) -> None:
         """Do nothing, see `SharedRecords.close`."""

@@ -469,7 +469,7 @@ def test_dead_letters_of_a_deleted_job_are_deleted_if_asked(api: Api, monkeypatc
     def request(url: str, method: str, path: str, **options: object) -> None:
         paths.append(f"{method} {path}")
 
-    monkeypatch.setattr("strandline.services.jobs.job_lifecycle.request", request)
+    monkeypatch.setattr("strandline.results.elasticsearch_client.request", request)
     api.apply(BOTH)
     api.ledger.add_result_index("power", "turbine-minute-2026.11")
     api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
@@ -495,7 +495,7 @@ def test_where_deleted_dead_letters_ended_is_forgotten_though_the_index_is_away(
         if is_away:
             raise IndexUnavailable("Elasticsearch does not answer")
 
-    monkeypatch.setattr("strandline.services.jobs.job_lifecycle.request", request)
+    monkeypatch.setattr("strandline.results.elasticsearch_client.request", request)
     api.apply(BOTH)
     api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
     is_away = True
@@ -527,7 +527,7 @@ def test_dead_letters_stay_when_the_name_is_used_anew_during_the_deletion(
         if path == "/turbine-minute-2026.11":
             assert api.apply(PIPELINE).status_code == 200
 
-    monkeypatch.setattr("strandline.services.jobs.job_lifecycle.request", request)
+    monkeypatch.setattr("strandline.results.elasticsearch_client.request", request)
     monkeypatch.setattr(Admin, "delete", lambda self, topic: topics.append(topic))
     api.apply(BOTH)
     api.ledger.add_result_index("power", "turbine-minute-2026.11")
@@ -546,7 +546,7 @@ def test_a_name_is_not_used_anew_while_its_dead_letters_are_deleted(api: Api, mo
         if len(answers) == 1:
             raise LogUnavailable("Kafka does not answer")
 
-    monkeypatch.setattr("strandline.services.jobs.job_lifecycle.request", lambda *given, **options: None)
+    monkeypatch.setattr("strandline.results.elasticsearch_client.request", lambda *given, **options: None)
     monkeypatch.setattr(Admin, "delete", delete)
     api.apply(BOTH)
     api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
@@ -570,7 +570,7 @@ def test_a_name_that_is_used_anew_has_its_topic_of_dead_letters_whatever_was_del
             assert api.ask("DELETE", "/v1/jobs/power?dead_letters=true").status_code == 200
         return ensure(job)
 
-    monkeypatch.setattr("strandline.services.jobs.job_lifecycle.request", lambda *given, **options: None)
+    monkeypatch.setattr("strandline.results.elasticsearch_client.request", lambda *given, **options: None)
     monkeypatch.setattr(Admin, "delete", lambda self, topic: done.append("deleted"))
     api.apply(BOTH)
     api.ask("DELETE", "/v1/jobs/power")
@@ -588,7 +588,7 @@ def test_with_an_index_of_open_windows_its_own_template_goes_and_no_other(
     def request(url: str, method: str, path: str, **options: object) -> None:
         paths.append(path)
 
-    monkeypatch.setattr("strandline.services.jobs.job_lifecycle.request", request)
+    monkeypatch.setattr("strandline.results.elasticsearch_client.request", request)
     api.apply(BOTH)
     for index in ("turbine-minute.g2-2026.11", "turbine-minute.open"):
         api.ledger.add_result_index("power", index)
@@ -636,7 +636,7 @@ def test_what_two_jobs_wrote_to_one_index_is_the_other_ones_when_the_results_of_
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The alias was never free for another job, and the advice to delete the results had no effect."""
-    monkeypatch.setattr("strandline.services.jobs.job_lifecycle.request", lambda *given, **options: None)
+    monkeypatch.setattr("strandline.results.elasticsearch_client.request", lambda *given, **options: None)
     hand_over(api)
     assert api.outcomes(WATTS.replace("turbine-minute", "watt-minute")) == ["changed"]
     assert api.ask("DELETE", "/v1/jobs/power").status_code == 200
@@ -690,7 +690,7 @@ def test_where_kafka_refuses_to_delete_dead_letters_they_stay_and_the_name_is_fr
     def refuse(self: Admin, topic: str) -> None:
         raise Conflict(f"topic {topic} could not be deleted: Kafka refused it (TOPIC_DELETION_DISABLED)")
 
-    monkeypatch.setattr("strandline.services.jobs.job_lifecycle.request", no_request)
+    monkeypatch.setattr("strandline.results.elasticsearch_client.request", no_request)
     monkeypatch.setattr(Admin, "delete", refuse)
     api.apply(BOTH)
     api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
@@ -708,7 +708,7 @@ def test_a_name_whose_dead_letters_are_being_deleted_is_refused_before_anything_
     def is_away(self: Admin, topic: str) -> None:
         raise LogUnavailable("Kafka does not answer")
 
-    monkeypatch.setattr("strandline.services.jobs.job_lifecycle.request", no_request)
+    monkeypatch.setattr("strandline.results.elasticsearch_client.request", no_request)
     monkeypatch.setattr(Admin, "delete", is_away)
     api.apply(BOTH)
     api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
@@ -743,7 +743,7 @@ def test_of_two_deletions_of_the_same_dead_letters_the_older_one_takes_none_of_t
             assert api.ask("DELETE", "/v1/jobs/power?dead_letters=true").status_code == 200
             assert api.outcomes(PIPELINE) == ["created"]
 
-    monkeypatch.setattr("strandline.services.jobs.job_lifecycle.request", request)
+    monkeypatch.setattr("strandline.results.elasticsearch_client.request", request)
     monkeypatch.setattr(Admin, "delete", lambda self, topic: topics.append(topic))
     api.apply(BOTH)
     api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})
@@ -765,7 +765,7 @@ def test_the_older_of_two_deletions_of_dead_letters_does_not_give_the_name_free(
             answers.append("newer")
             raise LogUnavailable("Kafka does not answer")
 
-    monkeypatch.setattr("strandline.services.jobs.job_lifecycle.request", no_request)
+    monkeypatch.setattr("strandline.results.elasticsearch_client.request", no_request)
     monkeypatch.setattr(Admin, "delete", delete)
     api.apply(BOTH)
     api.log.ranges["power.dead-letter"] = LogRange({0: 0}, {0: 17})

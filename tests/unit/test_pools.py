@@ -54,7 +54,11 @@ def test_orders_and_reports_arrive_as_they_were_written(tmp_path: Path) -> None:
     reports.ended(8, 0)
     with (tmp_path / "ended").open("ab") as file:
         file.write(b"[9,")  # incomplete
-    assert (read_batch(tmp_path), read_ended(tmp_path)) == (["b"], {7: 3, 8: 0})
+    found, position = read_ended(tmp_path)
+    assert (read_batch(tmp_path), found) == (["b"], {7: 3, 8: 0})
+    with (tmp_path / "ended").open("ab") as file:
+        file.write(b" 1]\n")
+    assert read_ended(tmp_path, position)[0] == {9: 1}, "only the new lines"
 
 
 def test_a_full_pool_is_followed_by_another(pools: Pools) -> None:

@@ -67,6 +67,6 @@ class LookupSource(DocumentModel):
         return max(AGE_IN_READS * self.every, AGE_MS_MIN) if self.max_age is None else self.max_age
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Description of the source, for people."""
         return f"stream {self.stream}" if self.sql is None else f"a query of database {self.sql.database}"

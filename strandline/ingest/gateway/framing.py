@@ -261,7 +261,7 @@ def split_broken_array(body: bytes, records_max: int | None = None) -> list[byte
         if character == _QUOTE:
             if token.end() == at + 1:
                 raise Unframable(
-                    f"the string that starts at byte {at} never ends, so the records can't be told apart; close it"
+                    f"the string that starts at byte {at} never ends, so the records can't be separated; close it"
                 )
             continue
         if character == _COMMA:
@@ -270,7 +270,7 @@ def split_broken_array(body: bytes, records_max: int | None = None) -> list[byte
             is_end_of_element = not closers
         else:
             raise Unframable(
-                f"the bracket at byte {at} doesn't match, so the records can't be told apart; close each bracket"
+                f"the bracket at byte {at} doesn't match, so the records can't be separated; close each bracket"
             )
         if is_end_of_element:
             value = body[start:at].strip(_WHITESPACE)

@@ -68,10 +68,8 @@ def look(options: ResultsSpec, view: View) -> Sight:
 
 def _finding(options: ResultsSpec, found: FoundResult) -> Finding:
     keys = ", ".join(f"{name} {value}" for name, value in found.keys.items())
-    whose, values = (
-        keys or "all records",
-        ", ".join(f"{name} = {_shown(value)}" for name, value in found.values.items()),
-    )
+    whose = keys or "all records"
+    values = ", ".join(f"{name} = {_shown(value)}" for name, value in found.values.items())
     held = f", for {show_duration(options.hold)}" if options.hold else ""
     time = f"from {show_time(found.start_ms)} to {show_time(found.end_ms)}"
     return Finding(

@@ -81,9 +81,9 @@ def event_time_differences(
                 "by the ledger"
             )
         for what, ours, theirs in (("before", reached, row.reached), ("after", after, checkpoint.reached)):
-            told = _by_partition_key(theirs)
-            if ours != told:
-                yield f"slice {row.number}: event time {what} it was {_times(ours)} by the log, {_times(told)} by the ledger"
+            recorded = _by_partition_key(theirs)
+            if ours != recorded:
+                yield f"slice {row.number}: event time {what} it was {_times(ours)} by the log, {_times(recorded)} by the ledger"
         # Each slice is compared with the log, not with an error of the slice before it.
         reached, closed_ms = after, checkpoint.closes_ms
 

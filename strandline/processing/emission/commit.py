@@ -84,12 +84,12 @@ class SliceCommitter:
         failpoint("slice.before_action")
         found = run_tasks()
         failpoint("slice.written")
-        facts = add_facts(one for outcome in found for one in outcome.facts)
         if number <= self._replayed_up_to:
             return  # Spark begins a query with a batch, also where there is nothing to read yet
         if number <= self._plan.slice_committed:
             self.replayed(number, found)
             return
+        facts = add_facts(one for outcome in found for one in outcome.facts)
         row = self.commit_slice(self._ledger.slices(self._run.job, number, number)[0], facts, found)
         self.committed(row, found, time.monotonic() - started)
 

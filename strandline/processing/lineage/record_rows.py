@@ -88,7 +88,7 @@ def _row(pipeline: CheckedPipeline, chunk: DecodedChunk, place: int, row: int | 
     return RecordRowView(
         element,
         chunk.decoded.event_time[row].cast(pa.int64()).as_py() // 1000,
-        {name: shown(column[0], types[name]) for name, column in columns.items()},
+        {name: shown(column[0]) for name, column in columns.items()},
         "accepted" if first is None else first.reason,
         "" if first is None else first.message,
         "" if first is None else first.step,
@@ -105,7 +105,7 @@ def _steps(
         stepped = operator.apply(columns, 1, chunk.tables)
         problem = stepped.problems[0] if stepped.problems else None
         outcome = "failed" if problem is not None else "kept" if len(stepped.rows) else "left_out"
-        values = {name: shown(stepped.columns[name][0], kind) for name, kind in step.added if len(stepped.rows)}
+        values = {name: shown(stepped.columns[name][0]) for name, _ in step.added if len(stepped.rows)}
         yield (
             StepOutcome(step.path, step.keyword, outcome, "" if problem is None else problem.message, values),  # type: ignore[arg-type]
             problem,
@@ -130,7 +130,7 @@ def with_duplicate(row: RecordRowView, pipeline: CheckedPipeline) -> RecordRowVi
     return replace(row, paths=paths)
 
 
-def shown(value: pa.Scalar, kind: str) -> Any:
+def shown(value: pa.Scalar) -> Any:
     """Return a value as JSON contains it."""
     if not value.is_valid:
         return None
@@ -139,9 +139,9 @@ def shown(value: pa.Scalar, kind: str) -> Any:
     if pa.types.is_decimal(value.type):
         return str(value.as_py())
     if pa.types.is_struct(value.type):
-        return {name: shown(value[name], "") for name in value.type.names}
+        return {name: shown(value[name]) for name in value.type.names}
     if pa.types.is_list(value.type):
-        return [shown(one, "") for one in value.values]
+        return [shown(one) for one in value.values]
     if pa.types.is_floating(value.type):
         number = value.as_py()
         return number if abs(number) != float("inf") and number == number else str(number)

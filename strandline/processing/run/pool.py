@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 import structlog
@@ -81,7 +82,7 @@ class Pool:
         poll_s: float,
         tries: int | None = None,
         state_bytes_max: int | None = None,
-        on_batch: Callable[[Sequence[str]], None] | None = None,
+        on_batch: Callable[[Sequence[str]], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`index`: used only by the thread of the pool. `tasks_max`: maximum number of tasks of a batch. `poll_s`: time between
@@ -242,12 +243,8 @@ class Pool:
                     member, Fenced(f"job {member.job} is led under another lease now; run {member.epoch} ends")
                 )
                 continue
-            try:
+            with self._as_outcome(member):
                 self._end_by(member, found, {one: versions[one] for one in member.streams if one in versions})
-            except LedgerUnavailable:
-                raise
-            except Exception as error:  # noqa: BLE001 - the outcome of this member, and of no other one
-                self._failed(member, error)
         self._endings_at_s = now_s + _ENDINGS_S
 
     def _end_by(self, member: PoolMember, progress: JobProgress | None, versions: dict[str, int]) -> None:
@@ -282,12 +279,8 @@ class Pool:
             if planned is None:
                 member.due_s = now_s + self._poll_s
                 continue
-            try:
+            with self._as_outcome(member):
                 parts.append(member.new_part(_planned(planned), now_s))
-            except LedgerUnavailable:
-                raise
-            except Exception as error:  # noqa: BLE001 - the outcome of this member, and of no other one
-                self._failed(member, error)
         return parts
 
     def _pieces(self) -> list[Part]:
@@ -300,17 +293,12 @@ class Pool:
         for member in sorted(rewinding, key=lambda one: (one.records_left, one.job)):
             if member.tried_again_s > now_s:
                 continue
-            try:
+            with self._as_outcome(member):
                 part = member.piece(None if is_alone else REPLAY_S)
-            except LedgerUnavailable:
-                raise
-            except Exception as error:  # noqa: BLE001 - the outcome of this member, and of no other one
-                self._failed(member, error)
-                continue
-            if parts and part.cost_us > room_us:
-                break
-            room_us -= part.cost_us
-            parts.append(part)
+                if parts and part.cost_us > room_us:
+                    break
+                room_us -= part.cost_us
+                parts.append(part)
         return parts
 
     def _count_silence(self) -> None:
@@ -389,13 +377,11 @@ class Pool:
 
     def _run_batch(self, parts: Sequence[Part]) -> list[MemberOutcome]:
         self._moved_out.clear()  # of a batch that ended meanwhile
-        if self._on_batch is not None:
-            self._on_batch([one.member.job for one in parts])
+        self._on_batch([one.member.job for one in parts])
         try:
             return self._batches.run(spread(parts, self._tasks_max))
         finally:
-            if self._on_batch is not None:
-                self._on_batch([])
+            self._on_batch([])
 
     def _commit(self) -> None:
         """Commit the checkpoints of the slices that are emitted. Raises LedgerUnavailable; called again, it commits the same."""
@@ -416,6 +402,16 @@ class Pool:
                 member.committer.committed(row, outcomes, self._clock() - started_s)
             except Exception as error:  # noqa: BLE001 - the outcome of this member, and of no other one
                 self._failed(member, error)
+
+    @contextmanager
+    def _as_outcome(self, member: PoolMember) -> Iterator[None]:
+        """Make an error the outcome of this member, and of no other one. Raises LedgerUnavailable, which concerns all."""
+        try:
+            yield
+        except LedgerUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - a defect that one member meets must not stop the others
+            self._failed(member, error)
 
     def _failed(self, member: PoolMember, error: Exception) -> None:
         """Let the member wait if its failure passes. Otherwise end its run."""

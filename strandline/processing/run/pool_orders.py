@@ -69,13 +69,17 @@ class PoolReports:
         os.ftruncate(self._batch, len(content))
 
 
-def read_ended(directory: Path) -> dict[int, int]:
-    """Return the exit code of each run that has ended, by its number."""
+def read_ended(directory: Path, position: int = 0) -> tuple[dict[int, int], int]:
+    """Return the exit code of each run whose end was reported after a position in the file, by its number, and the position for
+    the next call."""
     try:
-        lines = (directory / ENDED).read_bytes().split(b"\n")
+        with (directory / ENDED).open("rb") as file:
+            file.seek(position)
+            content = file.read()
     except FileNotFoundError:
-        return {}
-    return dict(json.loads(line) for line in lines[:-1])  # the last one may be incomplete
+        return {}, position
+    complete = content[: content.rfind(b"\n") + 1]  # the last line may be incomplete
+    return dict(json.loads(line) for line in complete.splitlines()), position + len(complete)
 
 
 def read_batch(directory: Path) -> list[str]:

@@ -13,6 +13,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 import structlog
 from pyspark.sql import SparkSession
@@ -46,6 +47,15 @@ _ORDERS_BYTES = 65_536
 _REPORT_PAUSE_S = 1.0
 
 
+class _Started(NamedTuple):
+    """The newest start of a job in the pool."""
+
+    runner: Runner
+    thread: threading.Thread
+    number: int
+    """Number of the order."""
+
+
 class PoolRunner:
     """Runs jobs in one Spark application until each of them is stopped or drained, or fails."""
 
@@ -62,7 +72,7 @@ class PoolRunner:
         self._reports, self._alive_fd = reports, alive_fd
         self._closing = ExitStack()
         self._shared: SharedPool | None = None
-        self._runners: dict[str, tuple[Runner, threading.Thread, int]] = {}
+        self._started: dict[str, _Started] = {}
         self._codes: dict[str, int] = {}
         self._stop_now = threading.Event()
 
@@ -75,20 +85,20 @@ class PoolRunner:
                 self.join(StartOrder(job, None, number))
             if orders_fd is not None:
                 self._obey(orders_fd)
-            for _, thread, _ in list(self._runners.values()):
-                thread.join()
+            for one in list(self._started.values()):
+                one.thread.join()
         return next((code for code in self._codes.values() if code != EXIT_DONE), EXIT_DONE)
 
     def stop_now(self, *_signal: int | FrameType | None) -> None:
         """End all runs at once; the next runs do their slices again. The desired states of the jobs stay."""
         self._stop_now.set()
-        for runner, _, _ in list(self._runners.values()):
-            runner.stop_now()
+        for one in list(self._started.values()):
+            one.runner.stop_now()
 
     def join(self, order: StartOrder) -> None:
         """Let this job run in the pool, beginning with a new run. The other jobs go on."""
         assert self._shared is not None and self._spark is not None, "the pool is open"
-        before = self._runners.get(order.job)
+        before = self._started.get(order.job)
         runner = Runner(
             self._settings,
             order.job,
@@ -101,14 +111,14 @@ class PoolRunner:
         thread = threading.Thread(
             target=self._run_job, args=(order, runner, before), name=f"run-{order.job}", daemon=True
         )
-        self._runners[order.job] = runner, thread, order.number
+        self._started[order.job] = _Started(runner, thread, order.number)
         thread.start()
 
     def end(self, order: EndOrder) -> None:
         """End this run of the job, if it still runs."""
-        found = self._runners.get(order.job)
-        if found is not None and found[2] == order.number:
-            found[0].stop_now()
+        found = self._started.get(order.job)
+        if found is not None and found.number == order.number:
+            found.runner.stop_now()
 
     def _obey(self, orders_fd: int) -> None:
         """Execute orders until a signal, or until the control service has ended and no run is left."""
@@ -133,12 +143,12 @@ class PoolRunner:
             else:
                 self.end(order)
 
-    def _run_job(self, order: StartOrder, runner: Runner, before: tuple[Runner, threading.Thread, int] | None) -> None:
+    def _run_job(self, order: StartOrder, runner: Runner, before: _Started | None) -> None:
         code = EXIT_TRY_AGAIN
         try:
             if before is not None:
-                before[0].stop_now()
-                before[1].join()
+                before.runner.stop_now()
+                before.thread.join()
             code = runner.run()
         except Exception:
             log.exception("a member of the pool met a defect", job=order.job)
@@ -157,7 +167,8 @@ class PoolRunner:
                 time.sleep(_REPORT_PAUSE_S)  # sleeps: until there is space
 
     def _report_batch(self, jobs: Sequence[str]) -> None:
-        assert self._reports is not None, "called with reports"
+        if self._reports is None:
+            return
         try:
             self._reports.batch(jobs)
         except OSError as error:  # the disk is full; only the name of a job that ends the pool is missing
@@ -193,7 +204,7 @@ class PoolRunner:
             self._spark.sparkContext.defaultParallelism,
             poll_s=_POLL_S,
             state_bytes_max=settings.pool_state_bytes_max,
-            on_batch=self._report_batch if self._reports is not None else None,
+            on_batch=self._report_batch,
         )
         opened.callback(pool.start().stop)
         self._shared = SharedPool(pool, directory, index, ledger)

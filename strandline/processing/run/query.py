@@ -49,7 +49,7 @@ ALONE_POLL_S = 0.02
 
 @dataclass(frozen=True)
 class SharedPool:
-    """A pool of several jobs, and what its members share."""
+    """A pool, and what its members share."""
 
     pool: Pool
     directory: PoolDirectory
@@ -133,29 +133,23 @@ class RunQuery:
         self, plan: RewindPlan, source: SourceConfig, task: KeyedTask, committer: SliceCommitter
     ) -> Ending:
         """Join the pool, or a pool of this run alone, and wait for the end of the run."""
-        run, shared = self.run, self.pool
-        if shared is not None:
-            return self._wait_in(shared.pool, shared.directory, shared.index, plan, source, task, committer)
+        run = self.run
+        if self.pool is not None:
+            return self._wait_in(self.pool, plan, source, task, committer)
         directory = PoolDirectory(self.temporary_checkpoint)
         batches = PoolBatches(self.spark, PoolTask(directory, run.settings.kafka_bootstrap))
         pool = Pool(batches, run.ledger, run.index, 1, poll_s=ALONE_POLL_S, tries=TRIES).start()
         try:
-            return self._wait_in(pool, directory, run.index, plan, source, task, committer, pool.stop)
+            return self._wait_in(SharedPool(pool, directory, run.index, run.ledger), plan, source, task, committer)
         finally:
             pool.stop()
 
     def _wait_in(
-        self,
-        pool: Pool,
-        directory: PoolDirectory,
-        index: LogIndex,
-        plan: RewindPlan,
-        source: SourceConfig,
-        task: KeyedTask,
-        committer: SliceCommitter,
-        stop_pool: Callable[[], None] | None = None,
+        self, shared: SharedPool, plan: RewindPlan, source: SourceConfig, task: KeyedTask, committer: SliceCommitter
     ) -> Ending:
-        run, own = self.run, directory.of_member(self.run.job, self.run.epoch)
+        run, pool, directory = self.run, shared.pool, shared.directory
+        has_own_pool = self.pool is None
+        own = directory.of_member(run.job, run.epoch)
         config = directory.configs.add(MemberConfig(source.task, replace(task, checkpoint=own)))
         schema = schema_in_force(run)
         member = PoolMember(
@@ -163,7 +157,7 @@ class RunQuery:
             epoch=run.epoch,
             config=config,
             plan=plan,
-            planner=SlicePlanner(source.planner, run.ledger, index),
+            planner=SlicePlanner(source.planner, run.ledger, shared.index),
             slices=RunSlices(source, run.ledger),
             committer=committer,
             interval_s=source.slice_interval_ms / 1_000,
@@ -171,10 +165,10 @@ class RunQuery:
                 progress, run.version, run.pipeline.windows, lambda: schema.needs_another_run(streams)
             ),
             checkpoint=run.ledger.last_checkpoint(run.job),
-            records_left=rewind_cost(run.ledger, plan, run.job).records if self.pool is not None else 0,
+            records_left=0 if has_own_pool else rewind_cost(run.ledger, plan, run.job).records,
             lease=self.watchdog.lease,
-            is_alone=self.pool is not None and self.pool.is_alone_at_first,
-            leave=pool.leave if stop_pool is None else lambda _: stop_pool(),
+            is_alone=shared.is_alone_at_first,
+            leave=(lambda _: pool.stop()) if has_own_pool else pool.leave,
         )
         pool.join(member)
         try:

@@ -29,7 +29,7 @@ from strandline.processing.pipelines.result_streams import (
     present_pipelines,
 )
 from strandline.processing.pipelines.stored import followers_of, spec_of_version
-from strandline.results.elasticsearch_client import RequestRefused, request
+from strandline.results.elasticsearch_client import RequestRefused, delete
 from strandline.results.generations import hide_older, newest_generation
 from strandline.results.mapping import template_path
 from strandline.results.names import dead_letter_index, generation_of
@@ -257,7 +257,7 @@ class JobLifecycle:
             # An index of open windows has no month in its name, and its own template.
             template = template_path(index if generation_of(stem, index) is None else stem)
             for path in (f"/{index}", template):
-                _delete(self._elasticsearch_url, path)
+                delete(self._elasticsearch_url, path, timeout_s=_TIMEOUT_S)
 
     def _delete_letters(self, job: str) -> None:
         """Delete the dead letters. While this runs, the name can't be used again. They stay if it was used again, or if Kafka
@@ -270,7 +270,7 @@ class JobLifecycle:
                 "stream of dead letters, so they are kept"
             ) from error
         try:
-            _delete(self._elasticsearch_url, f"/{dead_letter_index(job)}")
+            delete(self._elasticsearch_url, f"/{dead_letter_index(job)}", timeout_s=_TIMEOUT_S)
         finally:
             # Whether Elasticsearch responds or not: the name must not be blocked by it.
             self._delete_letter_topic(job, deletion)
@@ -288,14 +288,6 @@ class JobLifecycle:
             )  # Kafka refuses to delete them, and the name must not be blocked by it
             raise
         self._ledger.forget_letters(job, deletion)
-
-
-def _delete(url: str, path: str) -> None:
-    try:
-        request(url, "DELETE", path, timeout_s=_TIMEOUT_S)
-    except RequestRefused as error:
-        if error.status != 404:
-            raise
 
 
 def _started(job: str, verb: str) -> Conflict:

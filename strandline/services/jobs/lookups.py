@@ -118,7 +118,7 @@ def _source_view(row: LookupRow, state: LookupSourceRow) -> LookupSourceView:
     assert source is not None
     is_old = state.age_ms > source.age_ms_max
     return LookupSourceView(
-        told=source.told,
+        told=source.description,
         state="old" if is_old else "current" if state.failing_ms is None else "failing",
         age_ms=state.age_ms,
         max_age_ms=source.age_ms_max,

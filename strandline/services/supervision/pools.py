@@ -50,6 +50,8 @@ class PoolProcess(RunnerProcess):
         # An order never waits for a pool that hangs.
         os.set_blocking(self.stdin.fileno(), False)
         self.runners: dict[int, PooledRunner] = {}
+        self._ended_position = 0
+        """Up to where the ends of runs were read."""
         self.code: int | None = None
         """Exit code of the process, once it is reaped."""
 
@@ -59,7 +61,8 @@ class PoolProcess(RunnerProcess):
 
     def look(self) -> None:
         """Note which runs have ended."""
-        for number, code in read_ended(self.directory).items():
+        found, self._ended_position = read_ended(self.directory, self._ended_position)
+        for number, code in found.items():
             if number in self.runners:
                 self.runners[number].code = code
 

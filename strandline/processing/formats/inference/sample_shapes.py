@@ -11,6 +11,7 @@ from typing import Any
 
 from strandline.core.document_values import FIELD_NAME, RESERVED_FIELDS
 from strandline.core.json_paths import STEPS_MAX, path_text
+from strandline.processing.formats.inference.field_types import type_of
 from strandline.processing.formats.inference.names import is_identifier, is_measured
 from strandline.processing.formats.inference.schemas import Path, leaves
 from strandline.processing.formats.timestamps import parse_timestamp
@@ -61,9 +62,7 @@ def shape_of_lists(records: Sequence[list[Any]]) -> SampleShape | None:
         rows = [dict(leaves(one, ())) for one in elements]
         notes = ["each record is an array, and each element becomes a row"]
         if inner is not None:
-            notes.append(
-                f"elements contain arrays of their own ({_text_of(inner.explode)}), which can't be exploded too"
-            )
+            notes.append(f"elements contain arrays of their own ({inner.explode}), which can't be exploded too")
         return SampleShape("$", rows, notes)
     if elements and all(isinstance(one, list) and one and _are_scalars(one) for one in elements):
         return SampleShape("$", [_by_position(one, ()) for one in elements], ["each element of a record becomes a row"])
@@ -133,7 +132,7 @@ def _array_of_objects(objects: Sequence[dict[str, Any]], notes: list[str]) -> Sa
     )
     if found is None:
         return None
-    told = (
+    note = (
         f"each element of {path_text(found)} becomes a row; to read single elements instead, remove explode and use "
         f"{path_text((*found, 0))}.name"
     )
@@ -143,7 +142,7 @@ def _array_of_objects(objects: Sequence[dict[str, Any]], notes: list[str]) -> Sa
         for element in _at(one, found) or ()
         if isinstance(element, dict)
     ]
-    return SampleShape(path_text(found), rows, [told], array=found)
+    return SampleShape(path_text(found), rows, [note], array=found)
 
 
 def _describes_arrival(path: Path, elements: Sequence[dict[str, Any]], objects: Sequence[dict[str, Any]]) -> bool:
@@ -194,8 +193,8 @@ def _parallel_arrays(objects: Sequence[dict[str, Any]], notes: list[str]) -> Sam
             for columns in [{path: _at(one, path) for path in arrays}]
             for at in range(len(columns[arrays[0]]))
         ]
-        told = f"the values of {', '.join(map(path_text, arrays))} with the same index become a row"
-        return SampleShape(explode, rows, [told])
+        note = f"the values of {', '.join(map(path_text, arrays))} with the same index become a row"
+        return SampleShape(explode, rows, [note])
     return None
 
 
@@ -233,8 +232,8 @@ def _members(objects: Sequence[dict[str, Any]], notes: list[str]) -> SampleShape
                     if first.isdigit()
                     else "timestamp"
                 )
-            told = f"each member of {path_text(path)} becomes a row, and its name becomes the field {name}"
-            return SampleShape(explode, rows, [told], {name: kind})
+            note = f"each member of {path_text(path)} becomes a row, and its name becomes the field {name}"
+            return SampleShape(explode, rows, [note], {name: kind})
     return None
 
 
@@ -330,20 +329,17 @@ def _steps(objects: Sequence[dict[str, Any]], notes: list[str]) -> SampleShape |
     if len(arrays) != 1 or step is None:
         return None
     (path,) = arrays
-    from strandline.processing.formats.inference.field_types import type_of
-
     outer = [_outer(one, {path}) for one in objects]
     for where in outer[0]:
         values = [one.get(where) for one in outer]
         if None in values or any(isinstance(value, list) for value in values):
             continue
-        if type_of(str(where[-1]), values, is_text=False).spec["type"] == "timestamp" and FIELD_NAME.fullmatch(
-            str(where[-1])
-        ):
-            explode = {"elements": path_text(path), "time": str(where[-1]), "step": step}
+        name = str(where[-1])
+        if FIELD_NAME.fullmatch(name) and type_of(name, values, is_text=False).spec["type"] == "timestamp":
+            explode = {"elements": path_text(path), "time": name, "step": step}
             rows = [_outer(one, {path}) | {path: value} for one in objects for value in _at(one, path) or ()]
-            told = f"each element of {path_text(path)} becomes a row, {step} after the row before"
-            return SampleShape(explode, rows, [told])
+            note = f"each element of {path_text(path)} becomes a row, {step} after the row before"
+            return SampleShape(explode, rows, [note])
     return None
 
 
@@ -428,7 +424,3 @@ def _has_digit(name: str) -> bool:
 
 def _is_time_name(name: str) -> bool:
     return _EPOCH_TEXT.fullmatch(name) is not None or (len(name) >= 10 and parse_timestamp(name, "ms") is not None)
-
-
-def _text_of(explode: Any) -> str:
-    return explode if isinstance(explode, str) else str(explode)

@@ -64,7 +64,7 @@ class SourceReader:
             skipped, skipped_last = followed.skipped, followed.skipped_last
             if not is_current:
                 raise Conflict(
-                    f"{spec.source.told} could not be read in {FIRST_READ_S_MAX:g} s, and a lookup begins with all of it; "
+                    f"{spec.source.description} could not be read in {FIRST_READ_S_MAX:g} s, and a lookup begins with all of it; "
                     "follow a stream with fewer records, as one that a job emits"
                 )
         text = canonical_text(rows)
@@ -86,8 +86,8 @@ class SourceReader:
         else:
             if position is None:
                 raise LogTruncated(
-                    f"{spec.source.told} has lost records that were not read; apply the lookup's document again to rebuild its "
-                    "rows from the records that the stream still contains"
+                    f"{spec.source.description} has lost records that were not read; apply the lookup's document again to "
+                    "rebuild its rows from the records that the stream still contains"
                 )
             (reached,) = position.values()
             if self._ends(self._stream(spec), reached) == reached:
