@@ -77,7 +77,9 @@ class Bench:
     def __init__(self, options: argparse.Namespace) -> None:
         self.control = httpx.Client(base_url=options.url, timeout=120, trust_env=False)
         self.gateway = httpx.Client(base_url=options.gateway, timeout=30, trust_env=False)
-        self.index = httpx.Client(base_url=options.elasticsearch, timeout=30, trust_env=False)
+        netrc = options.data_dir / "passwords" / "netrc"
+        auth = httpx.NetRCAuth(str(netrc)) if netrc.exists() else None
+        self.index = httpx.Client(base_url=options.elasticsearch, timeout=30, trust_env=False, auth=auth)
         self.jobs = [f"{options.prefix}{number}" for number in range(options.jobs)]
         self.prefix, self.rate = options.prefix, options.rate
         self.first_seen_s: dict[tuple[str, int], float] = {}
@@ -129,7 +131,7 @@ class Bench:
         """Note which windows have results now."""
         last = {"max": {"field": "window.end"}}
         query = {"size": 0, "aggs": {"of": {"terms": {"field": "_index", "size": 2_000}, "aggs": {"last": last}}}}
-        answer = self.index.post(f"/{self.prefix}*-tens*/_search", json=query)
+        answer = self.index.post(f"/{self.prefix}*-tens*/_search", json=query).raise_for_status()
         seen_s = time.time()
         for bucket in answer.json().get("aggregations", {}).get("of", {}).get("buckets", []):
             if bucket["last"]["value"] is not None:

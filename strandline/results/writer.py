@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
 
@@ -120,3 +120,12 @@ class StoreWriter(ResultWriter, Protocol):
         IndexMisconfigured, SinkUnavailable, InvalidSettings.
         """
         ...
+
+
+def with_deadline(writer: StoreWriter, seconds: float) -> StoreWriter:
+    """Return the writer with this limit for its attempts. A writer without the field `deadline_s`, as that of a package, is
+    returned as it is."""
+    held: Any = writer
+    if is_dataclass(held) and any(one.name == "deadline_s" for one in fields(held)):
+        return cast(StoreWriter, replace(cast(Any, writer), deadline_s=seconds))
+    return writer

@@ -213,7 +213,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         times=SupervisionTimes(lease_s=settings.lease_s),
         standbys=settings.standbys,
         external_services_up=external_services.are_up,
-        pools=Pools(settings.data_dir, settings.jobs_per_pool) if settings.jobs_per_pool > 1 else None,
+        pools=_pools(settings),
         is_for_pool=pool_placement(ledger, [one.strip() for one in settings.own_runners.split(",")]),
     )
     backfills = BackfillJobs(
@@ -250,6 +250,13 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         run_limited=limited.run,
         close_limited=limited.close,
     )
+
+
+def _pools(settings: ControlSettings) -> Pools | None:
+    """Return the pools of this service. None if each job has its own runner."""
+    if settings.jobs_per_pool == 1:
+        return None
+    return Pools(settings.data_dir, settings.jobs_per_pool, has_spare=settings.standbys > 0)
 
 
 def _sql_sources() -> dict[str, str]:

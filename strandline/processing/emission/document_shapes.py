@@ -16,7 +16,7 @@ from strandline.processing.emission.stage_emission import RecordEmission, StageE
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stages import RecordStage, Stage
 from strandline.results.sinks.registry import sink_writer
-from strandline.results.writer import StoreWriter
+from strandline.results.writer import StoreWriter, with_deadline
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class EmissionsOfRun:
     """The key field of each stream that is emitted to."""
     writer_of: WriterFactory
     """Makes the writer for an index."""
+    deadline_s: float | None = None
+    """Maximum time in seconds for which a writer tries again, if it has such a limit. None: the default of the writer."""
 
     def of_windows(self, emitted: Mapping[str, int]) -> tuple[StageEmission, ...]:
         """Return the emission of each window stage. `emitted`: stage -> end of the last window that it has emitted."""
@@ -57,11 +59,16 @@ class EmissionsOfRun:
             if shape.is_stream
         )
         writers = (
-            sink_writer(settings, shape, emit) if shape.is_elsewhere else self.writer_of(shape, emit.index)
+            self._limited(
+                sink_writer(settings, shape, emit) if shape.is_elsewhere else self.writer_of(shape, emit.index)
+            )
             for shape, emit in shapes
             if not shape.is_stream
         )
         return tuple(writers), tuple(streams)
+
+    def _limited(self, writer: StoreWriter) -> StoreWriter:
+        return writer if self.deadline_s is None else with_deadline(writer, self.deadline_s)
 
     def _common(self, stage: Stage | RecordStage) -> dict[str, Any]:
         run, settings = self.run, self.run.settings

@@ -30,6 +30,19 @@ It stays if the process was asked to end, or if the job or the document of its s
 """
 
 
+class StopRequest(threading.Event):
+    """A request to end a run now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_set: Callable[[], None] = lambda: None
+        """Called after the request, in the thread that makes it. It must not wait."""
+
+    def set(self) -> None:
+        super().set()
+        self.on_set()
+
+
 class RunningQuery(Protocol):
     """A query that runs: Spark's `StreamingQuery`, or a `PoolMember`."""
 
@@ -49,7 +62,7 @@ def watch_query(
     run: JobRun,
     watchdog: Watchdog,
     executors: ExecutorWatch,
-    stop_now: threading.Event,
+    stop_now: StopRequest,
     ask: Callable[[], Ending | None] | None = None,
     wait: Callable[[float], object] = time.sleep,
 ) -> Ending:

@@ -103,6 +103,7 @@ class PoolMember:
     ending: Ending | None = field(default=None, init=False)
     _error: StrandlineError | None = field(default=None, init=False)
     _ended: threading.Event = field(default_factory=threading.Event, init=False)
+    _woken: threading.Event = field(default_factory=threading.Event, init=False)
     _slice_us: float = field(default=_NEW_MEMBER_US, init=False)
     _record_us: float = field(default=_RECORD_US, init=False)
 
@@ -173,6 +174,7 @@ class PoolMember:
         else:
             self.ending = ending
         self._ended.set()
+        self.wake()
 
     @property
     def isActive(self) -> bool:  # noqa: N802 - the name in pyspark
@@ -190,6 +192,15 @@ class PoolMember:
     def wait(self, seconds: float) -> bool:
         """Wait until the member has left the pool, for `seconds` at most. Returns True if it has."""
         return self._ended.wait(seconds)
+
+    def wake(self) -> None:
+        """End a call of `wait_or_wake`, or the next one."""
+        self._woken.set()
+
+    def wait_or_wake(self, seconds: float) -> None:
+        """Wait for `seconds`, or until `wake` is called."""
+        self._woken.wait(seconds)
+        self._woken.clear()
 
 
 def spread(parts: Sequence[Part], tasks_max: int) -> list[list[MemberSlice]]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from strandline.core.errors import NeedsOwnRunner
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 
-_INDEX = "elasticsearch"
 MOVED_OUT = "moved_out"
 """Kind of the event that a job was moved out of a pool."""
 
@@ -36,11 +35,6 @@ def unsupported_features(pipeline: PipelineSpec) -> Iterator[str]:
     """Yield each feature of the pipeline that a pool of several jobs doesn't run."""
     if pipeline.recovery == "snapshot":
         yield "recovery: snapshot"
-    for kind in dict.fromkeys(emit.kind for _, emit in pipeline.emissions()):
-        if kind != _INDEX:
-            yield f"emit: {kind}"
-    if any(emit.kind == _INDEX and getattr(emit.value, "updates", None) for _, emit in pipeline.emissions()):
-        yield "updates of open windows"
 
 
 def require_pool_runs(pipeline: PipelineSpec) -> None:

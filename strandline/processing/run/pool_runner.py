@@ -197,6 +197,7 @@ class PoolRunner:
             is_tried_once=True,
         )
         batches = PoolBatches(self._spark, task, on_lost_java=end_process_group)
+        batches.warm_up(self._spark.sparkContext.defaultParallelism)
         pool = Pool(
             batches,
             ledger,

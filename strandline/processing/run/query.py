@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from strandline.processing.emission.open_windows import ClosedWindowsSweep, drop
 from strandline.processing.emission.pool_task import PoolDirectory, PoolTask
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.result_streams import emitters_of_inputs
-from strandline.processing.run.ending import Ending, ending_by, schema_in_force, watch_query
+from strandline.processing.run.ending import Ending, StopRequest, ending_by, schema_in_force, watch_query
 from strandline.processing.run.membership import PoolMember
 from strandline.processing.run.pool import TRIES, Pool
 from strandline.processing.run.watchdog import Watchdog
@@ -43,6 +42,10 @@ from strandline.processing.spark.planning_workers import end_planning_workers
 from strandline.processing.spark.pool_batches import PoolBatches
 from strandline.processing.spark.session import keys_of_buckets
 
+_SHARED_DEADLINE_S = 2.0
+"""Maximum time in seconds for which a writer of a member tries again. The other members of the pool wait meanwhile."""
+_SHARED_LOOK_S = 5.0
+"""How often the thread of a member looks whether the cluster has executors. The end of the member wakes it."""
 ALONE_POLL_S = 0.02
 """How often a run that is alone looks for new records while there are none."""
 
@@ -71,7 +74,7 @@ class RunQuery:
     first_committed: Callable[[], None]
     """Called once, after the run's first commit."""
     watchdog: Watchdog
-    stop_now: threading.Event
+    stop_now: StopRequest
     is_alone: bool
     """True if no other thread plans queries in the session."""
     pool: SharedPool | None = None
@@ -170,10 +173,14 @@ class RunQuery:
             is_alone=shared.is_alone_at_first,
             leave=(lambda _: pool.stop()) if has_own_pool else pool.leave,
         )
+        if not has_own_pool:
+            self.stop_now.on_set = member.wake
         pool.join(member)
         try:
             executors = ExecutorWatch(self.spark, run.settings)
-            return watch_query(member, run, self.watchdog, executors, self.stop_now, lambda: member.ending, member.wait)
+            # The threads of a pool with many members would use more CPU time than the slices if they looked often.
+            wait = member.wait if has_own_pool else lambda _: member.wait_or_wake(_SHARED_LOOK_S)
+            return watch_query(member, run, self.watchdog, executors, self.stop_now, lambda: member.ending, wait)
         finally:
             member.stop()
             directory.configs.remove(config)
@@ -181,7 +188,8 @@ class RunQuery:
 
     def _keyed_task(self, plan: RewindPlan, source: TaskConfig, checkpoint: Path) -> KeyedTask:
         run, settings = self.run, self.run.settings
-        emissions = EmissionsOfRun(run, self._stream_keys(), self.writer_of)
+        deadline_s = None if self.pool is None else _SHARED_DEADLINE_S
+        emissions = EmissionsOfRun(run, self._stream_keys(), self.writer_of, deadline_s)
         last = next(iter(run.ledger.checkpoints(run.job, limit=1, before=plan.slice_replayed + 1)), None)
         return KeyedTask(
             stages=source.stages,

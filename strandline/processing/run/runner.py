@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -34,7 +33,7 @@ from strandline.log.index import LogIndex
 from strandline.processing.emission.made_indices import WriterFactory, elasticsearch_writers
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stored import load_pipeline, spec_of_version, streams_of_run
-from strandline.processing.run.ending import Ending
+from strandline.processing.run.ending import Ending, StopRequest
 from strandline.processing.run.exit_codes import EXIT_DONE, EXIT_FAILED, exit_code_of
 from strandline.processing.run.missing_results import plan_restore
 from strandline.processing.run.pool_features import MOVED_OUT, MovedOut, require_pool_runs
@@ -88,7 +87,7 @@ class Runner:
         self._writer_of = writer_of or elasticsearch_writers(settings, job)
         self._pool = pool
         self._ledger = RunLedger.open(settings.ledger_url) if pool is None else pool.ledger
-        self._stop_now = threading.Event()
+        self._stop_now = StopRequest()
         self._closing = ExitStack()
         self._scratch: Path | None = None
         self._met_bad_record = False

@@ -46,12 +46,20 @@ class PoolBatches:
         self._jobs: dict[int, RDD[bytes]] = {}
         """Number of tasks -> RDD."""
 
+    def warm_up(self, tasks: int) -> None:
+        """Start this number of Python workers, and let them import what they need. Call it before `run`; any thread may. Raises
+        StrandlineError."""
+        self._collected([[] for _ in range(tasks)])
+
     def run(self, tasks: Sequence[Sequence[MemberSlice]]) -> list[MemberOutcome]:
         """Process the slices of all members, spread over tasks, and return the outcome of each. Raises StrandlineError if the
         batch as a whole failed."""
         if not self._has_group:
             self._context.setJobGroup(self._group, "slices of the members of a pool", interruptOnCancel=True)
             self._has_group = True
+        return self._collected(tasks)
+
+    def _collected(self, tasks: Sequence[Sequence[MemberSlice]]) -> list[MemberOutcome]:
         if len(tasks) not in self._jobs:
             self._jobs[len(tasks)] = self._job_of(len(tasks))
         packed = base64.b85encode(cloudpickle.dumps([list(one) for one in tasks]))  # type: ignore[no-untyped-call]

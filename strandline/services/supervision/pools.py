@@ -2,9 +2,11 @@
 
 A job in a pool has a `PooledRunner`, which has the methods of a runner's process. Orders and reports: `run/pool_orders.py`.
 
-A pool whose process has ended is replaced, and its jobs start again in the next one. If a single job was in its batch, this job
-ended it. If several were, each of them runs alone in a batch of the next pool until it has committed a slice. So a job that ends
-pools is named after the second end at the latest.
+A pool whose process has ended is replaced, and its jobs start again in the next one. That is the spare pool, if there is one: a
+pool without jobs that has Spark running. It starts only while no run starts, because a start uses all cores for seconds.
+
+If a single job was in the batch of an ended pool, this job ended it. If several were, each of them runs alone in a batch of the
+next pool until it has committed a slice. So a job that ends pools is named after the second end at the latest.
 """
 
 from __future__ import annotations
@@ -21,13 +23,17 @@ import structlog
 
 from strandline.core.errors import StackError
 from strandline.processing.run.pool_orders import EndOrder, StartOrder, encode_order, read_batch, read_ended
+from strandline.services.supervision.failures import SOUND_S, FailureCounter
 from strandline.services.supervision.runner_process import RunnerProcess, ending
+from strandline.services.supervision.standbys import CALM_S, PAUSE_MAX_S
 
 logger = structlog.get_logger()
 
 POOL_NAME = "runner-.pool-"
 """Prefix of the names of pools in `pids.json` and for logs. No job has a dot in its name."""
 _DIRECTORY = "pools"
+_PAUSE_FIRST_S = 0.5
+"""Pause in seconds before the next pool, after one without jobs has ended. It doubles with each such end."""
 PoolCommand = Callable[[Path, int], Sequence[str]]
 """Function of (directory, file descriptor for heartbeats) that returns the command of a pool."""
 
@@ -129,12 +135,17 @@ class PooledRunner:
 class Pools:
     """The pools of one control service. Only the supervisor's thread calls it."""
 
-    def __init__(self, data_dir: Path, jobs_max: int, command: PoolCommand = pool_command) -> None:
-        """`jobs_max`: maximum number of jobs in a pool."""
-        self._data_dir, self._jobs_max, self._command = data_dir, jobs_max, command
+    def __init__(
+        self, data_dir: Path, jobs_max: int, command: PoolCommand = pool_command, *, has_spare: bool = False
+    ) -> None:
+        """`jobs_max`: maximum number of jobs in a pool. `has_spare`: whether `keep_spare` starts a pool."""
+        self._data_dir, self._jobs_max, self._command, self._has_spare = data_dir, jobs_max, command, has_spare
         self._pools: list[PoolProcess] = []
         self._names = itertools.count(1)
         self._numbers = itertools.count(1)
+        self._failures = FailureCounter(None)
+        """Ends of pools without jobs."""
+        self._busy_at = time.monotonic()
         self._suspects: set[str] = set()
         self.guilty: set[str] = set()
         """Jobs that ended a pool. The supervisor removes those that it has moved out."""
@@ -142,7 +153,17 @@ class Pools:
     def keep(self) -> None:
         """Note which runs and pools have ended. Start a pool if there is none. Raises OSError, StackError."""
         self.look()
-        if not self._pools:
+        if not self._pools and self._failures.may_start():
+            self._new_pool()
+
+    def keep_spare(self, *, is_calm: bool) -> None:
+        """Start a spare pool if all pools have jobs, and no run has started for CALM_S. Raises OSError."""
+        if not is_calm:
+            self._busy_at = time.monotonic()
+        if not self._has_spare or time.monotonic() - self._busy_at < CALM_S or not self._failures.may_start():
+            return
+        if self._pools and all(one.runners for one in self._pools):
+            self._busy_at = time.monotonic()
             self._new_pool()
 
     def look(self) -> None:
@@ -156,6 +177,7 @@ class Pools:
         """Start a run of the job in the fullest pool with room, or in a new one. Raises OSError."""
         with_room = [one for one in self._pools if len(one.runners) < self._jobs_max and not one.has_ended()]
         pool = max(with_room, key=lambda one: len(one.runners), default=None) or self._new_pool()
+        self._busy_at = time.monotonic()
         number = next(self._numbers)
         pool.order(StartOrder(job, lease, number, alone=job in self._suspects))
         self._suspects.discard(job)
@@ -180,6 +202,10 @@ class Pools:
     def _handle_end(self, pool: PoolProcess) -> None:
         pool.code = pool.reap()
         self._pools.remove(pool)
+        if pool.runners or time.monotonic() - pool.began_at > SOUND_S:
+            self._failures = FailureCounter(None)
+        else:
+            self._failures.add(_PAUSE_FIRST_S, PAUSE_MAX_S)
         jobs = {one.job for one in pool.runners.values() if one.code is None}
         in_batch = jobs.intersection(read_batch(pool.directory))
         (self.guilty if len(in_batch) == 1 else self._suspects).update(in_batch)

@@ -202,7 +202,7 @@ class Supervisor:
         1. End the runners of lost jobs.
         2. Claim free jobs, up to this service's share.
         3. Take the next step for every job that is led here.
-        4. Keep the standbys.
+        4. Keep the standbys and a spare pool.
         """
         self._keep_pools()
         self._forget_lost()
@@ -233,10 +233,17 @@ class Supervisor:
             except (StrandlineError, OSError) as error:
                 self._errors.failed("can't supervise the job", error, action="attend", job=job.name)
         try:
-            self._standbys.keep(is_calm=not self._is_settling(jobs))
+            is_calm = not self._is_settling(jobs)
+            if self._pools is not None:
+                self._pools.keep_spare(is_calm=is_calm)
+            self._standbys.keep(is_calm=is_calm and self._has_own_runners())
             self._errors.worked("standbys are started again", action="standby")
         except (StrandlineError, OSError) as error:
             self._errors.failed("can't start a standby", error, action="standby")
+
+    def _has_own_runners(self) -> bool:
+        """Return True if a standby can replace a runner: without pools, or if a job runs outside of them."""
+        return self._pools is None or any(isinstance(one.process, RunnerProcess) for one in self._runners.values())
 
     def _keep_pools(self) -> None:
         if self._pools is None:
