@@ -108,8 +108,10 @@ class ElasticsearchWriter:
         for piece in self._cut_pieces(batches):
             documents, refused = self.shape.columns(piece, epoch, emission, slice_digest).sorted_out()
             bulks = list(cut_bulks(documents, self.documents_max, self.bytes_max))
-            is_sure = self.made is None or all(self._is_sure(name, epoch) for name in _names_of(documents))
-            found.append(PreparedWrite(self.url, epoch, documents, refused, bulks, is_sure))
+            unsure = [] if self.made is None else [one for one in _names_of(documents) if not self._is_sure(one, epoch)]
+            check = partial(self._make_sure, documents, epoch)
+            subject = f"run {epoch} of job {self.shape.job}: {', '.join(name.decode() for name in unsure)}"
+            found.append(PreparedWrite(self.url, epoch, documents, refused, bulks, not unsure, check, subject))
         return found
 
     def write_prepared(self, writes: Sequence[PreparedWrite]) -> WriteReport:

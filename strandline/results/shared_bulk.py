@@ -8,16 +8,20 @@ changes nothing.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
-from strandline.core.errors import IndexUnavailable
+from strandline.core.errors import IndexUnavailable, StrandlineError
 from strandline.results.bulk import Bulk, join_bulks
 from strandline.results.bulk_answer import BulkItem, ItemOutcome, read_bulk_answer
 from strandline.results.document import DocumentColumns
 from strandline.results.elasticsearch_client import NDJSON, RequestRefused, decode, request_bytes
 from strandline.results.writer import Refused
 
+_CHECKS_MAX = 16
+"""Maximum number of writes whose indices a process checks at the same time. Elasticsearch creates several indices at nearly the
+cost of one, if they are requested together."""
 ANSWER_FIELDS = "items.*.status,items.*._id,items.*._index,items.*.error"
 """Fields of a response to `_bulk` that are read."""
 
@@ -32,12 +36,16 @@ class PreparedWrite:
     refused: list[Refused]
     """Rows that no document can hold."""
     bulks: list[Bulk]
-    can_be_shared: bool
-    """True if the documents can be sent before their writer sets anything up."""
+    are_indices_checked: bool
+    """True if the documents can be sent: their indices exist."""
+    check_indices: Callable[[], None]
+    """Creates missing indices. Raises the errors of `StoreWriter.prepare`."""
+    subject: str
+    """The writer and its run, and the indices: key of a check."""
     created: set[int] = field(default_factory=set)
     """Indices of the bulks whose documents were all created by a shared request."""
-    failure: IndexUnavailable | None = None
-    """Why the store doesn't accept the documents now. None if it isn't known."""
+    failure: StrandlineError | None = None
+    """Why the documents can't be written now. None if it isn't known."""
 
     def is_created(self, number: int) -> bool:
         """Return True if a shared request created all documents of the bulk with this index. Raises IndexUnavailable if the store
@@ -45,6 +53,48 @@ class PreparedWrite:
         if self.failure is not None:
             raise self.failure
         return number in self.created
+
+
+_checks: dict[str, Future[None]] = {}
+"""Subject of a write -> the check that still runs."""
+_executor: ThreadPoolExecutor | None = None
+"""Of this process. Created at the first use, because a process that is forked later must not inherit it."""
+
+
+def check_together(writes: Sequence[PreparedWrite], wait_s: float) -> None:
+    """Check the indices of all writes at the same time, and create those that are missing. Wait for `wait_s` at most.
+
+    Records a `failure` for each write whose check failed or isn't complete. An incomplete check continues. A later call for
+    the same indices waits for it, so that one slow index never holds up other writes for longer.
+    """
+    global _executor
+    unchecked = [one for one in writes if not one.are_indices_checked]
+    if not unchecked:
+        return
+    _executor = _executor or ThreadPoolExecutor(_CHECKS_MAX, thread_name_prefix="indices")
+    for write in unchecked:
+        if write.subject not in _checks:
+            _checks[write.subject] = _executor.submit(write.check_indices)
+    checks = {write.subject: _checks[write.subject] for write in unchecked}
+    wait(checks.values(), wait_s)
+    for write in unchecked:
+        check = checks[write.subject]
+        if check.done():
+            _checks.pop(write.subject, None)
+            write.failure = _failure_of(check)
+            write.are_indices_checked = write.failure is None
+        else:
+            write.failure = IndexUnavailable(
+                f"indices of {write.subject} are still being created; the slice is sent again later. If this persists, check the "
+                "health of Elasticsearch"
+            )
+
+
+def _failure_of(check: Future[None]) -> StrandlineError | None:
+    error = check.exception()
+    if error is None or isinstance(error, StrandlineError):
+        return error
+    raise error
 
 
 def send_together(
@@ -58,7 +108,7 @@ def send_together(
     """
     by_url: dict[str, list[tuple[PreparedWrite, int]]] = defaultdict(list)
     for write in writes:
-        if write.can_be_shared:
+        if write.are_indices_checked and write.failure is None:
             by_url[write.url] += [(write, number) for number, bulk in enumerate(write.bulks) if bulk.created]
     for url, parts in by_url.items():
         for group in _groups(parts, documents_max, bytes_max):

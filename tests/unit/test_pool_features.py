@@ -28,8 +28,8 @@ def test_a_feature_that_a_pool_does_not_run_is_named() -> None:
     {"elasticsearch": "tens"},
     {"elasticsearch": {"name": "tens", "updates": "10s"}},
     {"stream": "results"},
-    {"files": "tens"},
-    {"sql": "tens"},
+    {"files": {"path": "/tens"}},
+    {"sql": {"table": "tens"}},
 ])  # fmt: skip
 def test_a_pool_runs_each_kind_of_emission(emit: dict[str, Any]) -> None:
     require_pool_runs(a_document(emit))

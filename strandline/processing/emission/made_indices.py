@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strandline.processing.source.opened_ledger import open_ledger
+from strandline.processing.source.opened_ledger import kept_ledger
 from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_writer import ElasticsearchWriter
 from strandline.results.index_settings import IndexSettings
@@ -28,11 +27,11 @@ class IndicesInLedger:
     job: str
 
     def names(self) -> set[str]:
-        with closing(open_ledger(self.ledger_url)) as ledger:
+        with kept_ledger(self.ledger_url) as ledger:
             return ledger.result_indices(self.job)
 
     def add(self, index: str) -> None:
-        with closing(open_ledger(self.ledger_url)) as ledger:
+        with kept_ledger(self.ledger_url) as ledger:
             ledger.add_result_index(self.job, index)
 
 

@@ -24,12 +24,14 @@ from strandline.processing.emission.work_marks import WorkMark, mark_of_process
 from strandline.processing.source.decoding import RecordReader, reader_of_process
 from strandline.processing.source.member_slices import MemberSlice
 from strandline.processing.source.shared_records import SharedRecords
-from strandline.results.shared_bulk import PreparedWrite, send_together
+from strandline.results.shared_bulk import PreparedWrite, check_together, send_together
 
 _BUCKET = 0
 """Number of the only bucket of a member."""
 _DOCUMENTS_MAX, _BYTES_MAX = 2_000, 5_000_000
 """Maximum number of documents and bytes in one request, unless a member has more."""
+_INDEX_CHECK_S = 0.5
+"""Maximum time in seconds for which a batch waits until missing indices are created."""
 _CONFIGS, _MEMBERS, _MARKS = "configs", "members", "marks"
 
 
@@ -139,6 +141,8 @@ class PoolTask:
         mark.works_on("")
         if writes:
             reach_write()
+        if self.is_tried_once:
+            check_together(writes, _INDEX_CHECK_S)
         send_together(
             writes,
             documents_max=_DOCUMENTS_MAX,
