@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +23,7 @@ from benchmarks.process_tree import cpu_by_role, memory_mb_by_role
 from benchmarks.stack_memory import parents
 
 WINDOW_MS, DELAY_MS, DEVICES = 10_000, 1_000, 10
+LOOK_S, SENDERS = 0.25, 16
 SERVERS = ("kafka", "elasticsearch", "mqtt", "watcher")
 
 
@@ -131,20 +133,38 @@ class Bench:
         """Note which windows have results now."""
         last = {"max": {"field": "window.end"}}
         query = {"size": 0, "aggs": {"of": {"terms": {"field": "_index", "size": 2_000}, "aggs": {"last": last}}}}
-        answer = self.index.post(f"/{self.prefix}*-tens*/_search", json=query).raise_for_status()
+        answer = self.index.post(f"/{self.prefix}*-tens*/_search", json=query)
+        if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            return  # the first index has just been created
+        answer.raise_for_status()
         seen_s = time.time()
         for bucket in answer.json().get("aggregations", {}).get("of", {}).get("buckets", []):
             if bucket["last"]["value"] is not None:
                 self.first_seen_s.setdefault((bucket["key"], int(bucket["last"]["value"])), seen_s)
 
-    def run(self, seconds: float) -> None:
-        """Send to all jobs, and look for results."""
-        until_s = time.monotonic() + seconds
-        with ThreadPoolExecutor(8) as senders:
-            while (began_s := time.monotonic()) < until_s:
-                list(senders.map(self.send, self.jobs))
+    def run(self, seconds: float) -> float:
+        """Send to all jobs, each once per second, and look for results all the time. Return the records that were sent per second
+        and job."""
+        began_s = time.monotonic()
+        is_over = threading.Event()
+
+        def look_on() -> None:
+            while not is_over.wait(LOOK_S):
                 self.look()
-                time.sleep(max(0.0, 1.0 - (time.monotonic() - began_s)))
+
+        sent = 0
+        with ThreadPoolExecutor(SENDERS + 1) as threads:
+            looking = threads.submit(look_on)
+            try:
+                for second in range(int(seconds)):
+                    time.sleep(max(0.0, began_s + second - time.monotonic()))
+                    list(threads.map(self.send, self.jobs))
+                    sent += self.rate
+                time.sleep(max(0.0, began_s + seconds - time.monotonic()))
+            finally:
+                is_over.set()
+                looking.result()
+        return sent / (time.monotonic() - began_s)
 
 
 def main() -> None:
@@ -173,7 +193,7 @@ def main() -> None:
     to_running_s = bench.wait_for("running", [one_more])
     (cpu_before, _), at_s = used(options.data_dir), time.monotonic()
     from_ms = time.time() * 1_000
-    bench.run(options.seconds)
+    rate = bench.run(options.seconds)
     (cpu_after, memory_mb), seconds = used(options.data_dir), time.monotonic() - at_s
     ages = sorted(
         seen_s - (end_ms + DELAY_MS) / 1_000 for (_, end_ms), seen_s in bench.first_seen_s.items() if end_ms > from_ms
@@ -186,6 +206,7 @@ def main() -> None:
     percentiles = quantiles(ages, n=100) if len(ages) > 1 else [float("nan")] * 99
     figures = {
         "jobs": options.jobs,
+        "records_per_s_and_job": round(rate, 1),
         "cores": {part: round(value, 3) for part, value in cores.items()},
         "cores_ours": round(sum(cores[part] for part in ours), 3),
         "mb": {part: round(value) for part, value in memory_mb.items()},

@@ -28,6 +28,7 @@ from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.services.client import ControlClient, ControlUnavailable
 from strandline.services.processes.pids import PidFile
+from strandline.services.supervision.pools import POOL_NAME
 from tests.support.chaos.checking.pace import PACES
 from tests.support.chaos.clocks import CLOCK_KINDS, WallClock, WrongTime, make_clocks
 from tests.support.chaos.dump import Dump, Row, query, take_dump
@@ -51,6 +52,7 @@ START_TIMEOUT_S = 600.0
 DRAIN_TIMEOUT_S = 600.0
 MEND_TIMEOUT_S = 180.0
 SERVERS = ("kafka", "elasticsearch")
+JOBS_PER_POOL = 100
 POLL_S = 0.2
 """What is measured is right to that; to look more often would only take time from the job."""
 
@@ -71,11 +73,12 @@ class JobStack:
         services: int = 1,
         jobs: int = 1,
         graph: bool = False,
+        pool: bool = False,
     ) -> None:
         """`speed`: seconds of event time in a second. `rate`: records/s. `ledger`: `sqlite` or `postgresql`. `recovery`: the
         jobs', `rewind` or `snapshot`. `kinds`: the kinds of faults that it has to be made ready for; none: all. `services`: how
         many control services there are. `jobs`: how many jobs (`more_jobs.py`). `graph`: instead of them the graph job
-        (`graph_job.py`)."""
+        (`graph_job.py`). `pool`: whether the jobs share a pool."""
         self.directory = directory
         self.speed, self.rate = speed, rate
         self.recovery = recovery
@@ -90,6 +93,8 @@ class JobStack:
         """Each version of the lookup, and when the answer was there that it is applied, in ms of the wall clock."""
         self.stack = ProxiedStack(Settings(), directory, free_port_offset(), Console(quiet=True))
         self.stack.of_control["STRANDLINE_FAILPOINTS"] = f"@{self.failpoints}"  # which the runners inherit
+        if pool:
+            self.stack.of_control["STRANDLINE_JOBS_PER_POOL"] = str(JOBS_PER_POOL)
         self.index_proxy = IndexProxy(self.stack.ports.elasticsearch)
         """Between the job and the index; what reads the index at the end goes past it."""
         self._set(elasticsearch_url=f"http://127.0.0.1:{self.index_proxy.port}")
@@ -123,7 +128,7 @@ class JobStack:
             self._add_service(number)
         # Each keeps a record of the runners that it started.
         self._pid_files = [PidFile(directory), *(PidFile(one.directory) for one in self.stack.more_services.values())]
-        if jobs > 1:
+        if jobs > 1 and not pool:
             self._set(standbys=0)  # or memory is short
         self.left_out: dict[str, str] = {}
         """Kinds of faults that can't be done on this machine, and why."""
@@ -240,7 +245,14 @@ class JobStack:
         return [pid for file in self._pid_files if (pid := file.alive().get(name)) is not None]
 
     def runner(self, job: str) -> list[int]:
-        return self.named(f"runner-{job}")
+        """Return the process of the job's own runner, or of the pool that runs it now."""
+        if own := self.named(f"runner-{job}"):
+            return own
+        pools = {pid for file in self._pid_files for name, pid in file.alive().items() if name.startswith(POOL_NAME)}
+        if not pools:
+            return []
+        rows = self.ask_ledger(f"SELECT pid FROM runs WHERE job = '{job}' ORDER BY epoch DESC LIMIT 1")
+        return [row["pid"] for row in rows if row["pid"] in pools]
 
     def jvm(self, job: str) -> list[int]:
         return [pid for pid in self.family(job) if name_of(pid) == "java"][:1]
