@@ -25,10 +25,12 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, Desired, JobState, SliceRow, offset_count
 from strandline.processing.emission.keyed_task import BucketOutcome
 from strandline.processing.emission.member_outcomes import Failure, MemberOutcome
+from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.run.ending import ending_by
 from strandline.processing.run.membership import PIECE_RECORDS_MIN, Part, PoolMember, spread
 from strandline.processing.run.pool import BACK_OFF_S, REPLAY_S, TRIES, Pool
 from strandline.processing.run.pool_features import MovedOut
+from strandline.processing.run.slice_schedule import Closings
 from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.silence import SilenceMeter
@@ -143,7 +145,7 @@ class Lab:
             self.ledger.submit_job(job, "", {"pipeline": job})
             self.log.add(f"of-{job}")
 
-    def new_pool(self, tries: int | None = None) -> Pool:
+    def new_pool(self, tries: int | None = None, poll_max_s: float | None = None) -> Pool:
         clock: Callable[[], float] = lambda: self.now_s  # noqa: E731
         self.reported: list[list[str]] = []
         """Jobs of each batch, and none after it."""
@@ -153,6 +155,7 @@ class Lab:
             self.log,
             2,
             poll_s=0.1,
+            poll_max_s=poll_max_s,
             tries=tries,
             state_bytes_max=1_000,
             on_batch=lambda jobs: self.reported.append(list(jobs)),
@@ -240,6 +243,28 @@ def test_each_member_has_its_own_interval(lab: Lab) -> None:
         lab.send("a", "b")
         taken.append(lab.turn())
     assert taken == [["a1", "b1"], ["a2"], ["a3"], ["a4", "b2"]]
+
+
+def test_a_member_has_a_slice_when_a_window_can_close(lab: Lab) -> None:
+    (member,) = lab.join("a", interval_s=5)
+    member.closings = Closings([WindowShape(10_000, 10_000)], 1_000, lambda: lab.now_s * 1_000)
+    taken = []
+    for _ in range(4):
+        lab.send("a")
+        taken += lab.turn(0.5)  # no window has closed yet, so the next slice is due soon
+    assert taken == ["a1", "a2", "a3", "a4"]
+
+
+def test_a_member_without_new_records_is_looked_at_less_often(lab: Lab) -> None:
+    lab.new_pool(poll_max_s=1.0)
+    lab.join("a")
+    looks = 0
+    for _ in range(100):
+        lab.turn(0.1)
+        looks += lab.log.asked["ends"]
+    assert 10 <= looks <= 16
+    lab.send("a")
+    assert lab.turn(1.0) == ["a1"]
 
 
 @pytest.mark.guarantee(

@@ -16,6 +16,7 @@ from strandline.ledger.progress import JobProgress
 from strandline.ledger.states import CheckpointRow, SliceKind, SliceRow, StreamVersions, offset_count
 from strandline.processing.emission.keyed_task import BucketOutcome
 from strandline.processing.run.ending import Ending
+from strandline.processing.run.slice_schedule import Closings
 from strandline.processing.slices.joint_planning import PlanningSteps
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.source.member_slices import MemberSlice
@@ -76,13 +77,15 @@ class PoolMember:
     slices: SlicesOfMember
     committer: MemberCommitter
     interval_s: float
-    """Minimum time between the plans of two slices."""
+    """Time in seconds from the plan of a slice to the next slice."""
     wanted_end: Callable[[JobProgress, StreamVersions], Ending | None]
     """Decides by the progress of the job and the current versions of its streams."""
     checkpoint: CheckpointRow | None = None
     """The last checkpoint."""
     records_left: int = 0
     """Number of records that the rewind still reads."""
+    closings: Closings | None = None
+    """When a window can close. A slice is due then, too. None: slices are due only after `interval_s`."""
     lease: int | None = None
     is_alone: bool = False
     """True if the member is alone in a batch until it has committed a slice, because it may have ended another pool."""
@@ -93,6 +96,8 @@ class PoolMember:
     number: int = field(init=False)
     """Last slice whose state the member has."""
     due_s: float = field(default=0.0, init=False)
+    idle_s: float = field(default=0.0, init=False)
+    """Time in seconds until the next look for new records, after one that found none."""
     looked_s: float = field(default=0.0, init=False)
     """When the member was last part of a look at the log."""
     failures: int = field(default=0, init=False)
@@ -159,10 +164,12 @@ class PoolMember:
             self._slice_us += (cpu_us - self._slice_us) / 4
             self.due_s = part.due_next_s
 
-    def has_processed(self, number: int, row: CheckpointRow | None = None) -> None:
+    def has_processed(self, number: int, row: CheckpointRow | None = None, now_s: float = 0.0) -> None:
         """Note the last slice whose effects are final, and its checkpoint if the slice was new."""
         self.number, self.failures, self.last_error = number, 0, None
         if row is not None:
+            if self.closings is not None:
+                self.due_s = min(self.due_s, now_s + self.closings.wait_s(row.closes_ms))
             self.checkpoint, self.is_alone = row, False
 
     # The end of the run. The pool calls `end`, and the thread of the run calls the other methods.

@@ -80,20 +80,22 @@ class Pool:
         tasks_max: int,
         *,
         poll_s: float,
+        poll_max_s: float | None = None,
         tries: int | None = None,
         state_bytes_max: int | None = None,
         on_batch: Callable[[Sequence[str]], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`index`: used only by the thread of the pool. `tasks_max`: maximum number of tasks of a batch. `poll_s`: time between
-        two looks for a member without new records. `tries`: attempts until a failure that passes ends a run. None: no limit.
-        `state_bytes_max`: a member with a larger state is moved out. `on_batch`: called with the jobs of each batch before it,
-        and with none after it.
+        """`index`: used only by the thread of the pool. `tasks_max`: maximum number of tasks of a batch. `poll_s`: time until
+        the second look for a member without new records. It doubles with each look, up to `poll_max_s`. None: it stays.
+        `tries`: attempts until a failure that passes ends a run. None: no limit. `state_bytes_max`: a member with a larger state
+        is moved out. `on_batch`: called with the jobs of each batch before it, and with none after it.
         """
         self._state_bytes_max, self._on_batch = state_bytes_max, on_batch
         self._moved_out: dict[str, str] = {}
         """Job whose slice is being processed, and that is moved out -> reason."""
         self._batches, self._ledger, self._index = batches, ledger, index
+        self._poll_max_s = poll_s if poll_max_s is None else poll_max_s
         self._tasks_max, self._poll_s, self._tries, self._clock = tasks_max, poll_s, tries, clock
         self._members: dict[str, PoolMember] = {}
         self._emitted: dict[str, _Emitted] = {}
@@ -277,8 +279,10 @@ class Pool:
             member.looked_s = now_s
             planned = outcomes[member.job]
             if planned is None:
-                member.due_s = now_s + self._poll_s
+                member.idle_s = min(self._poll_max_s, max(self._poll_s, 2 * member.idle_s))
+                member.due_s = now_s + member.idle_s
                 continue
+            member.idle_s = 0.0
             with self._as_outcome(member):
                 parts.append(member.new_part(_planned(planned), now_s))
         return parts
@@ -397,7 +401,7 @@ class Pool:
             if job in refusals:
                 self._failed(member, refusals[job])
                 continue
-            member.has_processed(row.slice, row)
+            member.has_processed(row.slice, row, self._clock())
             try:
                 member.committer.committed(row, outcomes, self._clock() - started_s)
             except Exception as error:  # noqa: BLE001 - the outcome of this member, and of no other one

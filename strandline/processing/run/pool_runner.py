@@ -38,8 +38,8 @@ from strandline.processing.spark.session import start_spark
 log = structlog.get_logger()
 
 _NAME = "pool"
-_POLL_S = 0.1
-"""How often the log is looked at for members without new records."""
+_POLL_S, _POLL_MAX_S = 0.1, 1.0
+"""How often the log is looked at for members without new records: at first, and later. Hundreds of them must cost little."""
 _FETCH_S, _STORE_S = 10.0, 15.0
 """Maximum time in seconds for which a batch waits for the log and for Elasticsearch. Other members wait meanwhile."""
 _LOOK_S = 0.2
@@ -204,6 +204,7 @@ class PoolRunner:
             index,
             self._spark.sparkContext.defaultParallelism,
             poll_s=_POLL_S,
+            poll_max_s=_POLL_MAX_S,
             state_bytes_max=settings.pool_state_bytes_max,
             on_batch=self._report_batch,
         )

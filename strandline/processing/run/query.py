@@ -28,6 +28,7 @@ from strandline.processing.pipelines.result_streams import emitters_of_inputs
 from strandline.processing.run.ending import Ending, StopRequest, ending_by, schema_in_force, watch_query
 from strandline.processing.run.membership import PoolMember
 from strandline.processing.run.pool import TRIES, Pool
+from strandline.processing.run.slice_schedule import INTERVAL_S, QUIET_S, closings_of
 from strandline.processing.run.watchdog import Watchdog
 from strandline.processing.slices.planner import SlicePlanner
 from strandline.processing.slices.rewind import RewindPlan, rewind_cost
@@ -155,6 +156,10 @@ class RunQuery:
         own = directory.of_member(run.job, run.epoch)
         config = directory.configs.add(MemberConfig(source.task, replace(task, checkpoint=own)))
         schema = schema_in_force(run)
+        interval_s, closings = source.slice_interval_ms / 1_000, None
+        if not has_own_pool and run.pipeline.spec.checkpoint.every is None:
+            closings = closings_of(run.pipeline, run.pipeline.event_time_rule.delay_ms)
+            interval_s = max(interval_s, INTERVAL_S if closings is None else QUIET_S)
         member = PoolMember(
             job=run.job,
             epoch=run.epoch,
@@ -163,7 +168,8 @@ class RunQuery:
             planner=SlicePlanner(source.planner, run.ledger, shared.index),
             slices=RunSlices(source, run.ledger),
             committer=committer,
-            interval_s=source.slice_interval_ms / 1_000,
+            interval_s=interval_s,
+            closings=closings,
             wanted_end=lambda progress, streams: ending_by(
                 progress, run.version, run.pipeline.windows, lambda: schema.needs_another_run(streams)
             ),
