@@ -122,7 +122,7 @@ steps:
   - emit: [{{files: {{path: "{files}"}}}}, {{sql: {{table: mixed_records}}}}]
     name: records
   - window: {{name: tens, tumbling: 10s, by: [device], aggregate: {{n: count(*), peak: max(temp)}}}}
-    emit: [{{stream: mixed-tens}}, {{elasticsearch: {{name: mixed-tens, updates: 1s}}}}]
+    emit: [{{stream: mixed-tens}}, {{elasticsearch: {{name: mixed-tens, updates: 5s}}}}]
 ---
 pipeline: mixed-minutes
 input: {{stream: mixed-tens}}
