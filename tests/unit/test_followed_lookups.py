@@ -167,7 +167,7 @@ def test_a_lookup_begins_with_what_its_source_says_and_goes_with_it(control: Api
     assert (shown["version"], shown["rows"], shown["jobs"]) == (3, 1, ["j"])
     assert [one["version"] for one in shown["versions"]] == [1, 2, 3]
     source = shown["source"]
-    assert (source["told"], source["state"], source["every_ms"], source["max_age_ms"]) == (
+    assert (source["description"], source["state"], source["every_ms"], source["max_age_ms"]) == (
         "stream registry", "current", 30_000, 300_000,
     )  # fmt: skip
     assert control.ledger.present_lookups(("devices",)) == {"devices": 3}

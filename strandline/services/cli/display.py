@@ -232,7 +232,7 @@ def _source(source: Answer | None) -> str | Text:
     """Return a cell with the source of a lookup and its state."""
     if source is None:
         return "-"
-    told = f"{source['told']}, {source['state']}: {format_about(source['age_ms'])} old"
+    told = f"{source['description']}, {source['state']}: {format_about(source['age_ms'])} old"
     return told if source["state"] == "current" else Text(told, style="red")
 
 

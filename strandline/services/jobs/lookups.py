@@ -20,7 +20,7 @@ _VERSIONS_SHOWN = 100
 class LookupSourceView(Described):
     """State of a lookup's source."""
 
-    told: str
+    description: str
     """Description of the source, as `stream devices`."""
     state: Literal["current", "failing", "old"]
     """`failing`: the last reading failed; `old`: the rows are older than `max_age_ms`."""
@@ -118,7 +118,7 @@ def _source_view(row: LookupRow, state: LookupSourceRow) -> LookupSourceView:
     assert source is not None
     is_old = state.age_ms > source.age_ms_max
     return LookupSourceView(
-        told=source.description,
+        description=source.description,
         state="old" if is_old else "current" if state.failing_ms is None else "failing",
         age_ms=state.age_ms,
         max_age_ms=source.age_ms_max,
@@ -136,7 +136,7 @@ def _warning(lookup: LookupSummary) -> str:
     source = lookup.source
     if source is None or source.state == "current":
         return ""
-    age = f"lookup {lookup.name} has the content of {source.told} of {format_about(source.age_ms)} ago"
+    age = f"lookup {lookup.name} has the content of {source.description} of {format_about(source.age_ms)} ago"
     limit = f", but must not be older than {format_about(source.max_age_ms)}" if source.state == "old" else ""
     why = source.error or "no control service has read it since; check that a control service runs, and see its log"
     return f"{age}{limit}: {why}"
