@@ -398,10 +398,11 @@ def test_job_shows_position_lag_counts_and_legal_verbs(api: Api) -> None:
     }
     assert {link["rel"] for link in job["links"]} == {"start", "stop"}
     assert job["last_start"] is None
-    for way in ("rewind", "snapshot"):
-        facts = {"epoch": epoch, "way": way, "records": 7, "slice_first": 1, "slice_committed": 1}
-        event = api.ledger.record_event("run_begins", "run 1 begins", "power", epoch, facts)
-    assert api.ask("GET", "/v1/jobs/power").json()["last_start"] == facts | {"at_ms": event.at_ms}
+    for method in ("rewind", "snapshot"):
+        facts = {"epoch": epoch, "records": 7, "slice_first": 1, "slice_committed": 1}
+        event = api.ledger.record_event("run_begins", "run 1 begins", "power", epoch, facts | {"way": method})
+        shown = facts | {"method": method, "at_ms": event.at_ms}
+        assert api.ask("GET", "/v1/jobs/power").json()["last_start"] == shown
     slices = api.ask("GET", "/v1/jobs/power/slices?limit=1").json()
     assert [one["number"] for one in slices["slices"]] == [1]
     slices = api.ask("GET", slices["next"]).json()

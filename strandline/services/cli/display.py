@@ -95,8 +95,8 @@ def job_table(job: Answer) -> Table:
     rows += [(f"emitted up to: {stage}", show_time(end_ms)) for stage, end_ms in job["last_emission"].items()]
     if job["last_start"]:
         last = job["last_start"]
-        way = "rewind" if last["way"] == "rewind" else "from a snapshot"
-        rows.append(("last start", f"{way}, {show_count(last['records'])} records read again"))
+        method = "rewind" if last["method"] == "rewind" else "from a snapshot"
+        rows.append(("last start", f"{method}, {show_count(last['records'])} records read again"))
     if job["rewind"]:
         rows.append(
             ("a rewind would read", f"{show_count(job['rewind']['records'])} records, {job['rewind']['seconds']:.1f} s")

@@ -63,7 +63,7 @@ class LastStartView(Described):
     """Start of the newest run: how it restored the state of its open windows."""
 
     epoch: int
-    way: Literal["rewind", "snapshot"]
+    method: Literal["rewind", "snapshot"]
     """`rewind`: it read the log again. `snapshot`: it started from Spark's checkpoint on disk (`recovery: snapshot`)."""
     records: int
     """Number of records that it read again, including those of a slice that was planned but not committed."""
@@ -171,7 +171,7 @@ class JobStatus(Described):
         return () if self.state == COMPLETED else _VERBS[JobState(self.state)]
 
 
-_LAST_START_FACTS = {one.name for one in fields(LastStartView)}
+_LAST_START_FACTS = {one.name for one in fields(LastStartView)} - {"at_ms", "method"}
 
 
 class StreamRanges:
@@ -402,7 +402,7 @@ def _last_start(event: EventRow | None) -> LastStartView | None:
     if event is None:
         return None
     shown = {name: value for name, value in event.facts.items() if name in _LAST_START_FACTS}
-    return LastStartView(at_ms=event.at_ms, **shown)
+    return LastStartView(at_ms=event.at_ms, method=event.facts["way"], **shown)
 
 
 def _leader(lease: LeaseRow | None) -> LeaderView | None:
