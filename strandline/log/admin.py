@@ -74,7 +74,7 @@ class Hazard:
     """A setting that can lose confirmed records of a topic."""
 
     kind: HazardKind
-    sentence: str
+    message: str
     """Topic, setting with its value, and consequence."""
     remedy: str
     """Setting to change."""

@@ -90,7 +90,7 @@ def test_a_deployment_in_which_all_is_well_and_each_server_that_is_gone(
     sick = strandline("doctor", "--json", **gone)
     assert sick.returncode == 1
     assert sorted(one["subject"] for one in not_ok(sick)) == sorted(subjects - {"machine"}), "one finding for each"
-    assert all(one["state"] == "wrong" and away in one["sentence"] and one["remedy"] for one in not_ok(sick))
+    assert all(one["state"] == "wrong" and away in one["message"] and one["remedy"] for one in not_ok(sick))
     assert "planted" not in sick.stdout + sick.stderr
 
 
@@ -118,7 +118,7 @@ def test_a_topic_whose_settings_became_unsafe_is_a_finding(kafka: str, elasticse
     admin.incremental_alter_configs([resource])[resource].result(stretched(30))
     found = not_ok(strandline("doctor", "--json", **settings))
     assert [(one["subject"], one["state"]) for one in found] == [("Kafka", "warning")], found
-    assert found[0]["sentence"].startswith(f"topic {name} has unclean.leader.election.enable=true")
+    assert found[0]["message"].startswith(f"topic {name} has unclean.leader.election.enable=true")
     assert found[0]["remedy"] == f"set unclean.leader.election.enable=false on topic {name}"
 
 

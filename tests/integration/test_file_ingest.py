@@ -64,7 +64,7 @@ def test_one_file_that_can_not_be_read_costs_the_others_nothing(kafka: str, tmp_
     failures: dict[Path, Failure] = {}
     asyncio.run(_run(settings, spec, iter(paths), False, lambda *_, **__: None, taken, failures))
     assert [(one["records"], one["before"]) for one in taken] == [(2, 0), (0, 2)]
-    assert [(path, str(path) in one.sentence) for path, one in failures.items()] == [(path, True) for path in paths[:2]]
+    assert [(path, str(path) in one.message) for path, one in failures.items()] == [(path, True) for path in paths[:2]]
     assert len(read_messages(kafka, spec.stream, isolation="read_committed")) == 2
 
 

@@ -417,7 +417,7 @@ def use_what_is_wrong(stack: Deployment) -> None:
     said = wrong_findings(sick)
     subjects = {"Kafka", "Elasticsearch", "ledger", "MQTT broker", "SQL sink", "SQL sources"}
     assert {one["subject"] for one in said} == subjects, said
-    assert all("STRANDLINE_" in one["sentence"] + one["remedy"] for one in said), said
+    assert all("STRANDLINE_" in one["message"] + one["remedy"] for one in said), said
     sick = stack.run(
         "doctor", "--json", **no_user, MQTT_URL=f"mqtts://{login('wrong_password')}{broker}",
         KAFKA_PASSWORD=planted["wrong_password"], ELASTICSEARCH_URL=f"{scheme}://{login('elasticsearch_url')}{place}",

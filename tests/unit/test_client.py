@@ -97,7 +97,7 @@ def test_a_job_is_followed_through_its_states(client: Client) -> None:
     assert client.stop("power", wait_s=10).state == "stopped"
     assert client.start("power", wait_s=None).desired == "running"
     assert client.stop("power", drain=True, wait_s=10).state == "drained"
-    assert client.explain("power").sentence
+    assert client.explain("power").message
     with pytest.raises(Conflict):
         client.delete_stream("turbines")
     client.delete_job("power")

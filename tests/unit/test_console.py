@@ -361,7 +361,7 @@ def test_a_job_whose_stream_is_missing_is_explained_by_that(running: Api, monkey
 
     monkeypatch.setattr(job_status, "explanation", missing)
     (found,) = running.ask("GET", "/v1/explanations").json()["explanations"]
-    assert (found["job"], found["cause"], found["sentence"]) == ("power", "missing", "there is no stream turbines")
+    assert (found["job"], found["cause"], found["message"]) == ("power", "missing", "there is no stream turbines")
 
 
 def test_arrivals_show_the_newest_record_and_why_there_is_none(running: Api) -> None:

@@ -57,7 +57,7 @@ def bad(found: Any) -> list[tuple[str, str]]:
     """State and sentence of all that is not ok; each has a remedy."""
     findings = list(found)
     assert all(bool(one.remedy) == (one.state is not State.OK) for one in findings)
-    return [(str(one.state), one.sentence) for one in findings if one.state is not State.OK]
+    return [(str(one.state), one.message) for one in findings if one.state is not State.OK]
 
 
 # The contract.
@@ -74,7 +74,7 @@ def test_a_check_that_hangs_is_one_finding_and_holds_up_no_other() -> None:
     found = examine({"slow": hangs, "quick": lambda: [ok("quick", "fine")]}, 0.05, Settings())
     over.set()
     assert [(one.subject, str(one.state)) for one in found] == [("slow", "ok"), ("slow", "wrong"), ("quick", "ok")]
-    assert "did not end within 0.05 s" in found[1].sentence
+    assert "did not end within 0.05 s" in found[1].message
 
 
 def test_checks_that_hang_have_one_deadline() -> None:
@@ -96,7 +96,7 @@ def test_what_a_check_raises_is_its_finding_and_a_fault_of_the_check_hides_no_ot
 
     found = examine({"a": refuses, "b": is_wrong_itself, "c": lambda: [ok("c", "fine")]}, 5, Settings())
     assert found[0] == Finding("a", State.WRONG, "it is broken", "repair it")
-    assert found[1].state is State.WRONG and "ZeroDivisionError" in found[1].sentence
+    assert found[1].state is State.WRONG and "ZeroDivisionError" in found[1].message
     assert found[2].state is State.OK
 
 
@@ -225,7 +225,7 @@ def test_spooled_records_in_doubt_are_a_warning_and_the_command_resolves_them(tm
         return CliRunner().invoke(app, ["spool", *arguments, "--data-dir", str(tmp_path)])
 
     (first, _) = list(of_spools(tmp_path))
-    assert first.state is State.WARNING and "412 records of stream readings" in first.sentence
+    assert first.state is State.WARNING and "412 records of stream readings" in first.message
     assert first.remedy == "decide with strandline spool resolve udp-edge-8082/2 resend, or drop"
     listed = strandline("list")
     assert listed.exit_code == 0, listed.output
@@ -275,7 +275,7 @@ def test_topics_of_a_single_broker_are_no_warning_and_their_disk_is_named() -> N
     kafka = kafka_with_topics(1, 1, min_insync_replicas="1")
     found = list(check_kafka(Settings(), kafka, written_now, lambda _: ["s"]))
     assert bad(found) == []
-    assert any("confirmed records of s are lost with its disk" in one.sentence for one in found)
+    assert any("confirmed records of s are lost with its disk" in one.message for one in found)
     kafka = kafka_with_topics(1, 1, unclean_leader_election_enable="true")
     ((_, sentence),) = bad(check_kafka(Settings(), kafka, written_now, lambda _: ["s"]))
     assert "unclean.leader.election.enable=true" in sentence
@@ -368,7 +368,7 @@ def test_with_security_the_rights_are_asked_for_and_nothing_is_made() -> None:
 def test_a_server_without_its_first_page_tells_its_version_elsewhere() -> None:
     pages = {"GET /": RequestRefused("no such method", 405, "unknown")}
     found = list(check_elasticsearch(Settings(), Store(**pages, **{"GET /_nodes/_local/none": NODES})))
-    assert bad(found) == [] and "version 8.19.1" in found[0].sentence
+    assert bad(found) == [] and "version 8.19.1" in found[0].message
 
 
 @pytest.mark.guarantee("G345")
@@ -444,7 +444,7 @@ def test_a_ledger_at_this_release_is_fine_and_stays_as_it_is(tmp_path: Path) -> 
 def test_a_ledger_that_is_not_there_is_not_made_by_looking(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/ledger.sqlite"
     (found,) = check_ledger(url)
-    assert (found.state, found.sentence, found.remedy) == (
+    assert (found.state, found.message, found.remedy) == (
         State.WRONG,
         f"there is no {tmp_path}/ledger.sqlite yet",
         UPGRADE,
@@ -469,7 +469,7 @@ def test_a_ledger_of_a_development_version_is_said_with_what_to_do(tmp_path: Pat
     Ledger.migrate(url)
     run_sql(url, "UPDATE alembic_version SET version_num = '0025'")
     wrong = [finding for finding in check_ledger(url, is_upgraded_next=True) if finding.state is State.WRONG]
-    assert [finding.sentence.partition(",")[0] for finding in wrong] == ["its schema has revision 0025"]
+    assert [finding.message.partition(",")[0] for finding in wrong] == ["its schema has revision 0025"]
     assert "Use a new database (STRANDLINE_LEDGER_URL" in wrong[0].remedy
 
 
@@ -545,7 +545,7 @@ def test_what_an_mqtt_broker_answers(answer: bytes, said: str | None) -> None:
     (finding,) = check_broker(settings, timeout_s=0.5)
     broker.close()
     assert bool(finding.remedy) == (said is not None)
-    assert said is None or said in finding.sentence
+    assert said is None or said in finding.message
 
 
 def test_an_mqtt_broker_that_is_not_there_or_misnamed_is_one_finding() -> None:
@@ -579,7 +579,7 @@ def test_the_machine(tmp_path: Path) -> None:
         raise StackError("there is no Java on the PATH; install one")
 
     found = list(check_machine(Settings(data_dir=tmp_path, scratch_dir=tmp_path), no_java))
-    assert [one.sentence for one in found if one.state is State.WRONG] == ["there is no Java on the PATH"]
+    assert [one.message for one in found if one.state is State.WRONG] == ["there is no Java on the PATH"]
     assert bad(of_python((3, 10))) == [("wrong", "Python is 3.10, too old")]
     assert [state for state, _ in bad(of_open_files(1_024))] == ["warning"] and bad(of_open_files(65_536)) == []
 

@@ -380,8 +380,8 @@ def test_the_doctor_says_who_else_can_get_in(addresses: StackAddresses) -> None:
     data_dir.chmod(0o700)
     (directory / "netrc").chmod(0o600)
     (one,) = check_passwords(StackAddresses.of(data_dir, 100))
-    assert one.state is State.OK and "up --passwords" in one.sentence
+    assert one.state is State.OK and "up --passwords" in one.message
     half_open = list(check_passwords(StackAddresses.of(data_dir, 100, auth="tokens")))
-    assert "Kafka, Elasticsearch of the stack" in half_open[0].sentence and half_open[1].state is State.OK
+    assert "Kafka, Elasticsearch of the stack" in half_open[0].message and half_open[1].state is State.OK
     outside = {"kafka": "a:1", "elasticsearch": "http://b", "mqtt": "mqtt://c"}
     assert list(check_passwords(StackAddresses.of(data_dir, 100, outside))) == []

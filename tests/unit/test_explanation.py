@@ -146,7 +146,7 @@ CASES = [
 def test_the_first_cause_that_holds_is_told(facts: JobFacts, cause: str, part: str) -> None:
     found = explain(facts)
     assert found.cause == cause
-    assert part in found.sentence
+    assert part in found.message
     assert found.next
 
 
@@ -171,7 +171,7 @@ def test_a_job_without_a_window_waits_for_none() -> None:
     """The answer says that its results are emitted with each slice, or that a `where` omits every record."""
     document = PIPELINE.spec.as_document() | {"steps": [{"emit": [{"elasticsearch": "turbines-all"}], "name": "all"}]}
     facts = replace(READ, pipeline=check(PipelineSpec.from_document(document), STREAM))
-    assert explain(replace(facts, totals=Totals(30, 28, {}, {"all": 28}))).sentence.endswith(
+    assert explain(replace(facts, totals=Totals(30, 28, {}, {"all": 28}))).message.endswith(
         "each slice emits results (all 28)"
     )
     assert explain(replace(facts, totals=Totals(30, 28, {}, {"all": 0}))).cause == "filtered"
@@ -200,7 +200,7 @@ def test_a_stopped_input_of_records_is_reported_too() -> None:
 
 
 def test_an_open_window_names_the_time_without_records() -> None:
-    assert explain(QUIET).sentence.endswith("; no record has arrived for 20m")
+    assert explain(QUIET).message.endswith("; no record has arrived for 20m")
 
 
 def test_without_an_idle_timeout_a_stopped_input_leaves_windows_open() -> None:
@@ -215,7 +215,7 @@ def test_a_session_ends_unless_records_follow() -> None:
     window = replace(PIPELINE.stages[0], name="visits", windows=SessionShape(3_600_000, 30_000))
     told = explain(replace(READ, pipeline=replace(PIPELINE, stages=(window,))))
     assert told.cause == "window_open"
-    assert told.sentence.startswith(
+    assert told.message.startswith(
         "the session of stage visits that ends at 1970-01-01T00:01:35.000Z unless records follow is still open: it closes when "
         "event time reaches 1970-01-01T00:01:45.000Z"
     )

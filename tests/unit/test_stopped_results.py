@@ -101,12 +101,12 @@ def worked_until(
 )
 def test_a_new_cause_outweighs_the_history(since: Totals, cause: str, part: str) -> None:
     found = explain(worked_until(20, since=since))
-    assert (found.cause, part in found.sentence) == (cause, True), found
+    assert (found.cause, part in found.message) == (cause, True), found
 
 
 def test_the_command_lists_the_dead_letters_of_the_period() -> None:
     found = explain(worked_until(5, since=Totals(500, 0, {"schema": 500}, {}, {})))
-    assert "500 of 500 records since the last result, 5m ago, were rejected" in found.sentence
+    assert "500 of 500 records since the last result, 5m ago, were rejected" in found.message
     assert found.next.endswith("strandline dead-letters list power --since 1970-01-01T01:35:00.000Z")
 
 
@@ -121,7 +121,7 @@ def test_results_are_no_answer_for_longer_than_their_windows(minutes_ago: float,
     """Windows of a minute, a delay of 10 s, and an idle timeout of a minute explain five minutes at most."""
     found = explain(worked_until(minutes_ago, since=Totals(500, 500, {}, {}, {})))
     assert found.cause == cause
-    assert ("the newest result is 20m old" in found.sentence) == (minutes_ago == 20)
+    assert ("the newest result is 20m old" in found.message) == (minutes_ago == 20)
 
 
 @pytest.mark.parametrize(("closed_ms", "cause"), [(6_000_000, "filtered"), (5_940_000, "window_open")])
@@ -134,7 +134,7 @@ def test_a_condition_that_drops_every_later_record_is_named(closed_ms: int, caus
     )
     found = explain(facts)
     assert found.cause == cause
-    assert "drops all of them" not in found.sentence or "500 records since the last result, 20m ago," in found.sentence
+    assert "drops all of them" not in found.message or "500 records since the last result, 20m ago," in found.message
 
 
 def test_results_of_records_stop_by_a_condition() -> None:
@@ -188,9 +188,9 @@ def test_a_clock_that_was_set_back_is_named(changed: dict[str, Any], cause: str)
     assert found.cause == cause
     if cause == "stalled":
         assert (
-            "event time of partition 1 of stream turbines has been 1970-01-01T01:39:45.000Z for 15m" in found.sentence
+            "event time of partition 1 of stream turbines has been 1970-01-01T01:39:45.000Z for 15m" in found.message
         )
-        assert "these are up to 3m ahead of their log time" in found.sentence
+        assert "these are up to 3m ahead of their log time" in found.message
         assert "strandline doctor" in found.next
 
 
@@ -268,4 +268,4 @@ class TestOverTheApi:
         monkeypatch.setattr(job_status, "time", SimpleNamespace(time=lambda: 30 * 60.0 + 5))
         found = api.ask("GET", "/v1/jobs/power/explanation").json()
         assert found["cause"] == "rejected"
-        assert found["sentence"] == "450 of 450 records in the last 15m were rejected (schema 450)"
+        assert found["message"] == "450 of 450 records in the last 15m were rejected (schema 450)"

@@ -112,4 +112,4 @@ def test_a_present_topic_that_can_lose_confirmed_records_says_so(
     present = made.present_stream_topic(spec())
     assert present is not None
     assert [one.kind for one in present.hazards] == kinds
-    assert all(one.sentence.startswith("topic s has ") and "topic s" in one.remedy for one in present.hazards)
+    assert all(one.message.startswith("topic s has ") and "topic s" in one.remedy for one in present.hazards)

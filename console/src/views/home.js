@@ -33,7 +33,7 @@ export class JobRow extends Element {
     return html`<article class="job ${tone}">
       <div class="what">
         <h3><a href=${route.href(["jobs", job.name])}>${job.name}</a> ${badge(tone, job.state)}</h3>
-        <p>${explanation ? sentence(capital(explanation.sentence)) : job.message || "…"}</p>
+        <p>${explanation ? sentence(capital(explanation.message)) : job.message || "…"}</p>
         ${this.recent >= REJECTED_SHARE ? html`<p class="note"><a href=${route.href(["dead-letters", job.name])}>${Math.round(100 * this.recent)} % of the records of the last hour were rejected</a></p>` : nothing}
         ${explanation && explanation.cause !== "results" ? html`<p class="next">${sentence(capital(explanation.next))}</p>` : nothing}
         ${[...job.warnings, ...job.notes].slice(0, 2).map((note) => html`<p class="note">${sentence(note)}</p>`)}

@@ -92,7 +92,7 @@ export class JobView extends Element {
     const late = counts.rejected.late ?? 0;
     const others = sum(counts.rejected) - late;
     const refused = sum(counts.refused);
-    return html`<p class="lead">${sentence(capital(explanation.sentence))}.</p>
+    return html`<p class="lead">${sentence(capital(explanation.message))}.</p>
       <p class="next">${sentence(capital(explanation.next))}</p>
       ${[...job.warnings, ...explanation.notes].map((note) => html`<p class="note">${sentence(note)}</p>`)}
       ${job.rewind?.warning ? html`<p class="note">${job.rewind.warning}</p>` : nothing}

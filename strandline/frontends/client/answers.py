@@ -110,7 +110,7 @@ class Explanation(Answer):
 
     cause: str
     """Code for programs, as `window_open`."""
-    sentence: str
+    message: str
     next: str
     """Next step for the user."""
     notes: list[str]

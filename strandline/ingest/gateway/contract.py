@@ -47,7 +47,7 @@ class StackServers:
 class GatewayFinding(NamedTuple):
     """Finding of `strandline doctor` about a gateway."""
 
-    sentence: str
+    message: str
     remedy: str = ""
     """Empty if all is well."""
 

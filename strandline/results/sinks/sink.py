@@ -111,7 +111,7 @@ class StoredPart(Protocol):
 class SinkFinding(NamedTuple):
     """Finding of `strandline doctor` about the server of a sink."""
 
-    sentence: str
+    message: str
     remedy: str = ""
     """Empty if the sink can be written."""
 
@@ -154,7 +154,7 @@ class Sink:
     """True if a slice is complete when the sink contains any of its results."""
 
     subject = ""
-    """Subject of the findings of `examine`. The doctor prints it before each sentence."""
+    """Subject of the findings of `examine`. The doctor prints it before each message."""
 
     @property
     def is_elsewhere(self) -> bool:

@@ -152,7 +152,7 @@ def _put(
     failures: dict[Path, Failure] = {}
     put_files(spec, files, (data_dir, url), [], failures)
     if failures:
-        raise StackError(f"the batch was not started: {'; '.join(one.sentence for one in failures.values())}")
+        raise StackError(f"the batch was not started: {'; '.join(one.message for one in failures.values())}")
 
 
 def _run(client: ControlClient, name: str, *, wait: bool) -> Answer:

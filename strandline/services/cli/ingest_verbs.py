@@ -52,7 +52,7 @@ class Choice(StrEnum):
 class Failure:
     """Reason why a file was not ingested."""
 
-    sentence: str
+    message: str
     may_pass: bool
     """True if another try can succeed with the same file: the cause was its disk, a permission, Kafka, or the limit of its
     topic."""
@@ -104,7 +104,7 @@ def ingest(
         for one in taken:
             print(printable(_sentence(one)))
     if failures:
-        raise StackError("; ".join(one.sentence for one in failures.values()))
+        raise StackError("; ".join(one.message for one in failures.values()))
 
 
 @spool_app.command("list", epilog="Example: strandline spool list --data-dir /var/lib/strandline")
@@ -295,7 +295,7 @@ async def _take_each(
             tell(_sentence(one))
             continue
         if is_watching and failures.get(path) != failure:
-            print(printable(failure.sentence), file=sys.stderr)
+            print(printable(failure.message), file=sys.stderr)
         failures[path] = failure
         if isinstance(broken, RecordTooLarge):
             return left

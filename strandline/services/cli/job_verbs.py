@@ -106,7 +106,7 @@ def explain_job(
         as_json,
         lambda: [
             Text(
-                "\n".join([answer["sentence"], f"Next: {answer['next']}", *(f"Note: {one}" for one in answer["notes"])])
+                "\n".join([answer["message"], f"Next: {answer['next']}", *(f"Note: {one}" for one in answer["notes"])])
             )
         ],
     )
@@ -240,14 +240,14 @@ def audit_job(
         report = client.wait_for_audit(
             name, lambda audit: tell(f"audit of job {name}: {audit['step']}", done=audit["done"], total=audit["total"])
         )
-    sentence = display.audit_sentence(report)
+    message = display.audit_sentence(report)
     if report["outcome"] == "clean":
-        show(report, as_json, lambda: [*display.audit_tables(report), Text(sentence)])
+        show(report, as_json, lambda: [*display.audit_tables(report), Text(message)])
         return
     if not as_json:
         show(report, as_json, lambda: display.audit_tables(report))
     differs = report["outcome"] == "differences"
-    error = StrandlineError(sentence)
+    error = StrandlineError(message)
     error.code = "audit_differs" if differs else "audit_incomplete"
     raise AnsweredError(report, error, DIFFERS_EXIT_CODE if differs else 1)
 

@@ -241,7 +241,7 @@ def _lines(found: list[Finding]) -> list[str]:
 
     lines = []
     for one in found:
-        lines.append(f"{_SIGNS[one.state]} {escape(f'{one.subject}: {one.sentence}')}")
+        lines.append(f"{_SIGNS[one.state]} {escape(f'{one.subject}: {one.message}')}")
         if one.remedy:
             lines.append(f"    {escape(one.remedy)}")
     return lines

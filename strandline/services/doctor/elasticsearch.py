@@ -91,11 +91,11 @@ def _of_privileges(rights: Mapping[str, Any]) -> Iterator[Finding]:
         yield warning(SUBJECT, f"the user lacks these rights on some indices: {', '.join(lacking)}", remedy)
     elif not on_all.get(_REVISE_RIGHT):
         remedy = f"if a job revises results, grant {_REVISE_RIGHT} on the names under which it emits; {_SEE_RIGHTS}"
-        sentence = (
+        message = (
             f"the user lacks this right on some indices: {_REVISE_RIGHT}; jobs need it if late records revise their results "
             "(late: {revise: ...})"
         )
-        yield warning(SUBJECT, sentence, remedy)
+        yield warning(SUBJECT, message, remedy)
     if not missing and not lacking:
         yield ok(SUBJECT, "the user has the rights for templates, indices, aliases, and documents")
 
@@ -145,14 +145,14 @@ def _of_disks(ask: Ask) -> Iterator[Finding]:
             needed = free_bytes_needed(settings, level, total)
             if free < needed:
                 make = wrong if level == "flood_stage" else warning
-                sentence = (
+                message = (
                     f"node {node['node']} has {free >> 20:,} MB free, below the watermark {level} ({needed >> 20:,} MB)"
                 )
                 remedy = (
                     "free some space, or add a disk; at flood_stage its indices accept no documents, at low no "
                     "new shards"
                 )
-                fullest.append(make(SUBJECT, sentence, remedy))
+                fullest.append(make(SUBJECT, message, remedy))
                 break
     yield from fullest or [ok(SUBJECT, "each node's disk is within its watermarks")]
 

@@ -29,7 +29,7 @@ class Finding:
 
     subject: str
     state: State
-    sentence: str
+    message: str
     """What was found."""
     remedy: str = ""
     """What to do; empty if the state is ok."""
@@ -39,16 +39,16 @@ Check = Callable[[], Iterable[Finding]]
 """Check of one subject. Can raise StrandlineError, which becomes a finding."""
 
 
-def ok(subject: str, sentence: str) -> Finding:
-    return Finding(subject, State.OK, sentence)
+def ok(subject: str, message: str) -> Finding:
+    return Finding(subject, State.OK, message)
 
 
-def warning(subject: str, sentence: str, remedy: str) -> Finding:
-    return Finding(subject, State.WARNING, sentence, remedy)
+def warning(subject: str, message: str, remedy: str) -> Finding:
+    return Finding(subject, State.WARNING, message, remedy)
 
 
-def wrong(subject: str, sentence: str, remedy: str) -> Finding:
-    return Finding(subject, State.WRONG, sentence, remedy)
+def wrong(subject: str, message: str, remedy: str) -> Finding:
+    return Finding(subject, State.WRONG, message, remedy)
 
 
 def examine(checks: Mapping[str, Check], deadline_s: float, settings: Settings) -> list[Finding]:
@@ -84,8 +84,8 @@ class _Patient:
             for finding in self._check():
                 self._found.append(finding)
         except StrandlineError as error:
-            sentence, _, remedy = str(error).partition("; ")
-            self._found.append(wrong(self._subject, sentence, remedy or "correct the problem that the message names"))
+            message, _, remedy = str(error).partition("; ")
+            self._found.append(wrong(self._subject, message, remedy or "correct the problem that the message names"))
         except Exception as error:  # noqa: BLE001  # a check that fails must not hide the findings of the others
             remedy = "this is a fault of the check itself; report it"
             self._found.append(wrong(self._subject, f"a check failed: {type(error).__name__}: {error}", remedy))
@@ -93,10 +93,10 @@ class _Patient:
 
 def _without_secrets(finding: Finding, settings: Settings) -> Finding:
     """Remove secrets from a finding. Errors contain none anyway; this is the last protection."""
-    sentence, remedy = finding.sentence, finding.remedy
+    message, remedy = finding.message, finding.remedy
     for secret in _secrets(settings):
-        sentence, remedy = sentence.replace(secret, "***"), remedy.replace(secret, "***")
-    return replace(finding, sentence=sentence, remedy=remedy)
+        message, remedy = message.replace(secret, "***"), remedy.replace(secret, "***")
+    return replace(finding, message=message, remedy=remedy)
 
 
 def _secrets(settings: Settings) -> Iterator[str]:

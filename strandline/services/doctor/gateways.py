@@ -11,5 +11,5 @@ from strandline.services.doctor.finding import Finding, ok, wrong
 def check_gateway(gateway: Gateway, servers: StackServers | None) -> Iterator[Finding]:
     """Yield the findings of the gateway's own check. Raises InvalidSettings if its settings are invalid."""
     subject = gateway.subject or gateway.title
-    for sentence, remedy in gateway.examine(servers):
-        yield wrong(subject, sentence, remedy) if remedy else ok(subject, sentence)
+    for message, remedy in gateway.examine(servers):
+        yield wrong(subject, message, remedy) if remedy else ok(subject, message)

@@ -133,7 +133,7 @@ def _of_hazards(admin: KafkaAdmin, brokers: int, used: Collection[str]) -> Itera
                 if hazard.kind is HazardKind.ONE_REPLICA and brokers == 1:
                     alone.append(topic)
                 elif topic != _TRANSACTIONS_TOPIC or hazard.kind is not HazardKind.SIZE_LIMIT:
-                    yield warning(SUBJECT, hazard.sentence, hazard.remedy)
+                    yield warning(SUBJECT, hazard.message, hazard.remedy)
     except (Conflict, LogUnavailable, NotFound) as error:
         remedy = (
             "give the user Describe and DescribeConfigs on the topics of the streams and on their dead-letter topics"

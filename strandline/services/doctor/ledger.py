@@ -52,17 +52,17 @@ def _of_revision(revision: str | None, is_upgraded_next: bool) -> Finding:
     try:
         ahead = revisions_ahead(revision)
     except Conflict as error:
-        sentence, _, remedy = str(error).removeprefix("ledger: ").partition("; ")
-        return wrong(SUBJECT, sentence, remedy)
+        message, _, remedy = str(error).removeprefix("ledger: ").partition("; ")
+        return wrong(SUBJECT, message, remedy)
     if ahead == 1:
-        sentence = f"its schema is at revision {revision}, one ahead of this release ({HEAD}), which can still use it"
-        return warning(SUBJECT, sentence, "upgrade Strandline on this machine, too")
+        message = f"its schema is at revision {revision}, one ahead of this release ({HEAD}), which can still use it"
+        return warning(SUBJECT, message, "upgrade Strandline on this machine, too")
     if ahead == 0:
         return ok(SUBJECT, f"its schema is at revision {HEAD}, as this release needs it")
-    sentence = (
+    message = (
         f"its schema is at revision {revision}, and this release needs {HEAD}" if revision else "it has no tables yet"
     )
-    return ok(SUBJECT, f"{sentence}; that is done next") if is_upgraded_next else wrong(SUBJECT, sentence, UPGRADE)
+    return ok(SUBJECT, f"{message}; that is done next") if is_upgraded_next else wrong(SUBJECT, message, UPGRADE)
 
 
 def _of_writing(database: Database) -> Iterator[Finding]:

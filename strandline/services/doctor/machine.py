@@ -29,8 +29,8 @@ def check_machine(settings: Settings, find_java: Callable[[], Path]) -> Iterator
     try:
         yield ok(SUBJECT, f"Java is {find_java()}")
     except StrandlineError as error:
-        sentence, _, remedy = str(error).partition("; ")
-        yield wrong(SUBJECT, sentence, remedy)
+        message, _, remedy = str(error).partition("; ")
+        yield wrong(SUBJECT, message, remedy)
     scratch = settings.scratch_dir or settings.data_dir
     for what, directory in {"data": settings.data_dir, "scratch": scratch}.items():
         yield from of_room(what, directory, lambda path: shutil.disk_usage(path).free)
@@ -66,14 +66,14 @@ def of_room(what: str, directory: Path, free_bytes: Callable[[Path], int]) -> It
         yield wrong(SUBJECT, f"the {what} directory {directory} can't be written", remedy)
         return
     free = free_bytes(there)
-    sentence = f"the {what} directory {directory} has {free / 2**30:.1f} GB free"
+    message = f"the {what} directory {directory} has {free / 2**30:.1f} GB free"
     remedy = "free some space or choose another disk"
     if free < ROOM_BYTES_WRONG:
-        yield wrong(SUBJECT, sentence, remedy)
+        yield wrong(SUBJECT, message, remedy)
     elif free < ROOM_BYTES_WARNING:
-        yield warning(SUBJECT, sentence, remedy)
+        yield warning(SUBJECT, message, remedy)
     else:
-        yield ok(SUBJECT, sentence)
+        yield ok(SUBJECT, message)
 
 
 def of_open_files(limit: int) -> Iterator[Finding]:
@@ -90,7 +90,7 @@ def check_ports(ports: Mapping[str, int], is_free: Callable[[int], bool], remedy
     """Check that each port is free. The ports belong to parts that don't run now."""
     taken = {purpose: port for purpose, port in ports.items() if not is_free(port)}
     for purpose, port in taken.items():
-        sentence = f"port {port} on 127.0.0.1 for {purpose} is used by another program"
-        yield wrong(SUBJECT, sentence, remedy)
+        message = f"port {port} on 127.0.0.1 for {purpose} is used by another program"
+        yield wrong(SUBJECT, message, remedy)
     if ports and not taken:
         yield ok(SUBJECT, "the ports of the parts that do not run yet are free")

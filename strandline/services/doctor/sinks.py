@@ -11,5 +11,5 @@ from strandline.services.doctor.finding import Finding, ok, wrong
 
 def check_sink(sink: Sink, settings: Settings) -> Iterator[Finding]:
     """Yield the findings of the sink's own check. Raises InvalidSettings if its settings are invalid."""
-    for sentence, remedy in sink.examine(settings):
-        yield wrong(sink.subject, sentence, remedy) if remedy else ok(sink.subject, sentence)
+    for message, remedy in sink.examine(settings):
+        yield wrong(sink.subject, message, remedy) if remedy else ok(sink.subject, message)

@@ -78,7 +78,7 @@ def require_outside(outside: Outside, settings: Settings) -> None:
         checks["mqtt"] = checks[BRIDGE.part]
     checks["ledger"] = partial(check_ledger, settings.ledger_url, is_upgraded_next=True)
     found = examine({name: checks[name] for name in outside}, DEADLINE_S, settings)
-    wrong = [f"{one.subject}: {one.sentence}; {one.remedy}" for one in found if one.state is State.WRONG]
+    wrong = [f"{one.subject}: {one.message}; {one.remedy}" for one in found if one.state is State.WRONG]
     if wrong:
         raise StackError(f"{'. '.join(wrong)}. Nothing was started")
 

@@ -451,7 +451,7 @@ def _notes_of_hazards(topic: TopicDescription, *, is_adopted: bool) -> list[str]
     """Return a note for each setting with which an existing topic can lose confirmed records. A single replica is noted only if
     the topic is adopted: with one broker, each topic has one."""
     return [
-        f"{one.sentence}; {one.remedy}" for one in topic.hazards if is_adopted or one.kind is not HazardKind.ONE_REPLICA
+        f"{one.message}; {one.remedy}" for one in topic.hazards if is_adopted or one.kind is not HazardKind.ONE_REPLICA
     ]
 
 

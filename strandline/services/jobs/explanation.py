@@ -41,7 +41,7 @@ class ExplanationView(Described):
 
     cause: str
     """Code for programs, as `window_open`."""
-    sentence: str
+    message: str
     next: str
     """Next step for the user."""
     notes: list[str]
@@ -118,9 +118,9 @@ def explain(facts: JobFacts) -> ExplanationView:
         or _of_results(facts)
         or _of_event_time(facts)
     )
-    cause, sentence, step = found
+    cause, message, step = found
     faults = facts.checkpoint.sender_faults if facts.checkpoint is not None else SenderFaults()
-    return ExplanationView(cause=cause, sentence=sentence, next=step, notes=notes_of(facts.job.name, faults))
+    return ExplanationView(cause=cause, message=message, next=step, notes=notes_of(facts.job.name, faults))
 
 
 def notes_of(job: str, faults: SenderFaults) -> list[str]:
@@ -159,8 +159,8 @@ def _of_state(facts: JobFacts) -> _Answer | None:
             f"fix the cause, then run strandline job start {job.name}",
         )
     if job.has_completed:
-        sentence = f"batch {job.name} has completed: it has read its range, and closed all of its windows"
-        return COMPLETED, sentence, "nothing to do; for another range, run it under another name"
+        message = f"batch {job.name} has completed: it has read its range, and closed all of its windows"
+        return COMPLETED, message, "nothing to do; for another range, run it under another name"
     if job.state in _NOT_READING:
         cause, what = _NOT_READING[job.state]
         return cause, f"job {job.name} {what}", f"strandline job start {job.name}"
@@ -180,7 +180,7 @@ def _of_outside(facts: JobFacts) -> _Answer | None:
         return "log_away", "Kafka does not answer", "check that the broker is running; the job resumes automatically"
     if facts.unavailable_store is not None:
         assert facts.last_slice is not None, "it is the slice that waits"
-        sentence = (
+        message = (
             f"slice {facts.last_slice.number} is not committed, and {facts.unavailable_store} does not respond, or "
             "refuses results"
         )
@@ -188,7 +188,7 @@ def _of_outside(facts: JobFacts) -> _Answer | None:
             "check that it is running, and has free disk space and memory; the job resumes automatically. "
             f"strandline job logs {facts.job.name} shows the messages of the store"
         )
-        return "writer", sentence, step
+        return "writer", message, step
     return _of_slow_slice(facts)
 
 
@@ -196,7 +196,7 @@ def _of_slow_slice(facts: JobFacts) -> _Answer | None:
     row = facts.last_slice
     if row is None or row.status is not SliceStatus.PLANNED or facts.now_ms - row.planned_ms < QUIET_MS_MIN:
         return None
-    sentence = (
+    message = (
         f"slice {row.number} was planned {format_about(facts.now_ms - row.planned_ms)} ago and is not committed, although "
         "Kafka and the store of the results respond"
     )
@@ -204,7 +204,7 @@ def _of_slow_slice(facts: JobFacts) -> _Answer | None:
         f"wait if it reads many records. Otherwise, strandline job logs {facts.job.name} shows what it waits for, such as "
         "a store that is overloaded or whose disk is full"
     )
-    return "slow_slice", sentence, step
+    return "slow_slice", message, step
 
 
 def _of_input(facts: JobFacts) -> _Answer | None:
@@ -238,32 +238,32 @@ def _of_records(facts: JobFacts) -> _Answer | None:
     rejected = sum(counts.rejected.values()) - duplicates
     late = counts.rejected.get(REASON_LATE, 0)
     if late > counts.accepted:
-        sentence = f"{late} of {counts.records} records{when} were late: at their arrival, the watermark had passed "
-        sentence += "their event time"
+        message = f"{late} of {counts.records} records{when} were late: at their arrival, the watermark had passed "
+        message += "their event time"
         name = facts.job.name
         step = (
             "for future records, raise event_time.delay in the document and apply it. To also count the late records, reset the "
             f"job: strandline job stop {name}, strandline job reset {name} --to earliest, strandline job start {name}. A reset "
             "hides the existing results, and recomputes them from the records that are still in the log"
         )
-        return "late", sentence, step
+        return "late", message, step
     if rejected > counts.accepted:
         reasons = ", ".join(
             f"{reason} {count}"
             for reason, count in sorted(counts.rejected.items(), key=lambda one: -one[1])
             if reason != REASON_DUPLICATE
         )
-        sentence = f"{rejected} of {counts.records} records{when} were rejected ({reasons})"
-        return "rejected", sentence, f"to see the reason for each record, run {_list_dead_letters(facts, period)}"
+        message = f"{rejected} of {counts.records} records{when} were rejected ({reasons})"
+        return "rejected", message, f"to see the reason for each record, run {_list_dead_letters(facts, period)}"
     if duplicates > counts.accepted:
-        sentence = (
+        message = (
             f"{duplicates} of {counts.records} records{when} were duplicates by the fields of dedupe, and were dropped"
         )
-        return "duplicates", sentence, "if these are different records, add a field to dedupe that distinguishes them"
+        return "duplicates", message, "if these are different records, add a field to dedupe that distinguishes them"
     read = counts.records if facts.recent is None else facts.recent.last_minutes.counts.records
     if facts.lag_records and facts.lag_records > max(read // 10, 10_000):
-        sentence = f"{facts.lag_records} records are still to be read"
-        return "behind", sentence, "wait; if the number grows, the job needs more cores: see docs/sizing.md"
+        message = f"{facts.lag_records} records are still to be read"
+        return "behind", message, "wait; if the number grows, the job needs more cores: see docs/sizing.md"
     return None
 
 
@@ -284,9 +284,9 @@ def _of_refused(facts: JobFacts) -> _Answer | None:
     if not refused or refused * 2 <= results:
         return None
     when = f" {period.words}" if period.words else ""
-    sentence = f"{refused} of {results} results{when} were refused by the store"
+    message = f"{refused} of {results} results{when} were refused by the store"
     step = f"to see the reasons of the store, run {_list_dead_letters(facts, period, '--reason result')}"
-    return "refused", sentence, step
+    return "refused", message, step
 
 
 def _of_filtered(facts: JobFacts) -> _Answer | None:
@@ -304,10 +304,10 @@ def _of_filtered(facts: JobFacts) -> _Answer | None:
     if stages and not _are_closed(facts, [at_ms for partitions in early.values() for at_ms in partitions.values()]):
         return None
     accepted = f"{period.counts.accepted} records" + (f" {period.words}" if period.words else "")
-    sentence = f"{accepted} were accepted, but have no results, because a 'where' drops all of them"
+    message = f"{accepted} were accepted, but have no results, because a 'where' drops all of them"
     names = " and ".join(f"'{one.name}'" for one in facts.pipeline.first_stages)
     where = f"window {names}" if stages else "the emissions"
-    return "filtered", sentence, f"if results should appear, check the steps before {where} with one of the records"
+    return "filtered", message, f"if results should appear, check the steps before {where} with one of the records"
 
 
 def _are_closed(facts: JobFacts, event_ms: Collection[int]) -> bool:
@@ -361,25 +361,25 @@ def _of_event_time(facts: JobFacts) -> _Answer:
     if slowest in awake and (stalled := _of_stalled(facts, window, slowest)) is not None:
         return stalled
     if rule.watermark == "partitions" and newest_ms >= needed_ms and reached[slowest] < needed_ms:
-        sentence = f"{where} holds the watermark back: its event time is {_time(reached[slowest])}, that of others "
-        sentence += f"{_time(newest_ms)}; {window} is open"
+        message = f"{where} holds the watermark back: its event time is {_time(reached[slowest])}, that of others "
+        message += f"{_time(newest_ms)}; {window} is open"
         step = (
             "check the senders of that partition; event_time.idle_timeout is the silence after which a "
             "partition no longer counts"
         )
-        return "held_back", sentence, step
+        return "held_back", message, step
     if results and facts.quiet_ms is not None:
         return _of_quiet(facts, facts.quiet_ms)
     if results and not _is_overdue(facts, end_ms, closed_ms):
-        sentence = f"the job emits results ({facts.results_in_words}); next is {window}: {closes}; event time is "
-        sentence += _time(reached[slowest])
-        return "results", sentence, "no problem; the results are in the index or stream to which the stage emits"
-    sentence = f"{window} is still open: {closes}; event time is {_time(reached[slowest])} in {where}"
+        message = f"the job emits results ({facts.results_in_words}); next is {window}: {closes}; event time is "
+        message += _time(reached[slowest])
+        return "results", message, "no problem; the results are in the index or stream to which the stage emits"
+    message = f"{window} is still open: {closes}; event time is {_time(reached[slowest])} in {where}"
     if facts.recent is not None:
-        sentence += f"; the newest result is {format_about(facts.recent.age_ms)} old"
+        message += f"; the newest result is {format_about(facts.recent.age_ms)} old"
     if facts.quiet_ms is not None:
-        sentence += f"; no record has arrived for {format_about(facts.quiet_ms)}"
-    return "window_open", sentence, f"send records with later event times, or wait for the silence; {drain}"
+        message += f"; no record has arrived for {format_about(facts.quiet_ms)}"
+    return "window_open", message, f"send records with later event times, or wait for the silence; {drain}"
 
 
 def _of_stalled(facts: JobFacts, window: str, slowest: tuple[str, int]) -> _Answer | None:
@@ -396,18 +396,18 @@ def _of_stalled(facts: JobFacts, window: str, slowest: tuple[str, int]) -> _Answ
         or row.accepted_in.get(stream, {}).get(partition, 0) <= before.slice
     ):
         return None
-    sentence = (
+    message = (
         f"event time of partition {partition} of stream {stream} has been {_time(reached_ms)} for {format_about(RECENT_MS)}, "
         f"although its records are accepted; {window} is open"
     )
     ahead_ms = row.ahead_ms.get(stream, {}).get(partition, 0)
     if ahead_ms >= _AHEAD_MS_MIN:
-        sentence += f"; these are up to {format_about(ahead_ms)} ahead of their log time"
+        message += f"; these are up to {format_about(ahead_ms)} ahead of their log time"
     step = (
         "event time advances to the earlier one of the record's time and its log time. Compare the clock of the Kafka broker "
         "(strandline doctor) and the clocks of the senders of that partition with the correct time"
     )
-    return "stalled", sentence, step
+    return "stalled", message, step
 
 
 def _is_overdue(facts: JobFacts, end_ms: int, closed_ms: int) -> bool:
@@ -445,7 +445,7 @@ def slowest_partition(rule: EventTimeRule, reached: Offsets, silence_ms: Offsets
 
 def _of_quiet(facts: JobFacts, quiet_ms: int) -> _Answer:
     """Return the explanation for senders that sent records before, but none for `quiet_ms`."""
-    sentence = (
+    message = (
         f"the newest record of {facts.streams} is {format_about(quiet_ms)} old, and all records are read; results so far: "
         f"{facts.results_in_words or 'none'}"
     )
@@ -459,7 +459,7 @@ def _of_quiet(facts: JobFacts, quiet_ms: int) -> _Answer:
             f"; idle_timeout of stream {names[0]} is null, so open windows wait for records. "
             f"strandline job stop {facts.job.name} --drain closes them now"
         )
-    return "no_input", sentence, step
+    return "no_input", message, step
 
 
 def _time(at_ms: int) -> str:

@@ -344,7 +344,7 @@ def _explained(
         found = explanation(ledger, ranges, job, unavailable_store)
     except NotFound as error:
         step = f"apply its document again, or stop and delete the job: strandline job delete {job.name}"
-        found = ExplanationView(cause="missing", sentence=str(error), next=step, notes=[])
+        found = ExplanationView(cause="missing", message=str(error), next=step, notes=[])
     return JobExplanationView(job=job.name, **vars(found))
 
 

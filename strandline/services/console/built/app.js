@@ -67,7 +67,7 @@ var hr=globalThis,dr=hr.ShadowRoot&&(hr.ShadyCSS===void 0||hr.ShadyCSS.nativeSha
   </div>`}var Fi=3e5,ia=.1,Vi=class extends ve{static properties={job:{attribute:!1},explanation:{attribute:!1},tone:{type:String}};constructor(){super(),this.job=null,this.explanation=null,this.tone="wait",this.recent=0,this.history=new re(this,()=>this.job?`/v1/jobs/${be(this.job.name)}/history`:null,6e4)}render(){let{job:t,explanation:s}=this,n=this.tone,[r,i]=[t.watermark_ms,t.latest_event_ms];return b`<article class="job ${n}">
       <div class="what">
         <h3><a href=${F.href(["jobs",t.name])}>${t.name}</a> ${tt(n,t.state)}</h3>
-        <p>${s?bs(Is(s.sentence)):t.message||"\u2026"}</p>
+        <p>${s?bs(Is(s.message)):t.message||"\u2026"}</p>
         ${this.recent>=ia?b`<p class="note"><a href=${F.href(["dead-letters",t.name])}>${Math.round(100*this.recent)} % of the records of the last hour were rejected</a></p>`:M}
         ${s&&s.cause!=="results"?b`<p class="next">${bs(Is(s.next))}</p>`:M}
         ${[...t.warnings,...t.notes].slice(0,2).map(l=>b`<p class="note">${bs(l)}</p>`)}
@@ -168,7 +168,7 @@ var hr=globalThis,dr=hr.ShadowRoot&&(hr.ShadyCSS===void 0||hr.ShadyCSS.nativeSha
             </ul>
           </details>`:M}
       ${s.length?b`<p class="muted">${s.map(l=>l.label).join(", ")}: ${ke.refusal(s[0].operation)}.</p>`:M}
-    </div>`}#e(){let[t,s]=[this.job.data,this.explanation.data],n=t.counts,r=n.rejected.late??0,i=Pt(n.rejected)-r,l=Pt(n.refused);return b`<p class="lead">${bs(Is(s.sentence))}.</p>
+    </div>`}#e(){let[t,s]=[this.job.data,this.explanation.data],n=t.counts,r=n.rejected.late??0,i=Pt(n.rejected)-r,l=Pt(n.refused);return b`<p class="lead">${bs(Is(s.message))}.</p>
       <p class="next">${bs(Is(s.next))}</p>
       ${[...t.warnings,...s.notes].map(o=>b`<p class="note">${bs(o)}</p>`)}
       ${t.rewind?.warning?b`<p class="note">${t.rewind.warning}</p>`:M}
