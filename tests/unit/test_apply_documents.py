@@ -145,7 +145,7 @@ def test_an_idle_timeout_of_null_is_never_until_a_document_without_it_is_applied
     assert ledger.job_version("tens", 1).document["event_time"]["idle_timeout"] is None
     assert rules(ledger)["tens"] == ("partitions", None)
     (plan,) = applier(ledger).plan(TENS.encode(), "tens.yaml").jobs
-    assert [change.what for change in plan.changes] == ["idle_timeout from never to 1m"]
+    assert [change.change for change in plan.changes] == ["idle_timeout from never to 1m"]
     assert [one.outcome for one in applier(ledger).apply(never, "tens.yaml")] == ["unchanged"] * 2
 
 

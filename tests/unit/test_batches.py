@@ -306,7 +306,7 @@ def test_the_range_of_a_job_can_not_change() -> None:
     batch, live = checked("{stream: turbines, end: latest}"), checked("{stream: turbines}")
     for before, after in ((batch, live), (live, batch), (batch, checked("{stream: turbines, end: 2026-01-01}"))):
         (change,) = changes_between(before, after)
-        assert change.effect is Effect.FORBIDDEN and "range" in change.what
+        assert change.effect is Effect.FORBIDDEN and "range" in change.change
     assert changes_between(live, checked("{stream: turbines, start: latest}")) == []
 
 

@@ -56,7 +56,7 @@ def test_each_version_of_the_job_computes_otherwise_and_can_take_over_from_the_o
     for before, after in pairwise(versions):
         changes = changes_between(before, after)
         assert {change.effect for change in changes} == {Effect.REWIND}
-        whats = {change.what for change in changes}
+        whats = {change.change for change in changes}
         assert whats == {"the aggregates of window short", "the steps before window short"}
 
 

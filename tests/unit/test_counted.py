@@ -58,7 +58,7 @@ def test_what_a_window_that_counts_keeps_and_reaches_back_is_told() -> None:
     assert any("keeps each row until event time is 10s past it" in hint for hint in graph["hints"])
     assert pipeline_graph(pipeline("by: [press]", "by: []"))["exchange"]["buckets"] == "one"
     (change,) = changes_between(checked, pipeline("size: 3", "size: 4"))
-    assert (change.what, change.effect) == (
+    assert (change.change, change.effect) == (
         "window batches from of 3 records, within 1h to of 4 records, within 1h",
         Effect.REWIND,
     )

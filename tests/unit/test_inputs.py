@@ -229,14 +229,14 @@ def test_the_rule_of_each_stream_goes_through_the_ledger() -> None:
 def test_an_upgrade_keeps_the_streams(inputs: str, what: str, effect: Effect) -> None:
     before = checked(f"\nsteps: [{{from: b, window: {WINDOW}, emit: [{{elasticsearch: m}}]}}]\n")
     after = checked(f"\nsteps: [{{from: b, window: {WINDOW}, emit: [{{elasticsearch: m}}]}}]\n", inputs)
-    assert (what, effect) in [(one.what, one.effect) for one in changes_between(before, after)]
+    assert (what, effect) in [(one.change, one.effect) for one in changes_between(before, after)]
 
 
 def test_an_upgrade_may_change_the_order_of_the_streams_and_what_is_united() -> None:
     before = checked(UNITED)
     lines = INPUTS.strip().split("\n")
     turned = checked(UNITED, "\n" + "\n".join([lines[0], lines[2], lines[1]]) + "\n")
-    changes = {one.what: one.effect for one in changes_between(before, turned)}
+    changes = {one.change: one.effect for one in changes_between(before, turned)}
     assert changes["the order of the streams from a, b to b, a"] is Effect.REWIND and before.digest != turned.digest
     alone = checked(f"\nsteps:\n  - {{from: a, select: [k], window: {WINDOW}}}\n".replace("select: [k], ", "") .replace(
         "}}\n", "}, emit: [{elasticsearch: m}]}\n"

@@ -47,7 +47,7 @@ def plan(api: Api, text: str) -> tuple[str, dict[str, tuple[str, str]]]:
     told = api.ask("POST", "/v1/documents/plan", content=text, headers={"Content-Type": "application/yaml"})
     assert told.status_code == 200, told.text
     (job,) = told.json()["jobs"]
-    return job["outcome"], {one["what"]: (one["effect"], one["reason"]) for one in job["changes"]}
+    return job["outcome"], {one["change"]: (one["effect"], one["reason"]) for one in job["changes"]}
 
 
 @pytest.mark.guarantee("G631")

@@ -251,11 +251,11 @@ def test_a_change_of_a_join_is_computed_from_the_last_result_on() -> None:
         "max_rows of join met": {"max_rows": 7},
     }
     for what, change in changes.items():
-        found = {one.what: one.effect.value for one in changes_between(old, pipeline({**JOIN, **change}))}
+        found = {one.change: one.effect.value for one in changes_between(old, pipeline({**JOIN, **change}))}
         assert found[what] == "rewind", found
     assert changes_between(old, pipeline(JOIN)) == []
     minutes, hours = (pipeline({**JOIN, "within": None, "tumbling": size}) for size in ("1m", "1h"))
-    assert [one.what for one in changes_between(minutes, hours)] == ["window met from 1m to 1h"]
-    assert "how near rows are of join met" in [one.what for one in changes_between(old, minutes)]
+    assert [one.change for one in changes_between(minutes, hours)] == ["window met from 1m to 1h"]
+    assert "how near rows are of join met" in [one.change for one in changes_between(old, minutes)]
     assert old.digest != pipeline({**JOIN, "type": "full"}).digest
     assert replace(old, stages=()).digest != old.digest

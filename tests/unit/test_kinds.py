@@ -235,8 +235,8 @@ def test_an_explanation_names_the_window_that_closes_next(fields: str) -> None:
 def test_another_kind_of_windows_is_an_upgrade(fields: str) -> None:
     old = checked(text_of(window_of("tumbling: 11h")))
     new = checked(text_of(window_of(fields)))
-    (change,) = [one for one in changes_between(old, new) if "window some from" in one.what]
-    assert (change.effect, f"to {new.stages[0].shape}" in change.what) == ("rewind", True)
+    (change,) = [one for one in changes_between(old, new) if "window some from" in one.change]
+    assert (change.effect, f"to {new.stages[0].shape}" in change.change) == ("rewind", True)
 
 
 @pytest.mark.guarantee("G870")

@@ -561,5 +561,5 @@ def test_a_pipeline_with_updates_is_explained_and_may_begin_to_show_them_by_an_u
     assert stage["emits"] == ["elasticsearch: out", "elasticsearch: out.open, open windows every 5s"]
     old = pipeline_of("tumbling: 10s, by: [k]", emit="{elasticsearch: out}")
     (change,) = changes_between(old, new)
-    assert (change.what, change.effect) == ("how often open windows of out are shown", Effect.SAFE)
+    assert (change.change, change.effect) == ("how often open windows of out are shown", Effect.SAFE)
     assert read_documents((ROOT / "examples" / "updates.yaml").read_bytes(), "updates.yaml")

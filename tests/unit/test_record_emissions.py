@@ -297,7 +297,7 @@ def test_what_an_upgrade_means_for_emissions_of_records() -> None:
     fewer = pipeline_of(STEPS[:4])
     window = {"window": {"name": "all", "tumbling": "1m", "aggregate": {"n": "count(*)"}}}
     moved = pipeline_of([window, {"emit": [{"elasticsearch": "farm-raw"}]}])
-    added = {(one.what, one.effect) for one in changes_between(fewer, PIPELINE)}
+    added = {(one.change, one.effect) for one in changes_between(fewer, PIPELINE)}
     assert ("emission inverse of records is new", Effect.SAFE) in added
     assert {one.effect for one in changes_between(PIPELINE, fewer)} == {Effect.SAFE}
     assert Effect.FORBIDDEN in {one.effect for one in changes_between(fewer, moved)}

@@ -200,7 +200,7 @@ def test_a_change_of_what_a_side_takes_is_computed_from_the_last_result_on() -> 
         ),
     ):
         changes = changes_between(old, pipeline(*steps))
-        assert any(sentence in change.what for change in changes), [change.what for change in changes]
+        assert any(sentence in change.change for change in changes), [change.change for change in changes]
 
 
 SQL = """

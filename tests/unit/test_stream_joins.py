@@ -137,12 +137,12 @@ def test_an_upgrade_may_turn_streams_and_sides() -> None:
     old = checked()
     lines = INPUTS.strip().split("\n")
     turned = checked(STEPS, "\n" + "\n".join([lines[0], lines[2], lines[1]]) + "\n")
-    changes = {one.what: one.effect for one in changes_between(old, turned)}
+    changes = {one.change: one.effect for one in changes_between(old, turned)}
     assert changes == {"the order of the streams from orders, parcels to parcels, orders": Effect.REWIND}
     assert old.digest != turned.digest
     sides = STEPS.replace("left: orders, right: parcels", "left: parcels, right: orders")
     sides = sides.replace("left.amount", "right.amount").replace("right.carrier", "left.carrier")
-    changes = {one.what: one.effect for one in changes_between(old, checked(sides))}
+    changes = {one.change: one.effect for one in changes_between(old, checked(sides))}
     assert changes["the streams of join met"] is Effect.REWIND
     assert Effect.FORBIDDEN not in changes.values()
 

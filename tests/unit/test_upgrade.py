@@ -47,7 +47,7 @@ def effects(*changes: tuple[str, str]) -> dict[str, Effect]:
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
-    return {change.what: change.effect for change in changes_between(checked(PIPELINE), checked(text))}
+    return {change.change: change.effect for change in changes_between(checked(PIPELINE), checked(text))}
 
 
 def test_branches_come_and_go():
@@ -124,7 +124,7 @@ def test_windows_of_the_same_lengths_may_be_others(old: str, new: str, what: str
         checked(PIPELINE.replace("tumbling: 1m", "tumbling: 10s").replace("tumbling: 1h", window))
         for window in (old, new)
     )
-    found = [(change.what, change.effect) for change in changes_between(before, after)]
+    found = [(change.change, change.effect) for change in changes_between(before, after)]
     assert found == [(f"window hour from {what}", Effect.REWIND)]
     assert changes_between(before, before) == []
 
@@ -183,7 +183,7 @@ def test_what_the_readers_of_a_stream_of_results_rely_on_stays():
 
     def changed(old: str, new: str) -> dict[str, Effect]:
         before, after = checked(text), checked(text.replace(old, new))
-        return {change.what: change.effect for change in changes_between(before, after)}
+        return {change.change: change.effect for change in changes_between(before, after)}
 
     assert changed("n: count(*), peak", "peak")["no field n in stream minute any more"] is Effect.FORBIDDEN
     assert changed("n: count(*)", "n: avg(load)")["field n in stream minute from long to double"] is Effect.FORBIDDEN
@@ -236,12 +236,12 @@ def test_where_results_are_those_of_one_stage_stay() -> None:
     )
     found = changes_between(checked(branch), checked(branch.replace("minute}", "x}").replace("hour}", "minute}")))
     assert ("elasticsearch minute from results of minute to those of hour", Effect.FORBIDDEN) in [
-        (change.what, change.effect) for change in found
+        (change.change, change.effect) for change in found
     ]
     first = branch[branch.index("  - derive") : branch.index("  - from: s")]
     alone = branch.replace(first, "").replace("elasticsearch: hour", "elasticsearch: minute")
     assert ("elasticsearch minute from results of minute to those of hour", Effect.FORBIDDEN) in [
-        (change.what, change.effect) for change in changes_between(checked(branch), checked(alone))
+        (change.change, change.effect) for change in changes_between(checked(branch), checked(alone))
     ]
     renamed = ("name: hour", "name: hourly")
     assert Effect.FORBIDDEN not in effects(renamed).values()
@@ -263,7 +263,7 @@ def test_emissions_of_the_same_records_may_be_split_and_joined() -> None:
     others = f"{start}{raw}  - where: load < 5\n{clean}{windows}"
     for before, after, names in ((one, others, "raw to those of clean"), (others, one, "clean to those of raw")):
         found = changes_between(checked(before), checked(after))
-        refused = [change.what for change in found if change.effect is Effect.FORBIDDEN]
+        refused = [change.change for change in found if change.effect is Effect.FORBIDDEN]
         assert refused == [f"stream clean from results of {names}"]
 
 
@@ -273,7 +273,7 @@ def test_the_options_of_a_sink_are_told() -> None:
         for level in (1, 2)
     )
     (change,) = changes_between(checked(before), checked(after))
-    assert (change.what, change.effect) == ("the options of sink lake:hour", Effect.SAFE)
+    assert (change.change, change.effect) == ("the options of sink lake:hour", Effect.SAFE)
 
 
 def test_the_settings_of_indices_count_for_those_that_are_made_later():

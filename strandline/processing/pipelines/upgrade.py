@@ -35,7 +35,7 @@ class Effect(StrEnum):
 class Change(Described):
     """One difference between two versions."""
 
-    what: str
+    change: str
     effect: Effect
     """`rewind`: windows that are not emitted yet are recomputed from the log. `forbidden`: the job can't accept the change."""
     reason: str

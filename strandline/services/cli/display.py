@@ -159,7 +159,7 @@ def plan_tables(plan: Answer) -> list[Table]:
             row
             for name, one in planned
             for row in [
-                *((name, change["effect"], change["what"], change["reason"]) for change in one["changes"]),
+                *((name, change["effect"], change["change"], change["reason"]) for change in one["changes"]),
                 *((name, "note", "-", note) for note in one.get("notes", [])),
             ]
         ),

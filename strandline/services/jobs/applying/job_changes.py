@@ -103,7 +103,7 @@ class JobChanges:
 
     def refuse_forbidden(self, plan: JobPlan) -> None:
         """Refuse changes that a job can't make after its start. Raises Conflict."""
-        forbidden = [f"{c.what} ({c.reason})" for c in plan.changes if c.effect is Effect.FORBIDDEN]
+        forbidden = [f"{c.change} ({c.reason})" for c in plan.changes if c.effect is Effect.FORBIDDEN]
         if forbidden:
             raise Conflict(
                 f"job {plan.job} has started and can't change {'; '.join(forbidden)}; apply the pipeline under another name"

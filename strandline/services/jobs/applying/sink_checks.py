@@ -108,7 +108,7 @@ class SinkChecks:
             if forbidden:
                 raise Conflict(
                     f"job {job} emitted to {_listed(put_back)} in version {version}, and can't change "
-                    f"{'; '.join(f'{one.what} ({one.reason})' for one in forbidden)}; emit under another name"
+                    f"{'; '.join(f'{one.change} ({one.reason})' for one in forbidden)}; emit under another name"
                 )
 
     def _refuse_earlier_incarnations(self, job: str, new: set[KindAndName], documents: list[dict[str, Any]]) -> None:

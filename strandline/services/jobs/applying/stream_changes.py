@@ -62,7 +62,7 @@ class StreamChanges:
                 f"can't change stream {stream.stream}: job {job.name} reads it, and {unfit}; apply the stream together "
                 "with a pipeline that fits"
             ) from error
-        forbidden = [f"{c.what} ({c.reason})" for c in changes_between(before, after) if c.effect is Effect.FORBIDDEN]
+        forbidden = [f"{c.change} ({c.reason})" for c in changes_between(before, after) if c.effect is Effect.FORBIDDEN]
         if forbidden:
             raise Conflict(
                 f"can't change stream {stream.stream}: job {job.name} reads it, and this would change "
