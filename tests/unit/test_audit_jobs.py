@@ -22,8 +22,8 @@ REPORT: dict[str, Any] = {
     "job": "power",
     "outcome": "clean",
     "incomplete": "",
-    "asked_after_ms": None,
-    "asked_up_to_ms": None,
+    "requested_after_ms": None,
+    "requested_up_to_ms": None,
     "slice_first": 1,
     "slice_last": 9,
     "computed": {
@@ -122,7 +122,7 @@ def test_an_audit_tells_its_progress_and_then_its_report(lab: AuditLab) -> None:
 
     under_way = wait_until(look, lambda one: bool(one["total"]), "under way")
     assert (under_way["step"], under_way["done"], under_way["total"]) == ("reading the log", 3, 8)
-    assert under_way["asked_after_ms"] == 60_000
+    assert under_way["requested_after_ms"] == 60_000
     assert "audit-power" in json.loads((lab.directory / "pids.json").read_text())
     lab.say(report=REPORT)
     done = wait_until(look, lambda one: one["state"] != "running", "done")

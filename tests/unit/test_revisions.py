@@ -150,7 +150,9 @@ def test_it_counts_in_what_is_kept_and_read_again() -> None:
 
 
 def test_an_upgrade_tells_what_is_not_revised_any_more() -> None:
-    (change, *_) = [one for one in changes_between(checked(), checked(TEXT.replace("30m", "5m"))) if "late" in one.change]
+    (change, *_) = [
+        one for one in changes_between(checked(), checked(TEXT.replace("30m", "5m"))) if "late" in one.change
+    ]
     assert change.change == "late records revise results for 5m, not 30m"
     assert "not revised any more" in change.reason
 

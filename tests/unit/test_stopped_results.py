@@ -187,9 +187,7 @@ def test_a_clock_that_was_set_back_is_named(changed: dict[str, Any], cause: str)
     found = explain(facts)
     assert found.cause == cause
     if cause == "stalled":
-        assert (
-            "event time of partition 1 of stream turbines has been 1970-01-01T01:39:45.000Z for 15m" in found.message
-        )
+        assert "event time of partition 1 of stream turbines has been 1970-01-01T01:39:45.000Z for 15m" in found.message
         assert "these are up to 3m ahead of their log time" in found.message
         assert "strandline doctor" in found.next
 

@@ -66,8 +66,8 @@ class AuditReport(Described):
     outcome: Outcome
     """`incomplete`: nothing differs, but the log, the ledger, or files no longer contain everything that was requested."""
     incomplete: str
-    asked_after_ms: int | None
-    asked_up_to_ms: int | None
+    requested_after_ms: int | None
+    requested_up_to_ms: int | None
     slice_first: int
     slice_last: int
     computed: Totals
@@ -192,8 +192,8 @@ def make_report(
         job=plan.job,
         outcome=outcome,
         incomplete=incomplete,
-        asked_after_ms=plan.asked.after_ms,
-        asked_up_to_ms=plan.asked.up_to_ms,
+        requested_after_ms=plan.asked.after_ms,
+        requested_up_to_ms=plan.asked.up_to_ms,
         slice_first=plan.slice_first,
         slice_last=plan.slice_last,
         computed=computed,

@@ -36,8 +36,8 @@ class AuditState(Described):
 
     job: str
     state: Literal["running", "done", "failed"]
-    asked_after_ms: int | None
-    asked_up_to_ms: int | None
+    requested_after_ms: int | None
+    requested_up_to_ms: int | None
     started_ms: int
     step: str
     done: int
@@ -98,7 +98,7 @@ class AuditJobs:
         with self._lock:
             if self._running is not None:
                 present = self._states[self._running.job]
-                if (job, after_ms, up_to_ms) == (present.job, present.asked_after_ms, present.asked_up_to_ms):
+                if (job, after_ms, up_to_ms) == (present.job, present.requested_after_ms, present.requested_up_to_ms):
                     return present
                 raise Conflict(
                     f"an audit of job {present.job} is running ({present.step}); try again when it has ended"
