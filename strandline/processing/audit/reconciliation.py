@@ -202,7 +202,7 @@ class Finding(Described):
     """Reason of the dead letter, also if it replaces a document. Empty for other findings."""
     count: int
     id: str | None = None
-    place: str = ""
+    location: str = ""
     """Index of the document."""
     end_ms: int | None = None
     """End of the window."""
