@@ -116,7 +116,7 @@ REST_OPERATIONS: dict[str, RequiredRight] = {
     "POST /v1/notices/{name}/test": RequiredRight.OPERATOR,
     "POST /v1/notices/{name}/mute": RequiredRight.OPERATOR,
     "DELETE /v1/notices/{name}": RequiredRight.OPERATOR,
-    "POST /v1/jobs/{name}/dead-letters/replay": RequiredRight.OPERATOR,
+    "POST /v1/jobs/{name}/dead-letters/requeue": RequiredRight.OPERATOR,
     "POST /v1/jobs/{name}/dead-letters/repair": RequiredRight.OPERATOR,
     "POST /v1/jobs/{name}/audit": RequiredRight.OPERATOR,
     "POST /v1/jobs/{name}/backfills": RequiredRight.OPERATOR,

@@ -165,16 +165,16 @@ class ControlClient:
         NotFound."""
         return self.get(f"{job_path(job)}/dead-letters/counts", **wanted)
 
-    def replay_dead_letters(self, job: str, **wanted: str | int) -> Answer:
+    def requeue_dead_letters(self, job: str, **wanted: str | int) -> Answer:
         """Requeue the first part of the requested dead letters. `next` is the path for the next part. Raises NotFound,
         Conflict."""
-        return self._ask("POST", f"{job_path(job)}/dead-letters/replay", params=wanted)
+        return self._ask("POST", f"{job_path(job)}/dead-letters/requeue", params=wanted)
 
     def repair_dead_letter(self, job: str, letter: str, payload: bytes, **how: str | int) -> Answer:
-        """Requeue the record of one dead letter with another payload. `how`: `anyway`, `dry_run`. Raises NotFound, Conflict."""
+        """Requeue the record of one dead letter with another payload. `how`: `force`, `dry_run`. Raises NotFound, Conflict."""
         headers = {"Content-Type": "application/octet-stream"}
         path = f"{job_path(job)}/dead-letters/repair"
-        return self._ask("POST", path, content=payload, params={"letter": letter, **how}, headers=headers)
+        return self._ask("POST", path, content=payload, params={"dead_letter": letter, **how}, headers=headers)
 
     def dead_letter(self, job: str, number: int) -> Answer:
         """Return one dead letter with all bytes. Raises NotFound."""

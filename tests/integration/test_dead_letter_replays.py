@@ -92,12 +92,12 @@ class ReplayLab:
         assert writer.write(letters, {0: 0}) == len(letters)
         wait_until_readable(self.kafka, dead_letter_topic(self.name))
 
-    def replay(self, wanted: LetterFilter = ANY, *, again: bool = False, dry_run: bool = False) -> ReplayReport:
+    def replay(self, wanted: LetterFilter = ANY, *, force: bool = False, dry_run: bool = False) -> ReplayReport:
         """All pieces together."""
-        total = self.dead_letters.replay(self.name, wanted, -1, None, again=again, dry_run=dry_run)
+        total = self.dead_letters.replay(self.name, wanted, -1, None, force=force, dry_run=dry_run)
         while total.after is not None:
-            more = self.dead_letters.replay(self.name, wanted, total.after, total.before, again=again, dry_run=dry_run)
-            for field in ("matched", "put_back", "already", "unknown", "left_out", "outcomes"):
+            more = self.dead_letters.replay(self.name, wanted, total.after, total.before, force=force, dry_run=dry_run)
+            for field in ("matched", "requeued", "requeued_before", "unknown", "skipped", "outcomes"):
                 setattr(more, field, getattr(total, field) + getattr(more, field))
             total = more
         return total
@@ -129,10 +129,10 @@ def test_all_that_match_are_put_back_once_with_their_bytes_and_say_where_they_co
     dry = lab.replay(dry_run=True)
     # The device is in the MQTT topic, which a header of the original record contains.
     assert dry.outcomes == {"accepted": 1, "decode": 1, "expression": 1}
-    assert (dry.matched, dry.put_back, dry.left_out) == (4, 3, {"late": 1})
+    assert (dry.matched, dry.requeued, dry.skipped) == (4, 3, {"late": 1})
     assert lab.put_back() == []
     done = lab.replay()
-    assert (done.put_back, done.already, done.outcomes) == (3, 0, dry.outcomes)
+    assert (done.requeued, done.requeued_before, done.outcomes) == (3, 0, dry.outcomes)
     records = sorted(lab.put_back(), key=lambda one: one[2][HEADER_REPLAY_OF])
     assert [(value, partition) for value, partition, _ in records] == [
         (good, 0),
@@ -145,9 +145,9 @@ def test_all_that_match_are_put_back_once_with_their_bytes_and_say_where_they_co
         HEADER_REPLAY_LETTER: f"{lab.name}/1".encode(),
     }
     again = lab.replay()
-    assert (again.put_back, again.already) == (0, 3)
+    assert (again.requeued, again.requeued_before) == (0, 3)
     late = lab.replay(LetterFilter(reason="late"))
-    assert (late.put_back, late.outcomes) == (1, {"decode": 1})
+    assert (late.requeued, late.outcomes) == (1, {"decode": 1})
     assert len(lab.put_back()) == 4
 
 
@@ -164,20 +164,20 @@ def test_a_record_that_fails_again_is_traced_and_put_back_again_only_if_asked(la
     lab.write_and_wait([letter], "w", epoch=2)
     second = lab.dead_letters.page(lab.name, ANY, -1, 10).letters[1]
     assert lab.dead_letters.origin_of(second) == f"{lab.name}/0/0"
-    assert lab.replay().left_out == {"failed_again": 1}
-    assert lab.replay(again=True).put_back == 1
+    assert lab.replay().skipped == {"failed_again": 1}
+    assert lab.replay(force=True).requeued == 1
     assert len(lab.put_back()) == 2
 
 
 def test_a_letter_is_repaired_once(lab: ReplayLab) -> None:
     lab.reject([b"no json", b"nor this"])
     with pytest.raises(Conflict, match="would be rejected again"):
-        lab.dead_letters.repair(lab.name, f"{lab.name}/0/1", b"{}", anyway=False, dry_run=False)
+        lab.dead_letters.repair(lab.name, f"{lab.name}/0/1", b"{}", force=False, dry_run=False)
     mended = b'{"device": "d1", "power": 4, "rated": 2}'
-    done = lab.dead_letters.repair(lab.name, f"{lab.name}/0/1", mended, anyway=False, dry_run=False)
+    done = lab.dead_letters.repair(lab.name, f"{lab.name}/0/1", mended, force=False, dry_run=False)
     assert (done.letter, done.is_already, done.prospect.outcome) == (1, False, "accepted")
-    assert lab.dead_letters.repair(lab.name, "1", mended, anyway=False, dry_run=False).is_already
-    assert lab.replay().already == 1
+    assert lab.dead_letters.repair(lab.name, "1", mended, force=False, dry_run=False).is_already
+    assert lab.replay().requeued_before == 1
     values = {
         headers[HEADER_REPLAY_OF]: (value, HEADER_REPLAY_REPAIRED in headers) for value, _, headers in lab.put_back()
     }
@@ -193,7 +193,7 @@ from strandline.services.jobs.dead_letters import DeadLetters, LetterFilter
 settings = Settings()
 log = KafkaStatus(settings.kafka_bootstrap)
 letters = DeadLetters(Ledger.open(settings.ledger_url), log, settings.kafka_bootstrap, 1_000_000)
-letters.replay(sys.argv[1], LetterFilter(), -1, None, again=False, dry_run=False)
+letters.replay(sys.argv[1], LetterFilter(), -1, None, force=False, dry_run=False)
 """
 
 
@@ -221,7 +221,7 @@ def test_a_replay_that_is_killed_anywhere_puts_nothing_back_twice(lab: ReplayLab
         _, said = killed.communicate(timeout=stretched(60))
         assert killed.returncode == -signal.SIGKILL, said
     done = lab.replay()
-    assert done.put_back + done.already == 20 and done.unknown == 0
+    assert done.requeued + done.requeued_before == 20 and done.unknown == 0
     assert Counter(headers[HEADER_REPLAY_OF] for _, _, headers in lab.put_back()) == {
         f"{lab.name}/0/{offset}".encode(): 1 for offset in range(20)
     }
@@ -339,8 +339,8 @@ def test_a_thousand_letters_are_repaired_and_put_back_with_kills_in_the_middle(p
     # The new version has recomputed the open day with the records that the version before could not use.
     expected = {"decode": BROKEN - REPAIRED, "schema": LACKING}
     dry = answer(command(platform, "replay", JOB, "--dry-run"))
-    assert (dry["outcomes"], dry["left_out"]) == (expected, {"counted": ZERO})
-    assert (dry["put_back"], dry["already"]) == (BROKEN + LACKING - REPAIRED, REPAIRED)
+    assert (dry["outcomes"], dry["skipped"]) == (expected, {"counted": ZERO})
+    assert (dry["requeued"], dry["requeued_before"]) == (BROKEN + LACKING - REPAIRED, REPAIRED)
     for reason in ("expression", "schema", "decode", "decode"):
         replaying = [command(platform, "replay", JOB, "--reason", reason) for _ in range(2)]
         time.sleep(0.5 + 1.5 * chance.random())  # sleeps: the instant of the kill
@@ -349,7 +349,7 @@ def test_a_thousand_letters_are_repaired_and_put_back_with_kills_in_the_middle(p
         for one in replaying:
             one.communicate()
     done = answer(command(platform, "replay", JOB))
-    assert done["put_back"] + done["already"] == BROKEN + LACKING and done["unknown"] == 0
+    assert done["requeued"] + done["requeued_before"] == BROKEN + LACKING and done["unknown"] == 0
 
     put_back = Counter(
         headers[HEADER_REPLAY_OF].decode() for _, headers in platform.topic(f"{JOB}-in") if HEADER_REPLAY_OF in headers
@@ -365,7 +365,7 @@ def test_a_thousand_letters_are_repaired_and_put_back_with_kills_in_the_middle(p
     )
     assert rejected == {"expression": ZERO, "decode": 2 * BROKEN - REPAIRED, "schema": 2 * LACKING}
     again = answer(command(platform, "replay", JOB))
-    assert (again["put_back"], again["left_out"]) == (
+    assert (again["requeued"], again["skipped"]) == (
         0,
         {"counted": ZERO, "failed_again": BROKEN - REPAIRED + LACKING},
     )

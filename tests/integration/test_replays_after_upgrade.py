@@ -52,14 +52,14 @@ def test_a_record_that_the_upgrade_has_counted_is_not_put_back(audit_lab: AuditL
     )
 
     def replay(*, dry_run: bool) -> ReplayReport:
-        return letters.replay(NAME, LetterFilter(), -1, None, again=False, dry_run=dry_run)
+        return letters.replay(NAME, LetterFilter(), -1, None, force=False, dry_run=dry_run)
 
     # 400 s of records, of which 280 s are past: four windows are closed, and the last 120 s are not late yet.
     lab.apply(DOCUMENTS.format(load=DIVIDED))
     lab.send(STREAM, lines(4_000, 0))
     with lab.running(NAME, STREAM):
         pass
-    assert replay(dry_run=True).left_out == {}
+    assert replay(dry_run=True).skipped == {}
     lab.apply(DOCUMENTS.format(load=ADDED))
     before = replay(dry_run=True)
     lab.send(STREAM, lines(100, 4_000))
@@ -67,8 +67,8 @@ def test_a_record_that_the_upgrade_has_counted_is_not_put_back(audit_lab: AuditL
         pass
     done = replay(dry_run=False)
     # 80 of the 160 in open windows can be used now. Other replayed letters can be left out too: they would be late.
-    assert before.left_out == done.left_out and set(done.left_out) == {"counted"}
-    assert done.left_out["counted"] >= 80
+    assert before.skipped == done.skipped and set(done.skipped) == {"counted"}
+    assert done.skipped["counted"] >= 80
     # Closed windows are closed; of the new version's own letters nothing has been read again.
     assert set(done.outcomes) <= {"late", "decode", "expression"} and done.outcomes["expression"] >= 50
     page = letters.page(NAME, LetterFilter(reason="expression"), -1, 10_000).letters
@@ -76,7 +76,7 @@ def test_a_record_that_the_upgrade_has_counted_is_not_put_back(audit_lab: AuditL
         one for one in page if json.loads(one.value)["power"] == 1 and json.loads(one.value)["ts"] >= BASE_MS + 240_000
     ]
     with pytest.raises(Conflict, match="so it would count twice"):
-        letters.repair(NAME, str(counted[0].offset), counted[0].value, anyway=False, dry_run=False)
+        letters.repair(NAME, str(counted[0].offset), counted[0].value, force=False, dry_run=False)
     lab.drain(NAME)
 
     open_from = BASE_MS + 240_000

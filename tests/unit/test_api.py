@@ -272,7 +272,7 @@ def test_a_payload_may_be_as_large_as_a_record(api: Api) -> None:
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as client:
             return await client.post(path, content=b"#" * size)
 
-    repair = "/v1/jobs/none/dead-letters/repair?letter=0"
+    repair = "/v1/jobs/none/dead-letters/repair?dead_letter=0"
     problem_of(asyncio.run(ask(repair, BODY_BYTES_MAX + 10)), 404, "not_found")
     detail = problem_of(asyncio.run(ask(repair, BODY_BYTES_MAX + 11)), 413, "too_large")["detail"]
     assert "STRANDLINE_RECORD_BYTES_MAX" in detail and "documents" not in detail

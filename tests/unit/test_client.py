@@ -388,27 +388,27 @@ def test_the_client_of_an_embedded_stack_finds_its_addresses_and_token(tmp_path:
 def test_a_replay_goes_on_until_all_pieces_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     first = {
         "matched": 3,
-        "put_back": 2,
-        "already": 1,
-        "left_out": {"late": 1},
+        "requeued": 2,
+        "requeued_before": 1,
+        "skipped": {"late": 1},
         "outcomes": {"accepted": 2},
         "next": "/n",
     }
     last = {
         "matched": 2,
-        "put_back": 2,
-        "already": 0,
-        "left_out": {},
+        "requeued": 2,
+        "requeued_before": 0,
+        "skipped": {},
         "outcomes": {"accepted": 1, "schema": 1},
         "next": None,
     }
     asked: list[object] = []
     with Client() as client:
         monkeypatch.setattr(
-            client._control, "replay_dead_letters", lambda *job, **wanted: asked.append((*job, wanted)) or first
+            client._control, "requeue_dead_letters", lambda *job, **wanted: asked.append((*job, wanted)) or first
         )
         monkeypatch.setattr(client._control, "post", lambda path: asked.append(path) or last)
-        replayed = client.replay_dead_letters("power", reason="decode", dry_run=True)
+        replayed = client.requeue_dead_letters("power", reason="decode", dry_run=True)
     assert asked == [("power", {"reason": "decode", "dry_run": "true"}), "/n"]
-    assert (replayed.matched, replayed.put_back, replayed.already) == (5, 4, 1)
-    assert (replayed.left_out, replayed.outcomes) == ({"late": 1}, {"accepted": 3, "schema": 1})
+    assert (replayed.matched, replayed.requeued, replayed.requeued_before) == (5, 4, 1)
+    assert (replayed.skipped, replayed.outcomes) == ({"late": 1}, {"accepted": 3, "schema": 1})

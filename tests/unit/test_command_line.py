@@ -271,7 +271,7 @@ def test_data_dir_leads_to_the_stack(api: Api, say: Say, tmp_path: Path, monkeyp
         ("apply", "/no/such/file"),
         ("job", "list", "--nonsense"),
         ("dead-letters", "list", "power", "--reason", "lates"),
-        ("dead-letters", "replay", "power", "--reason", "duplicate"),
+        ("dead-letters", "requeue", "power", "--reason", "duplicate"),
     ],
     ids=" ".join,
 )
@@ -658,7 +658,7 @@ def test_dead_letters_are_listed_by_reason_and_counted(api: Api, say: Say, farm:
     since = say("dead-letters", "list", "power", "--since", "1970-01-01T00:00:03Z", "--json").json["dead_letters"]
     assert [one["number"] for one in since] == [3, 4]
     counts = say("dead-letters", "list", "power", "--counts", "--json").json
-    assert counts == {"letters": 5, "reasons": {"decode": 3, "late": 2}, "steps": {"decode": 5}, "next": None}
+    assert counts == {"dead_letters": 5, "reasons": {"decode": 3, "late": 2}, "steps": {"decode": 5}, "next": None}
     assert re.search(r"late +2\n", say("dead-letters", "list", "power", "--counts").out)
     said = say("dead-letters", "repair", "power", "turbines/0/99", "--payload", __file__)
     assert said.code == 1 and "dead-letters list power" in said.err

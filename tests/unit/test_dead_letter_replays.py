@@ -107,7 +107,7 @@ def test_a_pipeline_without_a_window_judges_records_too() -> None:
 
 @pytest.mark.guarantee(
     "G292",
-    "`dead-letters replay --dry-run` and `repair` report the outcome that the pipeline's next slice gives to the "
+    "`dead-letters requeue --dry-run` and `repair` report the outcome that the pipeline's next slice gives to the "
     "record, by the current document of the stream, with or without a window.",
     promise="a-requeued-record-counts-once",
 )
@@ -157,7 +157,7 @@ def test_letters_are_listed_and_counted_by_reason_step_and_time(api: Api, monkey
     while piece["next"]:
         piece = api.ask("GET", piece["next"]).json()
         total = _sum(total, piece)
-    assert total["letters"] == 10
+    assert total["dead_letters"] == 10
     assert total["reasons"] == {"decode": 4, "late": 3, "schema": 3}
     assert total["steps"] == {"step0": 5, "step1": 5}
     assert api.ask("GET", "/v1/jobs/nobody/dead-letters/counts").status_code == 404
@@ -173,7 +173,7 @@ def test_a_letter_of_an_earlier_life_is_not_repaired_by_its_number_either(api: A
     api.ledger.reset_job(fence, Origin({"turbines": {0: 0, 1: 5}}, {0: 4}))
 
     def repair(which: str) -> httpx.Response:
-        path = f"/v1/jobs/power/dead-letters/repair?letter={which}&dry_run=true"
+        path = f"/v1/jobs/power/dead-letters/repair?dead_letter={which}&dry_run=true"
         return api.ask("POST", path, content=record(), headers={"Content-Type": "application/octet-stream"})
 
     refused = repair("3")
@@ -185,17 +185,17 @@ def test_a_letter_of_an_earlier_life_is_not_repaired_by_its_number_either(api: A
 
 @pytest.mark.guarantee("G392")
 def test_why_a_letter_is_not_put_back() -> None:
-    def why(one: StoredDeadLetter, *, reason: str | None = None, again: bool = False) -> str:
+    def why(one: StoredDeadLetter, *, reason: str | None = None, force: bool = False) -> str:
         originals = {(0, 5): _Original(b"x", b"k", {"strandline-replay-of": b"turbines/0/1"}, 0)}
-        return _judge(one, "turbines", "power", originals, LetterFilter(reason), again=again)[0]
+        return _judge(one, "turbines", "power", originals, LetterFilter(reason), force=force)[0]
 
     assert why(letter(1)) == ""
     assert why(letter(1, "late")) == "late"
     assert why(letter(1, "late"), reason="late") == ""
     assert why(letter(5)) == "failed_again"
-    assert why(letter(5), again=True) == ""
-    assert why(letter(1, **{"taken-by": "minutes"})) == "taken"
-    assert why(letter(1, **{"taken-by": "minutes"}), again=True) == ""
+    assert why(letter(5), force=True) == ""
+    assert why(letter(1, **{"taken-by": "minutes"})) == "accepted_elsewhere"
+    assert why(letter(1, **{"taken-by": "minutes"}), force=True) == ""
     assert why(letter(1, stream="others")) == "other_stream"
     assert why(letter(1, **{"payload-bytes": "9", "payload-sha256": "0"})) == "no_bytes"
     assert why(StoredDeadLetter(1, 0, {"reason": "result", "index": "x-2026.01", "document": "id"}, b"")) == "result"
@@ -228,11 +228,11 @@ def test_only_letters_of_another_jobs_results_are_never_put_back(api: Api, monke
     assert applied.status_code == 200, applied.text
     api.log.letters = [letter(0), letter(1, stream="turbine-minute"), letter(2, "late", stream="turbine-minute")]
     letters = DeadLetters(api.ledger, api.log, "127.0.0.1:1", 1_000_000)
-    report = letters.replay("beside", LetterFilter(), -1, None, again=False, dry_run=True)
-    assert (report.put_back, report.left_out) == (1, {"result_stream": 2})
-    assert letters.repair("beside", "0", record(ts=1), anyway=False, dry_run=True).prospect.outcome == "accepted"
+    report = letters.replay("beside", LetterFilter(), -1, None, force=False, dry_run=True)
+    assert (report.requeued, report.skipped) == (1, {"result_stream": 2})
+    assert letters.repair("beside", "0", record(ts=1), force=False, dry_run=True).prospect.outcome == "accepted"
     with pytest.raises(Conflict, match="contains only results of job power"):
-        letters.repair("beside", "1", record(), anyway=True, dry_run=True)
+        letters.repair("beside", "1", record(), force=True, dry_run=True)
 
 
 def test_records_that_stand_near_each_other_are_read_together() -> None:
@@ -241,14 +241,14 @@ def test_records_that_stand_near_each_other_are_read_together() -> None:
 
 
 def test_what_a_replay_cannot_help_is_said_with_what_can() -> None:
-    report = {"left_out": {"late": 2, "result": 1, "result_stream": 4}, "outcomes": {"late": 3}, "unknown": 0}
+    report = {"skipped": {"late": 2, "result": 1, "result_stream": 4}, "outcomes": {"late": 3}, "unknown": 0}
     notes = replay_notes("power", report)
     assert any("4 belong to results of another job" in note for note in notes)
     assert any("strandline job backfill power" in note for note in notes)
     assert any("5" in note and "strandline job reset power" in note for note in notes)
-    one = {"number": 7, "already": False, "outcome": "late", "message": "why", "dry_run": True}
+    one = {"number": 7, "requeued_before": False, "outcome": "late", "message": "why", "dry_run": True}
     assert repair_sentence(one) == "dead letter 7 would be requeued; in the current version, it is rejected again (why)"
-    assert "was requeued before" in repair_sentence({**one, "already": True})
+    assert "was requeued before" in repair_sentence({**one, "requeued_before": True})
 
 
 def test_the_reasons_are_all_those_that_are_given_and_the_docs_say_what_helps() -> None:

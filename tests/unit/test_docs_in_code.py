@@ -114,7 +114,7 @@ def test_the_programs_with_a_client_run_against_the_api_without_servers(tmp_path
     with closing(ledger), serving(api.app) as url, serving(gateway) as ingest_url:
         names: dict[str, Any] = {"url": url, "ingest_url": ingest_url, "token": None}
         for program in blocks_of("python.md", "python"):
-            without_kafka = "".join(line for line in program.splitlines(True) if "replay_dead_letters" not in line)
+            without_kafka = "".join(line for line in program.splitlines(True) if "requeue_dead_letters" not in line)
             exec(compile(without_kafka, "python.md", "exec"), names)
             said.append(capsys.readouterr().out)
     *_, applied, sent, ended = said

@@ -402,10 +402,10 @@ def test_what_destroys_or_puts_back_names_who_ordered_it(
     api.log.letters = [StoredDeadLetter(0, 1, headers, b"{")]
     before = len(ledger.events())
     orders = [
-        ("POST", "/v1/jobs/power/dead-letters/repair?letter=0&anyway=true&dry_run=true", b"{}"),
-        ("POST", "/v1/jobs/power/dead-letters/repair?letter=0&anyway=true", b"{}"),
-        ("POST", "/v1/jobs/power/dead-letters/replay?dry_run=true", b""),
-        ("POST", "/v1/jobs/power/dead-letters/replay", b""),
+        ("POST", "/v1/jobs/power/dead-letters/repair?dead_letter=0&force=true&dry_run=true", b"{}"),
+        ("POST", "/v1/jobs/power/dead-letters/repair?dead_letter=0&force=true", b"{}"),
+        ("POST", "/v1/jobs/power/dead-letters/requeue?dry_run=true", b""),
+        ("POST", "/v1/jobs/power/dead-letters/requeue", b""),
         ("POST", "/v1/jobs/power/reset?to=latest", b""),
         ("DELETE", "/v1/jobs/power?results=true", b""),
         ("DELETE", "/v1/streams/turbines?keep_topic=true", b""),

@@ -1,4 +1,4 @@
-/** Dead letters: how many by reason, those of the same kind together, each with its fields next to its bytes, and the replay. */
+/** Dead letters: how many by reason, those of the same kind together, each with its fields next to its bytes, and requeueing. */
 import { html, nothing } from "lit";
 import { quoted, request } from "../core/api.js";
 import { clock, duration, spaced, time, whole } from "../core/format.js";
@@ -70,7 +70,7 @@ export class LettersView extends Element {
   }
 
   #reasons() {
-    const { reasons, letters, next } = this.counts.data;
+    const { reasons, dead_letters: letters, next } = this.counts.data;
     const rows = Object.entries(/** @type {Record<string, number>} */ (reasons)).sort((a, b) => b[1] - a[1]);
     if (!rows.length) return empty(`Job ${this.chosen} has no dead letter in the last ${spaced(route.range)}.`);
     const most = rows[0][1];
@@ -83,13 +83,13 @@ export class LettersView extends Element {
   }
 
   #replayButton() {
-    const refusal = session.refusal("POST /v1/jobs/{name}/dead-letters/replay");
-    if (refusal) return html`<span class="muted">Replay ${refusal}</span>`;
-    return html`<button class="quiet" @click=${() => void this.#dryRun()}>What would a replay do?</button>`;
+    const refusal = session.refusal("POST /v1/jobs/{name}/dead-letters/requeue");
+    if (refusal) return html`<span class="muted">Requeue ${refusal}</span>`;
+    return html`<button class="quiet" @click=${() => void this.#dryRun()}>What would requeueing do?</button>`;
   }
 
   get #replayPath() {
-    return `/v1/jobs/${quoted(this.chosen)}/dead-letters/replay?since_ms=${this.#since}${this.#reason ? `&reason=${quoted(this.#reason)}` : ""}`;
+    return `/v1/jobs/${quoted(this.chosen)}/dead-letters/requeue?since_ms=${this.#since}${this.#reason ? `&reason=${quoted(this.#reason)}` : ""}`;
   }
 
   async #dryRun() {
@@ -103,26 +103,26 @@ export class LettersView extends Element {
 
   #outcome() {
     const outcome = this.outcome;
-    if (outcome.isAsked) return html`<p class="told" role="status">Reading the dead letters…</p>`;
+    if (outcome.isAsked) return html`<p class="outcome" role="status">Reading the dead letters…</p>`;
     if (outcome.problem) return html`<p class="problem" role="alert">${outcome.problem}</p>`;
     const outcomes = Object.entries(outcome.outcomes).map(([name, count]) => `${count} ${name}`);
-    const left = Object.entries(outcome.left_out).map(([name, count]) => `${count} ${name.replaceAll("_", " ")}`);
-    return html`<div class="told" role="status">
+    const left = Object.entries(outcome.skipped).map(([name, count]) => `${count} ${name.replaceAll("_", " ")}`);
+    return html`<div class="outcome" role="status">
       <p>
-        ${outcome.dry_run ? "A replay would put back" : "The replay put back"} <b>${whole(outcome.put_back)}</b> of ${whole(outcome.matched)} dead letters${outcomes.length ? `: ${outcomes.join(", ")}` : ""}.
-        ${left.length ? `Left out: ${left.join(", ")}.` : ""} ${outcome.already ? `${outcome.already} were put back before.` : ""}
+        ${outcome.dry_run ? "Would requeue" : "Requeued"} <b>${whole(outcome.requeued)}</b> of ${whole(outcome.matched)} dead letters${outcomes.length ? `: ${outcomes.join(", ")}` : ""}.
+        ${left.length ? `Skipped: ${left.join(", ")}.` : ""} ${outcome.requeued_before ? `${outcome.requeued_before} were requeued before.` : ""}
       </p>
-      ${outcome.dry_run && outcome.put_back
+      ${outcome.dry_run && outcome.requeued
         ? html`<button class="primary" @click=${() =>
             ask({
-              title: `Replay dead letters of ${this.chosen}`,
-              does: `Puts ${outcome.put_back} records back into their streams, with the bytes of the sender, each at most once. The job reads them like new records.`,
-              label: `Replay ${outcome.put_back}`,
+              title: `Requeue dead letters of ${this.chosen}`,
+              does: `Writes ${outcome.requeued} records to their streams again, with the bytes of the sender, each at most once. The job reads them like new records.`,
+              label: `Requeue ${outcome.requeued}`,
               method: "POST",
               path: this.#replayPath,
-              command: `strandline dead-letters replay ${this.chosen}${this.#reason ? ` --reason ${this.#reason}` : ""} --since ${new Date(this.#since).toISOString().slice(0, 19)}Z`,
+              command: `strandline dead-letters requeue ${this.chosen}${this.#reason ? ` --reason ${this.#reason}` : ""} --since ${new Date(this.#since).toISOString().slice(0, 19)}Z`,
               done: (answer) => (this.outcome = answer),
-            })}>Replay ${whole(outcome.put_back)}</button>`
+            })}>Requeue ${whole(outcome.requeued)}</button>`
         : nothing}
     </div>`;
   }

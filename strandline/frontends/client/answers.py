@@ -155,14 +155,14 @@ class DeadLetter(Answer):
 
 
 @dataclass(frozen=True)
-class Replayed:
+class Requeued:
     """Outcome of a replay of dead letters; in a dry run, the expected outcome."""
 
     matched: int
-    put_back: int
-    already: int
+    requeued: int
+    requeued_before: int
     """Number of dead letters that were requeued before."""
-    left_out: dict[str, int]
+    skipped: dict[str, int]
     """Reason -> number."""
     outcomes: dict[str, int]
     """Outcome with the current version -> number of requeued records: `accepted`, or the reason for the next rejection."""

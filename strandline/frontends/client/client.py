@@ -26,7 +26,7 @@ from strandline.frontends.client.answers import (
     Job,
     Plan,
     RegisteredStream,
-    Replayed,
+    Requeued,
     Sent,
     StreamStatus,
 )
@@ -222,23 +222,23 @@ class Client:
                 return
             page = self._safely(lambda path=following: self._control.get(path))  # type: ignore[misc]
 
-    def replay_dead_letters(self, job: str, *, dry_run: bool = False, **wanted: Unpack[Wanted]) -> Replayed:
+    def requeue_dead_letters(self, job: str, *, dry_run: bool = False, **wanted: Unpack[Wanted]) -> Requeued:
         """Requeue dead letters: write their records to their stream again, each at most once, even if the call is
         repeated. Raises NotFound, Conflict.
 
         Args: wanted: `reason`, `step`, `since_ms`, `until_ms`.
         """
         asked: dict[str, Any] = {**wanted, "dry_run": str(dry_run).lower()}
-        piece = self._safely(lambda: self._control.replay_dead_letters(job, **asked))
+        piece = self._safely(lambda: self._control.requeue_dead_letters(job, **asked))
         pieces = [piece]
         while (following := piece["next"]) is not None:
             piece = self._safely(lambda path=following: self._control.post(path))  # type: ignore[misc]
             pieces.append(piece)
-        return Replayed(
+        return Requeued(
             sum(one["matched"] for one in pieces),
-            sum(one["put_back"] for one in pieces),
-            sum(one["already"] for one in pieces),
-            _summed(one["left_out"] for one in pieces),
+            sum(one["requeued"] for one in pieces),
+            sum(one["requeued_before"] for one in pieces),
+            _summed(one["skipped"] for one in pieces),
             _summed(one["outcomes"] for one in pieces),
         )
 

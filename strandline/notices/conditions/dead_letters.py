@@ -74,6 +74,6 @@ def _remedy(job: str, reason: str) -> str:
         )
     return (
         "Fix the device, or the schema of the stream or the pipeline (strandline apply FILE). Then put the records back:\n"
-        f"strandline dead-letters replay {job} --reason {reason} --dry-run\n"
-        f"strandline dead-letters replay {job} --reason {reason}"
+        f"strandline dead-letters requeue {job} --reason {reason} --dry-run\n"
+        f"strandline dead-letters requeue {job} --reason {reason}"
     )

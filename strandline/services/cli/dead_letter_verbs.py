@@ -85,17 +85,17 @@ def show_dead_letter(
     show(answer, as_json, lambda: [display.dead_letter_table(answer)])
 
 
-@dead_letters_app.command("replay", epilog="Example: strandline dead-letters replay nab --reason decode --dry-run")
-def replay_dead_letters(
+@dead_letters_app.command("requeue", epilog="Example: strandline dead-letters requeue nab --reason decode --dry-run")
+def requeue_dead_letters(
     job: Name,
     reason: Reason = None,
     step: Step = None,
     since: Since = None,
     until: Until = None,
-    again: Annotated[
+    force: Annotated[
         bool,
         typer.Option(
-            "--again",
+            "--force",
             help="Also requeue records that failed again after an earlier replay, or that other branches accepted.",
         ),
     ] = False,
@@ -109,9 +109,9 @@ def replay_dead_letters(
     them.
     """
     wanted = _wanted(reason, step, since, until)
-    flags = {"again": str(again).lower(), "dry_run": str(dry_run).lower()}
+    flags = {"force": str(force).lower(), "dry_run": str(dry_run).lower()}
     with connect(data_dir, url, token_file) as client, waiting(f"replay of dead letters of job {job}") as tell:
-        total = piece = client.replay_dead_letters(job, **wanted, **flags)
+        total = piece = client.requeue_dead_letters(job, **wanted, **flags)
         while piece["next"]:
             tell("dead letters looked at", done=total["matched"])
             piece = client.post(piece["next"])
@@ -127,8 +127,8 @@ def repair_dead_letter(
         str, typer.Argument(help="STREAM/PARTITION/OFFSET of the record, or the number of the dead letter.")
     ],
     payload: Annotated[typer.FileBinaryRead, typer.Option(help="File with the new payload; - is stdin.", lazy=True)],
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Requeue the record even if it would be rejected again.")
+    force: Annotated[
+        bool, typer.Option("--force", help="Requeue the record even if it would be rejected again.")
     ] = False,
     dry_run: DryRun = False,
     data_dir: DataDir = None,
@@ -137,7 +137,7 @@ def repair_dead_letter(
     as_json: AsJson = False,
 ) -> None:
     """Requeue the record of one dead letter with another payload, at most once."""
-    how = {"anyway": str(anyway).lower(), "dry_run": str(dry_run).lower()}
+    how = {"force": str(force).lower(), "dry_run": str(dry_run).lower()}
     with connect(data_dir, url, token_file) as client:
         answer = client.repair_dead_letter(job, letter, payload.read(), **how)
     show(answer, as_json, lambda: [Text(display.repair_sentence(answer))])

@@ -315,8 +315,8 @@ def dead_letter_counts_tables(counts: Answer) -> list[Table]:
 
 _LEFT_OUT = {
     "late": "late records stay late; to requeue them, pass --reason late",
-    "failed_again": "failed again after an earlier replay; to requeue them once more, pass --again",
-    "taken": "were accepted by other branches of the pipeline, and would count there twice; to requeue them anyway, pass --again",
+    "failed_again": "failed again after an earlier replay; to requeue them once more, pass --force",
+    "accepted_elsewhere": "were accepted by other branches, which would count them twice; to requeue them, pass --force",
     "result": "belong to results, not to records; recompute their windows with strandline job backfill {job}",
     "result_stream": "belong to results of another job; recompute them there with strandline job backfill OTHER-JOB",
     "no_bytes": "have no bytes: the record was too large for a dead letter, and the log no longer contains it",
@@ -327,8 +327,8 @@ _LEFT_OUT = {
 
 def replay_notes(job: str, report: Answer) -> list[str]:
     """Return a remark for each reason why dead letters were skipped, with the remedy."""
-    notes = [f"{count:,} {_LEFT_OUT[why].format(job=job)}" for why, count in sorted(report["left_out"].items())]
-    late = report["outcomes"].get("late", 0) + report["left_out"].get("late", 0)
+    notes = [f"{count:,} {_LEFT_OUT[why].format(job=job)}" for why, count in sorted(report["skipped"].items())]
+    late = report["outcomes"].get("late", 0) + report["skipped"].get("late", 0)
     if late:
         notes.append(
             f"a record whose windows are closed stays late after each replay. To count {late:,} late records, set a longer "
@@ -347,9 +347,9 @@ def replay_tables(report: Answer) -> list[Table | Text]:
     would = "would be " if report["dry_run"] else ""
     facts: list[tuple[str, str | Text]] = [
         ("dead letters", f"{report['matched']:,}"),
-        (f"{would}requeued", f"{report['put_back']:,}"),
-        ("requeued before", f"{report['already']:,}"),
-        ("skipped", f"{sum(report['left_out'].values()):,}"),
+        (f"{would}requeued", f"{report['requeued']:,}"),
+        ("requeued before", f"{report['requeued_before']:,}"),
+        ("skipped", f"{sum(report['skipped'].values()):,}"),
     ]
     rows = ((name, f"{count:,}") for name, count in sorted(report["outcomes"].items()))
     return [
@@ -361,7 +361,7 @@ def replay_tables(report: Answer) -> list[Table | Text]:
 
 def repair_sentence(answer: Answer) -> str:
     """Return the outcome of a repair as a sentence."""
-    if answer["already"]:
+    if answer["requeued_before"]:
         return f"dead letter {answer['number']} was requeued before, and isn't requeued again"
     so = "is accepted" if answer["outcome"] == "accepted" else f"is rejected again ({answer['message']})"
     put = "would be" if answer["dry_run"] else "is"

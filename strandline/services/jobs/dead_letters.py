@@ -54,7 +54,7 @@ _GAP_MAX = 2_000
 
 LEFT_LATE = "late"
 LEFT_FAILED_AGAIN = "failed_again"
-LEFT_TAKEN = "taken"
+LEFT_ACCEPTED_ELSEWHERE = "accepted_elsewhere"
 LEFT_RESULT = "result"
 LEFT_RESULT_STREAM = "result_stream"
 LEFT_NO_BYTES = "no_bytes"
@@ -106,13 +106,13 @@ class ReplayReport:
     """Outcome of a replay of a part of the dead letters; in a dry run, the expected outcome."""
 
     matched: int = 0
-    put_back: int = 0
-    already: int = 0
+    requeued: int = 0
+    requeued_before: int = 0
     """Number of dead letters that were requeued before."""
     unknown: int = 0
     """Number of skipped dead letters in doubt: a killed call may have requeued them, and that part of the stream no longer
     exists."""
-    left_out: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
     """Reason -> number of matching dead letters that can't be requeued, or are requeued only on request."""
     outcomes: Counter[str] = field(default_factory=Counter)
     """Outcome with the current version -> number of requeued records: `accepted`, or the reason of the next dead letter."""
@@ -201,14 +201,14 @@ class DeadLetters:
         after: int,
         before: int | None,
         *,
-        again: bool,
+        force: bool,
         dry_run: bool,
         principal: str | None = None,
     ) -> ReplayReport:
         """Requeue a part of the matching dead letters of the job's current incarnation, each at most once, for `principal`.
 
         Late records are requeued only if `wanted` selects them. Records that failed again after a replay, and records that
-        reached other branches of the pipeline, need `again`. Records that a later version has read again and accepted are never
+        reached other branches of the pipeline, need `force`. Records that a later version has read again and accepted are never
         requeued, and no record goes into a stream of another job's results. Raises Conflict, NotFound, Fenced, LogUnavailable,
         LedgerUnavailable.
         Args: before: Value of an earlier response. None for all current dead letters.
@@ -229,28 +229,28 @@ class DeadLetters:
                 size += len(letter.value)
         report.matched = len(letters)
         for stream, some in _by_stream(pipeline, letters).items():
-            records, judged = self._candidates(pipeline, stream, some, wanted, report, again=again)
+            records, judged = self._candidates(pipeline, stream, some, wanted, report, force=force)
             done = self._put_back(stream, records, dry_run=dry_run)
-            report.put_back += len(done.now)
-            report.already += len(done.before)
+            report.requeued += len(done.now)
+            report.requeued_before += len(done.before)
             report.unknown += len(done.unknown)
             report.outcomes.update(
                 prospect.outcome
                 for one, prospect in zip(records, judged, strict=True)
                 if one.replay.identity in done.now
             )
-        if principal is not None and report.put_back and not dry_run:
-            message = f"{principal} put dead letters of job {job} back into their streams: {report.put_back}"
-            facts = {"put_back": report.put_back, "after": after, "before": report.before}
+        if principal is not None and report.requeued and not dry_run:
+            message = f"{principal} requeued dead letters of job {job}: {report.requeued}"
+            facts = {"requeued": report.requeued, "after": after, "before": report.before}
             self._ledger.record_event("dead_letters_replayed", message, job, facts=facts, principal=principal)
         return report
 
     def repair(
-        self, job: str, letter: str, payload: bytes, *, anyway: bool, dry_run: bool, principal: str | None = None
+        self, job: str, letter: str, payload: bytes, *, force: bool, dry_run: bool, principal: str | None = None
     ) -> Repaired:
         """Requeue the record of one dead letter (number or `STREAM/PARTITION/OFFSET`) with another payload, at most once.
 
-        Raises Conflict if the current version would reject it, or if a later version has accepted the record, unless `anyway`.
+        Raises Conflict if the current version would reject it, or if a later version has accepted the record, unless `force`.
         Raises Conflict if its stream contains another job's results. Raises NotFound, and the errors of `replay`.
         """
         row, pipeline = self._job(job)
@@ -266,11 +266,11 @@ class DeadLetters:
                 f"stream {found.headers['stream']} contains only results of job {emitter}. Nothing was requeued; correct the "
                 f"pipeline of job {emitter}, and recompute the results: strandline job backfill {emitter}"
             )
-        if HEADER_TAKEN_BY in found.headers and not anyway:
+        if HEADER_TAKEN_BY in found.headers and not force:
             raise Conflict(
                 f"dead letter {found.offset}: {found.headers[HEADER_TAKEN_BY]} of job {job} have accepted this record, so it "
                 "would count twice. Nothing was requeued; correct the pipeline and recompute the other stages "
-                f"(strandline job backfill {job}), or pass --anyway"
+                f"(strandline job backfill {job}), or pass --force"
             )
         if len(payload) > self._record_bytes_max:
             raise Conflict(
@@ -281,19 +281,19 @@ class DeadLetters:
         originals = self._originals(stream.stream, [found])
         original = originals.get(_log_position(found))
         headers = original.headers if original else {}
-        if not anyway and self._counted(pipeline, stream.stream, [found], originals):
+        if not force and self._counted(pipeline, stream.stream, [found], originals):
             raise Conflict(
                 f"dead letter {found.offset}: a later version of job {job} has already accepted this record, so it would count "
-                "twice. Nothing was requeued; to requeue it anyway, pass --anyway"
+                "twice. Nothing was requeued; to requeue it anyway, pass --force"
             )
         key = key_finder(stream.key)(payload) if stream.key else None
         partition = None if key is not None else int(found.headers["partition"])
         key = key if key is not None or original is None else original.key
         (prospect,) = self._prospects(pipeline, stream.stream, [payload], [with_record_metadata(headers, key, None)])
-        if prospect.outcome != ACCEPTED and not anyway:
+        if prospect.outcome != ACCEPTED and not force:
             raise Conflict(
                 f"the new payload would be rejected again ({prospect.outcome}: {prospect.message}). Nothing was requeued; "
-                "correct the payload, or pass --anyway"
+                "correct the payload, or pass --force"
             )
         replay = Replay(_identity(found), job, found.offset, is_repaired=True)
         record = PutBackRecord(replay, payload, key, partition, headers)
@@ -358,7 +358,7 @@ class DeadLetters:
         wanted: LetterFilter,
         report: ReplayReport,
         *,
-        again: bool,
+        force: bool,
     ) -> tuple[list[PutBackRecord], list[Prospect]]:
         """Return the records of the dead letters that can be requeued, each once, and what the current version would do
         with each. The report counts the others.
@@ -368,13 +368,13 @@ class DeadLetters:
         counted = self._counted(pipeline, stream, letters, originals)
         holds_results = emitter_of(self._ledger, stream) is not None
         for letter in letters:
-            why, record = _judge(letter, stream, pipeline.job, originals, wanted, again=again)
+            why, record = _judge(letter, stream, pipeline.job, originals, wanted, force=force)
             if holds_results and why not in (LEFT_RESULT, LEFT_OTHER_STREAM):
                 why, record = LEFT_RESULT_STREAM, None
             elif record is not None and letter.offset in counted:
                 why, record = LEFT_COUNTED, None
             if record is None:
-                report.left_out[why] += 1
+                report.skipped[why] += 1
             else:
                 records.setdefault(record.replay.identity, record)
         found = list(records.values())
@@ -502,7 +502,7 @@ def _judge(
     originals: Mapping[tuple[int, int], _Original],
     wanted: LetterFilter,
     *,
-    again: bool,
+    force: bool,
 ) -> tuple[str, PutBackRecord | None]:
     """Return the record that requeues the dead letter, or the reason why there is none."""
     if not _is_of_record(letter):
@@ -512,10 +512,10 @@ def _judge(
     if letter.headers.get("reason") == REASON_LATE and wanted.reason != REASON_LATE:
         return LEFT_LATE, None
     original = originals.get(_log_position(letter))
-    if original is not None and HEADER_REPLAY_OF in original.headers and not again:
+    if original is not None and HEADER_REPLAY_OF in original.headers and not force:
         return LEFT_FAILED_AGAIN, None
-    if HEADER_TAKEN_BY in letter.headers and not again:
-        return LEFT_TAKEN, None
+    if HEADER_TAKEN_BY in letter.headers and not force:
+        return LEFT_ACCEPTED_ELSEWHERE, None
     value: bytes | None = letter.value
     if HEADER_PAYLOAD_BYTES in letter.headers:  # the dead letter had no space for them
         value = original.value if original else None

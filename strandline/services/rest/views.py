@@ -336,33 +336,33 @@ class DeadLetterList(View):
 class DeadLetterCounts(View):
     """Counts of dead letters, in one part of them."""
 
-    letters: int
+    dead_letters: int
     reasons: dict[str, int]
     steps: dict[str, int]
     next: str | None = None
     """Path that counts the next part; null after the last part."""
 
 
-class ReplayView(View):
-    """Outcome of a replay of dead letters; in a dry run, the expected outcome."""
+class RequeueView(View):
+    """Outcome of requeueing dead letters; in a dry run, the expected outcome."""
 
     dry_run: bool
     matched: int
-    """Number of dead letters that match the filter: the sum of `put_back`, `already`, `unknown`, and `left_out`."""
-    put_back: int
-    already: int
+    """Number of dead letters that match the filter: the sum of `requeued`, `requeued_before`, `unknown`, and `skipped`."""
+    requeued: int
+    requeued_before: int
     """Number of dead letters that were requeued before."""
     unknown: int
     """Number of skipped dead letters that a killed request may have requeued: the stream no longer contains that
     position.
     """
-    left_out: dict[str, int]
+    skipped: dict[str, int]
     """Reason -> number of skipped dead letters.
 
     The reasons are:
     - `late`: late records stay late; requested by `reason`.
-    - `failed_again`: failed after an earlier replay; requested by `again`.
-    - `taken`: accepted by other branches of the pipeline; requested by `again`.
+    - `failed_again`: failed again after they were requeued; requested by `force`.
+    - `accepted_elsewhere`: accepted by other branches of the pipeline; requested by `force`.
     - `result`: a result, not a record.
     - `result_stream`: a result of another job.
     - `no_bytes`: neither the dead letter nor the log contains the bytes.
@@ -381,7 +381,7 @@ class RepairView(View):
     dry_run: bool
     number: int
     """Number of the dead letter."""
-    already: bool
+    requeued_before: bool
     """True if the dead letter was requeued before. Then it isn't requeued again."""
     outcome: str
     """Result in the current version: `accepted`, or the reason of the rejection."""

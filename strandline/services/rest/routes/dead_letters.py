@@ -21,7 +21,7 @@ from strandline.services.rest.views import (
     DeadLetterList,
     DeadLetterView,
     RepairView,
-    ReplayView,
+    RequeueView,
 )
 
 router = APIRouter(tags=["dead letters"])
@@ -73,7 +73,7 @@ def count_dead_letters(
     wanted = LetterFilter(reason, step, since_ms, until_ms)
     found = control.dead_letters.counts(name, wanted, after)
     following = None if found.after is None else _path(name, "/counts", wanted, after=found.after)
-    return DeadLetterCounts(letters=found.letters, reasons=found.reasons, steps=found.steps, next=following)
+    return DeadLetterCounts(dead_letters=found.letters, reasons=found.reasons, steps=found.steps, next=following)
 
 
 @router.get("/v1/jobs/{name}/dead-letters/{number}")
@@ -89,8 +89,8 @@ def show_dead_letter(control: Control, name: str, number: Annotated[int, Path(ge
     )
 
 
-@router.post("/v1/jobs/{name}/dead-letters/replay")
-def replay_dead_letters(
+@router.post("/v1/jobs/{name}/dead-letters/requeue")
+def requeue_dead_letters(
     control: Control,
     caller: Caller,
     name: str,
@@ -103,27 +103,30 @@ def replay_dead_letters(
     step: Step = None,
     since_ms: Since = None,
     until_ms: Until = None,
-    again: Annotated[
-        bool, Query(description="Also requeue records that failed again after an earlier replay.")
+    force: Annotated[
+        bool,
+        Query(
+            description="Also requeue records that failed again after an earlier request, or that other branches accepted."
+        ),
     ] = False,
     dry_run: Annotated[bool, Query(description="Return the expected outcome, and write nothing.")] = False,
-) -> ReplayView:
+) -> RequeueView:
     """Requeue dead letters: write their records to their stream again, each at most once. A request handles a part
     of them, and its response contains the path of the next part.
     """
     wanted = LetterFilter(reason, step, since_ms, until_ms)
-    found = control.dead_letters.replay(name, wanted, after, before, again=again, dry_run=dry_run, principal=caller)
-    flags = {"again": str(again).lower(), "dry_run": str(dry_run).lower()}
+    found = control.dead_letters.replay(name, wanted, after, before, force=force, dry_run=dry_run, principal=caller)
+    flags = {"force": str(force).lower(), "dry_run": str(dry_run).lower()}
     following = None
     if found.after is not None:
         following = _path(name, "/replay", wanted, after=found.after, before=found.before, **flags)
-    return ReplayView(
+    return RequeueView(
         dry_run=dry_run,
         matched=found.matched,
-        put_back=found.put_back,
-        already=found.already,
+        requeued=found.requeued,
+        requeued_before=found.requeued_before,
         unknown=found.unknown,
-        left_out=found.left_out,
+        skipped=found.skipped,
         outcomes=found.outcomes,
         next=following,
     )
@@ -134,19 +137,19 @@ def repair_dead_letter(
     control: Control,
     caller: Caller,
     name: str,
-    letter: Annotated[
+    dead_letter: Annotated[
         str, Query(max_length=300, description="Number of the dead letter, or STREAM/PARTITION/OFFSET of its record.")
     ],
     payload: Annotated[bytes, Body(media_type="application/octet-stream")],
-    anyway: Annotated[bool, Query(description="Requeue the record even if it would be rejected again.")] = False,
+    force: Annotated[bool, Query(description="Requeue the record even if it would be rejected again.")] = False,
     dry_run: Annotated[bool, Query(description="Return the expected outcome, and write nothing.")] = False,
 ) -> RepairView:
     """Requeue the record of one dead letter with the body of the request as its payload, at most once."""
-    found = control.dead_letters.repair(name, letter, payload, anyway=anyway, dry_run=dry_run, principal=caller)
+    found = control.dead_letters.repair(name, dead_letter, payload, force=force, dry_run=dry_run, principal=caller)
     return RepairView(
         dry_run=dry_run,
         number=found.letter,
-        already=found.is_already,
+        requeued_before=found.is_already,
         outcome=found.prospect.outcome,
         message=found.prospect.message,
     )
