@@ -235,6 +235,61 @@ def test_measured_strings_are_numbers_and_measured_integers_may_have_a_fraction(
     assert note.startswith("x: all values of the sample are integers, and a fraction, as 26.5, would be rejected")
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("apower", "double"),
+        ("hourlyrainin", "double"),
+        ("windspeedmph", "double"),
+        ("total_export_kwh", "double"),
+        ("co2", "double"),
+        ("estimated_co2", "double"),
+        ("total", "long"),
+        ("attempts", "long"),
+        ("days", "long"),
+    ],
+)
+def test_a_quantity_or_a_unit_within_a_name_makes_integers_measured(name: str, kind: str) -> None:
+    assert infer_stream("s", lines({"id": "a", name: 1}, {"id": "b", name: 2})).document["schema"][name] == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "kind"),
+    [
+        ("specversion", ["1.0", "1.0"], "string"),
+        ("value", ["2500", "16.5"], {"type": "double", "text": True}),
+        ("value", ["0012", "0013"], "string"),
+        ("model_value", ["2500", "16.5"], "string"),
+    ],
+)
+def test_numbers_in_quotes_are_numbers_if_the_name_only_states_that_they_are_values(
+    name: str, values: list[str], kind: Any
+) -> None:
+    records = [{"measurand": "a", name: value} for value in values]
+    assert infer_stream("s", lines(*records)).document["schema"][name] == kind
+
+
+def test_receptions_are_recognised_by_the_words_of_their_members(tmp_path: Path) -> None:
+    uplinks = [
+        {
+            "Time": f"2026-10-05T06:0{at}:00Z",
+            "payload": {"temp": 20.5},
+            "Lrr": [{"LrrRSSI": -84, "LrrSNR": 9.75}] * (1 + at % 2),
+        }
+        for at in range(3)
+    ]
+    tried = try_proposal(lines(*uplinks), tmp_path)
+    assert ("explode" not in tried.proposal.document, len(tried.results)) == (True, 3)
+
+
+def test_an_array_named_like_labels_is_exploded_if_only_a_time_is_outside(tmp_path: Path) -> None:
+    records = [
+        {"at": 1_000 * (T0 + at), "tags": [{"name": "a", "value": 5}, {"name": "b", "value": 6}]} for at in range(3)
+    ]
+    tried = try_proposal(lines(*records), tmp_path)
+    assert (tried.proposal.document["explode"], len(tried.results)) == ("$.tags", 6)
+
+
 @pytest.mark.guarantee(
     "G941",
     "`stream infer` proposes the usual markers of missing values, and a field of type `any` for values of several types. A "

@@ -102,7 +102,7 @@ def _identify(name: str, values: Sequence[str], *, is_text: bool) -> bool:
         return False
     if names.is_identifier(name) or any(map(_PART_NUMBER.fullmatch, numbers)):
         return True
-    if is_text:
+    if is_text or names.is_value(name):
         return False
     decimals = {len(one.partition(".")[2]) for one in numbers}
     are_whole = decimals == {0} and not names.is_counted(name) and not names.is_time(name)

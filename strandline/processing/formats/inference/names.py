@@ -15,7 +15,7 @@ _MEASURED = frozenset(
         "dewpoint ph weight mass distance depth height alt altitude elevation lat latitude lon lng",
         "long longitude frequency hz vibration accel acceleration torque force humidex noise db ppm",
         "percent pct salinity conductivity turbidity load consumption usage odometer fuel soc snr factor",
-        "angle tilt setpoint concentration pm co2 tvoc voc",
+        "angle tilt setpoint concentration pm co2 eco2 tvoc voc dewp pf course sog cog gs",
     )
     for word in line.split()
 )
@@ -38,6 +38,15 @@ _COUNTED = frozenset(
     )
     for word in line.split()
 )
+_QUANTITY = re.compile(
+    r"(?:power|speed|voltage|energy|temperature|humidity|pressure|radiation)$|^(?:rain|barom)|rain(?:in|mm|rate)|(?:mph|kmh|kph)$"
+)
+"""A quantity within a word, as in `apower` and `hourlyrainin`."""
+_MEASURED_UNIT = re.compile(r"(?i)(?:^|_)(?:kwh|wh|kw|kva|kvar|kvarh|hz|m3|hpa|mbar|ppm|ppb)$")
+"""A unit at the end of a name, as in `total_kwh`."""
+_VERSION = re.compile(r"(?:version|uuid|guid|serial)$")
+"""An identifier within a word, as in `specversion`."""
+_VALUE = frozenset("value values val reading readings measurement".split())  # noqa: SIM905
 _TIME = re.compile(
     r"(?i)(?:^|_|\b)(?:t|t0|ts|tst|dt|utc|dateutc|unixtime|unix|epoch|time|timestamp|date|datetime|at|when|created|measured|ns"
     r"|received|recorded|updated|last_?seen|timestamp_?utc)(?:_?(?:s|ms|us|ns))?$"
@@ -46,18 +55,28 @@ _TIME = re.compile(
 
 def is_measured(name: str) -> bool:
     """Return True if values of this name are measured, so that they can have a fraction."""
-    words = _words(name)
-    return not words & (_COUNTED | _IDENTIFIER) and bool(words & _MEASURED)
+    words = words_of(name)
+    if _MEASURED_UNIT.search(name) is not None:
+        return True
+    if words & _COUNTED or is_identifier(name):
+        return False
+    return bool(words & _MEASURED) or any(_QUANTITY.search(word) for word in words)
 
 
 def is_identifier(name: str) -> bool:
     """Return True if values of this name identify something, so that they are no numbers even if they consist of digits."""
-    return bool(_words(name) & _IDENTIFIER)
+    words = words_of(name)
+    return bool(words & _IDENTIFIER) or any(_VERSION.search(word) for word in words)
+
+
+def is_value(name: str) -> bool:
+    """Return True if the name only states that it is a value, so that numbers in quotes are its form of a number."""
+    return name.lower() in _VALUE
 
 
 def is_counted(name: str) -> bool:
     """Return True if values of this name are integers in any case."""
-    return bool(_words(name) & (_COUNTED | _IDENTIFIER))
+    return bool(words_of(name) & _COUNTED) or is_identifier(name)
 
 
 def is_time(name: str) -> bool:
@@ -65,5 +84,6 @@ def is_time(name: str) -> bool:
     return _TIME.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)) is not None
 
 
-def _words(name: str) -> frozenset[str]:
-    return frozenset(part.lower() for part in _PART.findall(name))
+def words_of(name: str) -> frozenset[str]:
+    """Return the words of a name in lower case: its parts in camel case, and its parts with their digits, as `co2`."""
+    return frozenset(part.lower() for part in _PART.findall(name)) | frozenset(re.findall(r"[^\W_]+", name.lower()))

@@ -12,7 +12,7 @@ from typing import Any
 from strandline.core.document_values import FIELD_NAME, RESERVED_FIELDS
 from strandline.core.json_paths import STEPS_MAX, path_text
 from strandline.processing.formats.inference.field_types import type_of
-from strandline.processing.formats.inference.names import is_identifier, is_measured
+from strandline.processing.formats.inference.names import is_identifier, is_measured, is_time, words_of
 from strandline.processing.formats.inference.schemas import Path, leaves
 from strandline.processing.formats.timestamps import parse_timestamp
 
@@ -21,6 +21,9 @@ Row = dict[Path, Any]
 _ARRIVAL_NAMES = re.compile(
     r"(?i)(rx_?metadata|rx_?info|gateways?|hotspots?|hops|via|path|errors|alarms|warnings|tags|events?_?log)$"
 )
+_SIGNAL = frozenset(("rssi", "rssis", "signal"))
+_RECEIVER = frozenset(("snr", "lorasnr", "lsnr", "gateway", "gatewayid", "gwid", "gweui", "lrrid"))
+"""Words of members that describe the reception by one gateway."""
 _PAYLOAD_NAMES = re.compile(r"(?i)(payload|object|data|decoded|measurements?|fields|values|sensors?|value)")
 _EPOCH_TEXT = re.compile(r"1\d{9}(?:\d{3})?", re.ASCII)
 _NUMBERED = re.compile(r"(?P<prefix>[^\W\d][\w ]*?[\W_]?)(?P<number>\d+|[0-9A-Fa-f]{6,16})", re.ASCII)
@@ -147,11 +150,8 @@ def _array_of_objects(objects: Sequence[dict[str, Any]], notes: list[str]) -> Sa
 
 def _describes_arrival(path: Path, elements: Sequence[dict[str, Any]], objects: Sequence[dict[str, Any]]) -> bool:
     """Return True if the array describes how a reading arrived, and the reading is outside of the array."""
-    names = {str(name).lower() for element in elements for name in element}
-    is_reception = bool(names & {"rssi", "rssis", "signal"}) and bool(
-        names
-        & {"snr", "lorasnr", "lsnr", "gateway_ids", "gatewayid", "gateway_id", "gwid", "gweui", "gateway", "lrrid"}
-    )
+    words = frozenset[str]().union(*(words_of(str(name)) for element in elements for name in element))
+    is_reception = bool(words & _SIGNAL) and bool(words & _RECEIVER)
     is_named = _ARRIVAL_NAMES.search(str(path[-1])) is not None
     if not is_reception and not is_named:
         return False
@@ -163,7 +163,7 @@ def _describes_arrival(path: Path, elements: Sequence[dict[str, Any]], objects: 
                 has_payload |= any(isinstance(each, dict) for each in value) and where != path
             elif any(_PAYLOAD_NAMES.search(str(step)) for step in where):
                 has_payload |= isinstance(value, str | int | float)
-            elif isinstance(value, int | float) and not isinstance(value, bool):
+            elif _is_number(value) and not is_time(str(where[-1])):
                 numbers[where].add(value)
     return has_payload or any(len(some) > 1 for some in numbers.values())
 
