@@ -33,6 +33,7 @@ from strandline.ledger.models import (
     checkpoints,
     events,
     inputs,
+    job_costs,
     job_versions,
     jobs,
     places,
@@ -248,7 +249,7 @@ class Lifecycle(Part):
         last = connection.execute(sa.select(sa.func.max(slices.c.number)).where(slices.c.job == job)).scalar() or 0
         newest = sa.select(sa.func.max(backfills.c.generation)).where(backfills.c.job == job)
         generation = max(known.generation, generation_taken, connection.execute(newest).scalar() or 0) + 1
-        for table in (checkpoints, slices, inputs):
+        for table in (checkpoints, slices, inputs, job_costs):
             connection.execute(sa.delete(table).where(table.c.job == job))
         number = max(ORIGIN_FIRST, last + 1)
         cut = SliceRow(

@@ -432,6 +432,20 @@ checkpoints = sa.Table(
     sa.Index(None, "job", "epoch"),
 )
 
+job_costs = sa.Table(
+    "job_costs",
+    metadata,
+    sa.Column("job", PlainText, sa.ForeignKey("jobs.name"), primary_key=True),
+    _number("epoch"),
+    _number("cpu_us"),
+    _number("bytes"),
+    _number("state_bytes"),
+    _number("cpu_us_recent"),
+    _number("cpu_us_before"),
+    _number("bytes_before"),
+    _number("noted_ms"),
+)
+
 backfills = sa.Table(
     "backfills",
     metadata,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from strandline.ledger.backfills import BackfillReader, Backfills
 from strandline.ledger.compaction import Compaction
+from strandline.ledger.costs import CostReader, Costs
 from strandline.ledger.jobs import JobOrders, JobReader, JobStates, ResultIndices
 from strandline.ledger.journal import Journal, JournalReader
 from strandline.ledger.leases import LeaseReader, Leases
@@ -27,6 +28,7 @@ class LedgerReader(
     JobReader,
     ProgressReader,
     CountedProgress,
+    CostReader,
     JournalReader,
     LookupReader,
     BackfillReader,
@@ -50,7 +52,7 @@ class TaskLedger(PlannerLedger, ResultIndices, Schemas):
     """For the processes that Spark starts: the planner, and the tasks."""
 
 
-class RunLedger(PlannerLedger, Runs, Checkpoints, ResultIndices, Journal):
+class RunLedger(PlannerLedger, Runs, Checkpoints, Costs, ResultIndices, Journal):
     """For the driver of a run."""
 
 

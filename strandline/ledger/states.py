@@ -580,6 +580,31 @@ class CheckpointRow:
     """Senders whose clocks or records are wrong, up to and with this slice."""
 
 
+class RunCost(NamedTuple):
+    """Cost of one run so far."""
+
+    job: str
+    epoch: int
+    cpu_us: int
+    """CPU time of the tasks in microseconds."""
+    bytes: int
+    """Size of the records that were read, as stored in Kafka."""
+    state_bytes: int
+    """Size of the state after the last slice."""
+    cpu_us_recent: int
+    """CPU time per second in microseconds, over the last seconds of the run."""
+
+
+class JobCost(NamedTuple):
+    """Cost of a job. `cpu_us` and `bytes` are sums over all its runs since it was created or reset."""
+
+    cpu_us: int
+    bytes: int
+    state_bytes: int
+    cpu_us_recent: int
+    noted_ms: int
+
+
 class SliceCounts(NamedTuple):
     """The counts of a committed slice. The fields are those of `CheckpointRow`."""
 

@@ -81,6 +81,8 @@ class FetchedRecords:
     any."""
     batches: list[RecordBatch] = field(default_factory=list)
     """The batches that contain the records."""
+    stored_bytes: int = 0
+    """Size of the records as stored in Kafka, about."""
 
     def key_and_source(self, offset: int) -> tuple[bytes | None, bytes | None]:
         """Return the Kafka key of a record, and the source that the gateway recorded (HEADER_SOURCE).
@@ -386,6 +388,7 @@ def _append(chunk: FetchedRecords, batch: RecordBatch, headers: Sequence[str], h
         chunk.header_values.extend([None] * len(chunk.values))
     has_header_values = bool(wanted or chunk.header_values)
     first, end = chunk.offset_range.offset_first, chunk.offset_range.offset_next
+    chunk.stored_bytes += batch.bytes_in(first, end)
     is_inside = first <= batch.offset_first and batch.offset_next <= end
     if is_inside and batch.log_time_ms is not None and not wanted and not batch.has_holes:
         # Nearly every batch: everything except the values is known from its head.

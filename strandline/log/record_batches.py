@@ -52,6 +52,12 @@ class RecordBatch:
         self.has_holes: bool = count != self.offset_next - self.offset_first
         """True if the batch lacks a record of its offsets. Producers write none; only compaction removes records."""
 
+    def bytes_in(self, first: int, end: int) -> int:
+        """Return the stored size of its records from the offset `first` to before `end`, if all have the same size."""
+        offsets = self.offset_next - self.offset_first
+        inside = min(end, self.offset_next) - max(first, self.offset_first)
+        return len(self._data) * max(0, inside) // max(1, offsets)
+
     def records(self) -> Iterator[Any]:
         """Yield its records, as aiokafka parses them.
 

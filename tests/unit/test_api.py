@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from strandline.core.errors import InvalidSettings, LogUnavailable, StrandlineError
 from strandline.ledger.database import Database
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import Desired, EventRow, JobState
+from strandline.ledger.states import Desired, EventRow, JobState, RunCost
 from strandline.log.kafka_status import LogRange, StoredDeadLetter
 from strandline.results.elasticsearch_client import RequestRefused
 from strandline.services.rest.api import create_app
@@ -397,7 +397,11 @@ def test_job_shows_position_lag_counts_and_legal_verbs(api: Api) -> None:
         "refused": {},
     }
     assert {link["rel"] for link in job["links"]} == {"start", "stop"}
-    assert job["last_start"] is None
+    assert job["cost"] is None and job["last_start"] is None
+    api.ledger.note_costs([RunCost("power", epoch, 1_500_000, 900, 70, 20_000)])
+    cost = {"cores": 0.02, "cpu_s": 1.5, "bytes_read": 900, "state_bytes": 70}
+    assert api.ask("GET", "/v1/jobs/power").json()["cost"] == cost
+    assert 'strandline_job_cpu_seconds_total{job="power"} 1.5' in api.ask("GET", "/metrics").text
     for method in ("rewind", "snapshot"):
         facts = {"epoch": epoch, "records": 7, "slice_first": 1, "slice_committed": 1}
         event = api.ledger.record_event("run_begins", "run 1 begins", "power", epoch, facts | {"way": method})

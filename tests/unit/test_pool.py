@@ -23,6 +23,7 @@ from strandline.core.errors import (
 )
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, Desired, JobState, SliceRow, offset_count
+from strandline.processing.emission.cost_meter import NOTE_S
 from strandline.processing.emission.keyed_task import BucketOutcome
 from strandline.processing.emission.member_outcomes import Failure, MemberOutcome
 from strandline.processing.pipelines.event_time import WindowShape
@@ -35,6 +36,7 @@ from strandline.processing.slices.planner import InputStream, PlannerSettings, S
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.silence import SilenceMeter
 from strandline.processing.source.member_slices import MemberSlice
+from strandline.processing.source.slice_rows import SourceFacts
 from tests.support.ledgers import a_checkpoint
 from tests.support.waiting import stretched
 from tests.unit.test_joint_planning import RULE, WINDOWS, Brokers
@@ -54,6 +56,7 @@ class Batches:
         """Jobs with which a batch fails as a whole."""
         self.cpu_us: dict[str, int] = {}
         self.state_bytes: dict[str, int] = {}
+        self.read_bytes: dict[str, int] = {}
         self.named_jobs: set[str] = set()
         self.is_cancelled = False
         self.meanwhile: Callable[[], None] = lambda: None
@@ -70,10 +73,11 @@ class Batches:
         return [self._outcome(one) for one in members]
 
     def _outcome(self, one: MemberSlice) -> MemberOutcome:
-        if one.job in self.failing:
-            return MemberOutcome(one.job, one.number, failure=Failure.of(self.failing[one.job]))
         cpu_us, state_bytes = self.cpu_us.get(one.job, 1_000), self.state_bytes.get(one.job, 0)
-        return MemberOutcome(one.job, one.number, BucketOutcome(), cpu_us=cpu_us, state_bytes=state_bytes)
+        if one.job in self.failing:
+            return MemberOutcome(one.job, one.number, failure=Failure.of(self.failing[one.job]), cpu_us=cpu_us)
+        done = BucketOutcome(facts=[SourceFacts(bytes=self.read_bytes.get(one.job, 0))])
+        return MemberOutcome(one.job, one.number, done, cpu_us=cpu_us, state_bytes=state_bytes)
 
     def cancel(self) -> None:
         self.is_cancelled = True
@@ -334,6 +338,31 @@ def test_a_job_with_a_large_state_is_moved_out(lab: Lab) -> None:
     lab.turn()
     lab.turn()
     assert lab.pool.jobs == ["a", "c"] and isinstance(b.exception(), MovedOut) and lab.committed() == [1, 1, 1]
+
+
+@pytest.mark.guarantee(
+    "G990",
+    "The ledger contains the CPU time, the bytes read, and the size of the state of each job of a pool, also of one that failed.",
+    promise="the-cost-of-each-job-is-shown",
+)
+def test_the_cost_of_each_member_is_noted(lab: Lab) -> None:
+    lab.join("a", "b")
+    lab.batches.cpu_us, lab.batches.state_bytes = {"a": 7_000, "b": 2_000}, {"a": 300}
+    lab.batches.read_bytes = {"a": 90}
+    for _ in range(3):
+        lab.send("a", "b")
+        lab.turn()
+    assert lab.ledger.costs_of(JOBS) == {}
+    lab.turn(NOTE_S)
+    costs = lab.ledger.costs_of(JOBS)
+    assert {job: (one.cpu_us, one.bytes, one.state_bytes) for job, one in costs.items()} == {
+        "a": (21_000, 270, 300),
+        "b": (6_000, 0, 0),
+    }
+    lab.batches.failing["b"] = Divergence("other results")
+    lab.send("b")
+    lab.turn()
+    assert lab.pool.jobs == ["a"] and lab.ledger.costs_of(["b"])["b"].cpu_us == 8_000
 
 
 def test_a_job_that_may_end_pools_is_alone_until_it_has_committed(lab: Lab) -> None:

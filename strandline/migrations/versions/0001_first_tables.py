@@ -24,6 +24,7 @@ _TABLES = (
     "runs",
     "slices",
     "checkpoints",
+    "job_costs",
     "backfills",
     "result_indices",
     "decoder_contents",
@@ -290,6 +291,20 @@ def upgrade() -> None:
     )
     op.create_index("ix_checkpoints_job_epoch", "checkpoints", ["job", "epoch"])
     op.create_index("ix_checkpoints_job_latest_event_ms_slice", "checkpoints", ["job", "latest_event_ms", "slice"])
+    op.create_table(
+        "job_costs",
+        sa.Column("job", sa.Text, nullable=False),
+        sa.Column("epoch", sa.BigInteger, nullable=False),
+        sa.Column("cpu_us", sa.BigInteger, nullable=False),
+        sa.Column("bytes", sa.BigInteger, nullable=False),
+        sa.Column("state_bytes", sa.BigInteger, nullable=False),
+        sa.Column("cpu_us_recent", sa.BigInteger, nullable=False),
+        sa.Column("cpu_us_before", sa.BigInteger, nullable=False),
+        sa.Column("bytes_before", sa.BigInteger, nullable=False),
+        sa.Column("noted_ms", sa.BigInteger, nullable=False),
+        sa.ForeignKeyConstraint(["job"], ["jobs.name"], name="fk_job_costs_job"),
+        sa.PrimaryKeyConstraint("job", name="pk_job_costs"),
+    )
     op.create_table(
         "backfills",
         sa.Column("job", sa.Text, nullable=False),

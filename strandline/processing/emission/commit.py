@@ -16,6 +16,7 @@ from strandline.core.errors import StrandlineError
 from strandline.core.failpoints import failpoint
 from strandline.core.record_headers import REASON_DUPLICATE, dead_letter_topic
 from strandline.ledger.states import CheckpointRow, Offsets, SliceRow
+from strandline.processing.emission.cost_meter import CostMeter
 from strandline.processing.emission.keyed_task import BucketOutcome, outcomes_of
 from strandline.processing.emission.open_windows import ClosedWindowsSweep
 from strandline.processing.pipelines.job_run import JobRun
@@ -48,9 +49,11 @@ class SliceCommitter:
         first_committed: Callable[[], None],
         committed_writers: Mapping[str, CommittedWriter] = MappingProxyType({}),
         sweep: ClosedWindowsSweep | None = None,
+        costs: CostMeter | None = None,
     ) -> None:
         """`stream_execution` returns Spark's execution of the query. `first_committed` is called once, after this run's first
-        commit. `committed_writers`: by sink key. `sweep` is notified of closed windows."""
+        commit. `committed_writers`: by sink key. `sweep` is notified of closed windows.
+        `costs`: None if the caller of the committer meters the costs."""
         self._run = run
         self._pipeline = run.pipeline
         self._plan = plan
@@ -59,7 +62,7 @@ class SliceCommitter:
         self._streams_seen: set[str] = set()
         self._first_committed = first_committed
         self._committed_writers = committed_writers
-        self._sweep = sweep
+        self._sweep, self._costs = sweep, costs
         self._updates_dropped = self._updates_told = 0
         self._replayed_up_to = plan.slice_first - 1
         self.has_committed = False
@@ -83,6 +86,9 @@ class SliceCommitter:
         started = time.monotonic()
         failpoint("slice.before_action")
         found = run_tasks()
+        if self._costs is not None:
+            self._costs.add_buckets(self._run.job, self._run.epoch, found)
+            self._costs.note_if_due()
         failpoint("slice.written")
         if number <= self._replayed_up_to:
             return  # Spark begins a query with a batch, also where there is nothing to read yet

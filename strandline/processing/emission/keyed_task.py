@@ -6,6 +6,7 @@ from Spark's state store: one blob. What it did goes back to the driver as one s
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -122,6 +123,10 @@ class BucketOutcome(msgspec.Struct):
     updates_dropped: int = 0
     """Documents of open windows that its process could not write since its last report."""
     why_dropped: str = ""
+    cpu_us: int = 0
+    """CPU time of the task's thread in microseconds, if Spark called it. No result depends on it."""
+    state_bytes: int = 0
+    """Size of the bucket's state after the slice, if Spark called the task."""
 
 
 @dataclass(frozen=True)
@@ -218,11 +223,14 @@ class KeyedTask:
 
     def __call__(self, key: tuple[int], frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         """Process one slice of one bucket, and yield its outcome and parts as task rows. Spark calls it with rows and state."""
+        began_ns = time.thread_time_ns()
         before: bytes | None = state.get[0] if state.exists else None
         done = self.process(self.bucket_keys.index(key[0]), rows_of(frames), before)
         if done.state != before:
             state.update((done.state,))
         work = encode(done.work)
+        done.outcome.state_bytes = len(done.state)
+        done.outcome.cpu_us = (time.thread_time_ns() - began_ns) // 1_000
         yield frame_of(
             [
                 outcome_row(key[0], done.outcome),
@@ -239,7 +247,7 @@ class KeyedTask:
     def merge(self, key: tuple[int], frame: pd.DataFrame) -> pd.DataFrame:
         """Emit the windows of split stages whose parts are in these rows, and update the documents of open windows. Return the
         outcomes. Spark calls it for one bucket, with the rows that all buckets returned for it. Keeps no state."""
-        bucket = self.bucket_keys.index(key[0])
+        bucket, began_ns = self.bucket_keys.index(key[0]), time.thread_time_ns()
         passed_on = [TaskRow(key[0], blob, None, None) for blob in frame["outcome"].tolist() if blob is not None]
         rows_of_part: dict[tuple[bool, int], list[bytes]] = {}
         work_of_part: dict[tuple[bool, int], bytes] = {}
@@ -254,6 +262,9 @@ class KeyedTask:
                 passed_on.append(outcome_row(key[0], self.emit_merged(bucket, stage, parts, work)))
             else:
                 self.show_merged(bucket, stage, parts, work)
+        if rows_of_part:
+            cost = BucketOutcome(cpu_us=(time.thread_time_ns() - began_ns) // 1_000)
+            passed_on.append(outcome_row(key[0], cost))
         return frame_of(passed_on)
 
     def emit_merged(self, bucket: int, stage: int, parts: Sequence[bytes], work: SliceWork) -> BucketOutcome:

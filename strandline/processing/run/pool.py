@@ -19,6 +19,7 @@ from strandline.core.failpoints import failpoint
 from strandline.ledger.progress import JobProgress
 from strandline.ledger.roles import RunLedger
 from strandline.ledger.states import CheckpointRow, Desired, SliceRow
+from strandline.processing.emission.cost_meter import CostMeter
 from strandline.processing.emission.keyed_task import BucketOutcome
 from strandline.processing.emission.member_outcomes import MemberOutcome
 from strandline.processing.run.ending import Ending, is_to_end
@@ -98,6 +99,7 @@ class Pool:
         self._poll_max_s = poll_s if poll_max_s is None else poll_max_s
         self._tasks_max, self._poll_s, self._tries, self._clock = tasks_max, poll_s, tries, clock
         self._members: dict[str, PoolMember] = {}
+        self._costs = CostMeter(ledger, clock)
         self._emitted: dict[str, _Emitted] = {}
         self._endings_at_s = 0.0
         self._failures = 0
@@ -170,6 +172,7 @@ class Pool:
                 self._error = None if self._is_stopping else error
                 self._is_stopping = True
                 left = [*self._members.values(), *self._joining]
+            self._costs.note()
             for member in left:
                 member.end(self._error or "interrupted")
 
@@ -202,6 +205,7 @@ class Pool:
         Raises LedgerUnavailable; the next turn goes on where this one failed.
         """
         self._change_members()
+        self._costs.note_if_due()
         self._commit()  # what the ledger didn't confirm in the turn before
         if not self._members:
             return _IDLE_S
@@ -331,6 +335,7 @@ class Pool:
             try:
                 if isinstance(outcome, StrandlineError):
                     raise outcome
+                self._add_cost(member, outcome)
                 if outcome.failure is not None:
                     raise outcome.failure.error
                 assert outcome.done is not None, "a member has failed or has the facts of its slice"
@@ -345,6 +350,12 @@ class Pool:
                     self._emitted[member.job] = _Emitted(part, row, done)
             except Exception as error:  # noqa: BLE001 - the outcome of this member, and of no other one
                 self._failed(member, error)
+
+    def _add_cost(self, member: PoolMember, outcome: MemberOutcome) -> None:
+        done = outcome.done
+        records_bytes = 0 if done is None else sum(facts.bytes for facts in done.facts)
+        state_bytes = member.state_bytes if done is None else outcome.state_bytes
+        self._costs.add(member.job, member.epoch, outcome.cpu_us, records_bytes, state_bytes)
 
     def _outcomes(self, parts: Sequence[Part]) -> dict[str, MemberOutcome | StrandlineError]:
         """Run a batch. If it fails as a whole, repeat it without the jobs that hung or ended a worker. If none is known, run each
@@ -438,6 +449,7 @@ class Pool:
         if self._members.get(member.job) is member:
             del self._members[member.job]
             self._emitted.pop(member.job, None)
+            self._costs.forget(member.job)
             log.info("member left", job=member.job, epoch=member.epoch, members=len(self._members))
         member.end(ending)
 

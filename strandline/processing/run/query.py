@@ -17,6 +17,7 @@ from strandline.ledger.database import without_secrets
 from strandline.ledger.roles import RunLedger
 from strandline.log.index import LogIndex
 from strandline.processing.emission.commit import SliceCommitter
+from strandline.processing.emission.cost_meter import CostMeter
 from strandline.processing.emission.document_shapes import EmissionsOfRun
 from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters
 from strandline.processing.emission.made_indices import WriterFactory
@@ -89,6 +90,7 @@ class RunQuery:
         run, spark = self.run, self.spark
         committer: SliceCommitter | None = None
         sweep: ClosedWindowsSweep | None = None
+        costs: CostMeter | None = None
         try:
             keys = (0,) if self._has_one_task else keys_of_buckets(spark)
             run.ledger.set_run_slots(run.job, run.epoch, len(keys))
@@ -100,7 +102,8 @@ class RunQuery:
             opened = [emission for _, emission in task.open_emissions]
             made = run.ledger.result_indices(run.job)
             sweep = ClosedWindowsSweep(run.job, opened, dropped_indices(made, run.settings.elasticsearch_url, opened))
-            committer = self._committer(plan, task, sweep)
+            costs = None if self._has_one_task else CostMeter(run.ledger)  # a pool meters the costs of its members
+            committer = self._committer(plan, task, sweep, costs)
             for stage, emission in zip(run.pipeline.stages, task.emissions, strict=True):
                 emission.prepare(stage.shape)
             for records in task.record_emissions:
@@ -122,6 +125,8 @@ class RunQuery:
             raise cause or typed_error(error) from error
         finally:
             self.watchdog.disarm()
+            if costs is not None:
+                costs.note()
             if sweep is not None:
                 sweep.close()
 
@@ -213,7 +218,9 @@ class RunQuery:
             checkpoint=checkpoint,
         )
 
-    def _committer(self, plan: RewindPlan, task: KeyedTask, sweep: ClosedWindowsSweep | None) -> SliceCommitter:
+    def _committer(
+        self, plan: RewindPlan, task: KeyedTask, sweep: ClosedWindowsSweep | None, costs: CostMeter | None
+    ) -> SliceCommitter:
         streams = self.spark._jsparkSession.streams()  # the way to what Spark's listeners only hear afterwards
         return SliceCommitter(
             self.run,
@@ -222,6 +229,7 @@ class RunQuery:
             self._has_committed,
             task.committed_writers,
             sweep,
+            costs,
         )
 
     def _has_committed(self) -> None:

@@ -117,6 +117,8 @@ class DecodedChunk:
     """The stream's key field. None if it has none."""
     key_and_source: Callable[[int], tuple[bytes | None, bytes | None]] | None = None
     """Returns the Kafka key and the recorded source of the record at an offset. None if records come from elsewhere."""
+    stored_bytes: int = 0
+    """Size of the records as stored in Kafka. The first chunk of several that were fetched together contains the whole size."""
 
     def with_late(self, watermarks_ms: npt.NDArray[np.int64]) -> DecodedChunk:
         """Return the chunk with `is_late` set. `watermarks_ms`: the watermark of each row's slice."""
@@ -312,6 +314,7 @@ def _decode_runs(
             [NEVER_LATE if piece.revised_below_ms is None else piece.revised_below_ms for piece in run]
         )
         ahead_ms = np.array([NEVER_AHEAD if piece.max_ahead_ms is None else piece.max_ahead_ms for piece in run])
+        stored_bytes = records.stored_bytes
         for rows in row_reader.parts(records.values, records.header_values):
             offsets, log_times_ms = rows.of_each(records.offsets), rows.of_each(records.log_times_ms)
             of_piece = np.searchsorted(ends, np.asarray(offsets, np.int64), "right")
@@ -329,7 +332,9 @@ def _decode_runs(
                 place,
                 key=config.inputs[place].key,
                 key_and_source=records.key_and_source,
+                stored_bytes=stored_bytes,
             )
+            stored_bytes = 0
             yield chunk if (revised_ms == NEVER_LATE).all() else chunk.with_late(revised_ms[of_piece])
 
 

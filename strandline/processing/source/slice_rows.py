@@ -111,6 +111,10 @@ class SourceFacts(msgspec.Struct):
     """Stream -> partition -> declarations of its records up to the end of the task, packed. Only for formats with sessions."""
     partitions: dict[str, dict[int, PartitionFacts]] = {}
     """Stream -> partition -> its records and the faults of their senders. Only of a new slice."""
+    bytes: int = 0
+    """Size of the records as stored in Kafka."""
+    cpu_us: int = 0
+    """CPU time of the task's thread in microseconds. No result depends on it."""
 
     @property
     def latest_event_ms(self) -> list[int]:
@@ -164,6 +168,8 @@ def add_facts(parts: Iterable[SourceFacts]) -> SourceFacts:
     total, rejected = SourceFacts(), Counter[str]()
     for part in parts:
         total.records += part.records
+        total.bytes += part.bytes
+        total.cpu_us += part.cpu_us
         rejected.update(part.rejected)
         for known_of, found_of in (
             (total.latest_ms, part.latest_ms),

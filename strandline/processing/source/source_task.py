@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ class SourceTask:
         restores: bool = False,
     ) -> Iterator[SliceRowBlob]:
         """See `read`. The chunks are decoded already. `sessions`: the declarations of their records, once all chunks are read."""
-        config, facts = self._config, list[SourceFacts]()
+        config, facts, began_ns = self._config, list[SourceFacts](), time.thread_time_ns()
         keys = config.bucket_keys
         if work is not None:
             yield from to_every_bucket(keys, WORK, work)
@@ -138,6 +139,7 @@ class SourceTask:
                 yield from self._rejected(chunk, rejects)
         if sessions:
             facts.append(self._facts_of_sessions(sessions, is_new=is_new))
+        facts.append(SourceFacts(cpu_us=(time.thread_time_ns() - began_ns) // 1_000))
         yield from to_every_bucket(keys, FACTS, encode(add_facts(facts)))
 
     def _candidates(self, partition: int, event_us: pa.Array, stepped: SteppedRecords) -> Candidates | None:
@@ -267,6 +269,7 @@ def _facts_of(chunk: DecodedChunk, rejects: list[Reject], event_us: pa.Array, *,
         records=len(chunk.offsets),
         rejected=Counter(reject.reason for reject in rejects),
         latest_log_ms=int(log_ms.max()),
+        bytes=chunk.stored_bytes,
     )
     here = PartitionFacts(facts.records, dict(facts.rejected))
     if is_new and rejects:

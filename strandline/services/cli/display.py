@@ -52,7 +52,7 @@ def table_of(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> T
 def jobs_tables(jobs: list[Answer]) -> list[Table]:
     """Return all jobs, one per line of 80 columns, followed by the messages of jobs that have one."""
     table = table_of(
-        ("JOB", "STATE", "WATERMARK", "#LAG", "#RECORDS", "#REJECTED", "#RESULTS"),
+        ("JOB", "STATE", "WATERMARK", "#LAG", "#RECORDS", "#REJECTED", "#RESULTS", "#CORES"),
         (
             (
                 job["name"],
@@ -62,6 +62,7 @@ def jobs_tables(jobs: list[Answer]) -> list[Table]:
                 show_count(job["counts"]["records"]),
                 show_count(sum(job["counts"]["rejected"].values())),
                 show_count(sum(job["counts"]["results"].values())),
+                f"{job['cost']['cores']:.2f}" if job["cost"] else "-",
             )
             for job in jobs
         ),
@@ -90,6 +91,13 @@ def job_table(job: Answer) -> Table:
         ("records", show_count(counts["records"])),
         ("accepted", show_count(counts["accepted"])),
     ]
+    if job["cost"]:
+        cost = job["cost"]
+        rows += [
+            ("cores used", f"{cost['cores']:.2f} (CPU time {cost['cpu_s']:,.1f} s)"),
+            ("bytes read", show_count(cost["bytes_read"])),
+            ("state in bytes", show_count(cost["state_bytes"])),
+        ]
     rows += [(f"rejected: {reason}", show_count(count)) for reason, count in sorted(counts["rejected"].items())]
     rows += [(f"results: {stage}", show_count(count)) for stage, count in counts["results"].items()]
     rows += [(f"emitted up to: {stage}", show_time(end_ms)) for stage, end_ms in job["last_emission"].items()]

@@ -19,6 +19,7 @@ from strandline.ledger.states import (
     Completed,
     Desired,
     EventRow,
+    JobCost,
     JobRow,
     JobState,
     LeaseRow,
@@ -31,6 +32,7 @@ from strandline.ledger.states import (
 )
 from strandline.log.answers import good
 from strandline.log.kafka_status import KafkaStatus, LogRange, lag_records
+from strandline.processing.emission.cost_meter import RECENT_S
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stored import check_stored, inputs_of, shapes_of_version, spec_of_version
@@ -117,6 +119,21 @@ class RewindView(Described):
 
 
 @dataclass(frozen=True)
+class CostView(Described):
+    """Cost of a job: the tasks that read its records, compute, and emit. The JVM and the driver aren't included. Its runs note it
+    every few seconds."""
+
+    cores: float
+    """Number of cores that it used in the last 30 seconds. 0 if it has done nothing since then."""
+    cpu_s: float
+    """CPU time in seconds since the job was created or reset, rewinds included."""
+    bytes_read: int
+    """Size of the records that it read since then, as stored in Kafka, rewinds included."""
+    state_bytes: int
+    """Size of its state after the last slice. Large parts of a state that are stored in files aren't included."""
+
+
+@dataclass(frozen=True)
 class JobStatus(Described):
     name: str
     version: int
@@ -150,6 +167,8 @@ class JobStatus(Described):
     batch: BatchView | None
     """Progress of a batch. Null for a job without an end, and for a batch that has not begun."""
     counts: Totals
+    cost: CostView | None
+    """Cost of the job; null before its first slice."""
     last_emission: dict[str, int]
     """Stage -> end (ms) of the last emitted window."""
     rewind: RewindView | None
@@ -214,6 +233,7 @@ def job_statuses(ledger: LedgerReader, ranges: StreamRanges, jobs: Sequence[JobR
     progress, started = ledger.progress_of(names), ledger.last_events(names, RUN_BEGINS)
     leases = ledger.leases()
     backfills = {row.job: backfill_view(row) for row in reversed(ledger.open_backfills())}
+    costs = ledger.costs_of(names)
     streams = {job.name: input_streams(ledger, job) for job in jobs}
     ranges.load([stream for of_job in streams.values() for stream in of_job])
     return [
@@ -224,6 +244,7 @@ def job_statuses(ledger: LedgerReader, ranges: StreamRanges, jobs: Sequence[JobR
             _leader(leases.get(job.name)),
             _last_start(started.get(job.name)),
             backfills.get(job.name),
+            costs.get(job.name),
         )
         for job in jobs
     ]
@@ -236,6 +257,7 @@ def _status(
     leader: LeaderView | None,
     last_start: LastStartView | None,
     backfill: BackfillView | None,
+    cost: JobCost | None,
 ) -> JobStatus:
     job, last_slice, checkpoint, totals = progress
     streams = list(held)
@@ -262,6 +284,7 @@ def _status(
         lag_records=_left(job, held, position),
         batch=_batch(ledger, progress, position),
         counts=totals,
+        cost=None if cost is None else cost_view(cost, time.time_ns() // 1_000_000),
         last_emission=checkpoint.emitted if checkpoint else {},
         rewind=rewind if last_slice and not job.has_completed else None,
         last_start=last_start,
@@ -269,6 +292,17 @@ def _status(
         warnings=warnings,
         sender_faults=faults,
         notes=notes_of(job.name, faults),
+    )
+
+
+def cost_view(cost: JobCost, now_ms: int) -> CostView:
+    """Return the cost of a job in the form of the API."""
+    is_recent = now_ms - cost.noted_ms < RECENT_S * 1_000
+    return CostView(
+        cores=round(cost.cpu_us_recent / 1e6, 4) if is_recent else 0.0,
+        cpu_s=round(cost.cpu_us / 1e6, 3),
+        bytes_read=cost.bytes,
+        state_bytes=cost.state_bytes,
     )
 
 

@@ -84,7 +84,18 @@ class _Jobs(Collector):
             labels=["job", "stream", "partition", "key"],
         )
         results = CounterMetricFamily("strandline_job_results", "Results of committed slices", labels=["job", "stage"])
+        cpu = CounterMetricFamily(
+            "strandline_job_cpu_seconds", "CPU time of the tasks of the job, rewinds included", labels=["job"]
+        )
+        read = CounterMetricFamily(
+            "strandline_job_read_bytes", "Size of the records that were read, as stored in Kafka", labels=["job"]
+        )
+        size = GaugeMetricFamily("strandline_job_state_bytes", "Size of the state after the last slice", labels=["job"])
         for job in self._jobs:
+            if job.cost is not None:
+                cpu.add_metric([job.name], job.cost.cpu_s)
+                read.add_metric([job.name], job.cost.bytes_read)
+                size.add_metric([job.name], job.cost.state_bytes)
             for one in (*JobState, COMPLETED):
                 state.add_metric([job.name, one], 1 if job.state == one else 0)
             epoch.add_metric([job.name], job.epoch)
@@ -102,7 +113,7 @@ class _Jobs(Collector):
         for (name, stage), seconds in self._latencies.items():
             if seconds is not None:
                 latency.add_metric([name, stage], seconds)
-        yield from (state, epoch, lag, behind, latency, records, rejected, results, ahead)
+        yield from (state, epoch, lag, behind, latency, records, rejected, results, ahead, cpu, read, size)
 
 
 class _Lookups(Collector):
