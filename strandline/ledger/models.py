@@ -625,6 +625,7 @@ notice_problems = sa.Table(
     _number("reminded_ms", nullable=True),
     _number("ended_ms", nullable=True),
     _number("end_reported_ms", nullable=True),
+    _text("end_reason"),
 )
 one_open_problem = sa.Index(
     "uq_notice_problems_open",
@@ -664,6 +665,14 @@ notice_attempts = sa.Table(
     _number("begun_ms"),
     _number("ended_ms", nullable=True),
     sa.ForeignKeyConstraint(["notice", "message"], ["notice_messages.notice", "notice_messages.number"]),
+)
+
+service_readings = sa.Table(
+    "service_readings",
+    metadata,
+    sa.Column("service", PlainText, primary_key=True),
+    _number("at_ms"),
+    _json("readings"),
 )
 
 notice_leader = sa.Table(

@@ -30,6 +30,7 @@ from strandline.ledger.models import (
     notice_messages,
     notice_problems,
     notices,
+    service_readings,
 )
 from strandline.ledger.part import Part
 from strandline.ledger.states import EventRow
@@ -95,6 +96,8 @@ class ProblemRow(Described):
     """Time at which the end of the problem was found."""
     end_reported_ms: int | None = None
     """Time at which the message about the end was recorded."""
+    end_reason: str = ""
+    """Reason why the problem isn't checked any more, although it may still exist. Empty if the problem is over."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,16 @@ class NoticeChanges:
     messages: Sequence[MessageRow] = ()
     """New messages."""
     events: Sequence[NewEvent] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True)
+class ReadingsRow:
+    """The last readings of a control service about its own machine."""
+
+    service: str
+    at_ms: int
+    """Time at which the service recorded them."""
+    readings: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -215,6 +228,12 @@ class NoticeReader(Part):
         """Return the attempts that are kept: those of the last hour, and those that haven't ended."""
         with self._database.reading("read the attempts to send notices") as connection:
             return [AttemptRow(**row) for row in connection.execute(sa.select(notice_attempts)).mappings()]
+
+    def service_readings(self) -> list[ReadingsRow]:
+        """Return the last readings of each control service, also of services that have ended."""
+        with self._database.reading("read the readings of the control services") as connection:
+            wanted = sa.select(service_readings).order_by(service_readings.c.service)
+            return [ReadingsRow(**row) for row in connection.execute(wanted).mappings()]
 
     def recent_events(self, kinds: Sequence[str], after_ms: int) -> list[EventRow]:
         """Return the events of these kinds since a time, the oldest first."""
@@ -347,13 +366,23 @@ class NoticeDelivery(Part):
         with self._database.writing("release the lease of the notices") as connection:
             connection.execute(sa.update(notice_leader).where(is_own).values(until_ms=0))
 
+    def record_readings(self, service: str, readings: dict[str, Any]) -> None:
+        """Replace the readings of this control service. It needs no lease, because they are about its own machine."""
+        with self._database.writing(f"record the readings of control service {service}") as connection:
+            values = {"at_ms": _now_ms(self._database, connection), "readings": readings}
+            own = service_readings.c.service == service
+            if connection.execute(sa.update(service_readings).where(own).values(values)).rowcount == 0:
+                connection.execute(sa.insert(service_readings).values(values | {"service": service}))
+
     def forget_notices(self, before_ms: int) -> None:
-        """Delete the problems that were settled, and the messages that were sent, merged or given up, before this time."""
+        """Delete the problems that were settled, the messages that were sent, merged or given up, and the readings that were
+        recorded, before this time."""
         problems, messages = notice_problems.c, notice_messages.c
         ended_ms = sa.func.coalesce(messages.sent_ms, messages.given_up_ms, messages.made_ms)
         with self._database.writing("delete old notices") as connection:
             connection.execute(sa.delete(notice_problems).where(problems.end_reported_ms < before_ms))
             connection.execute(sa.delete(notice_messages).where(ended_ms < before_ms, sa.not_(_IS_PENDING)))
+            connection.execute(sa.delete(service_readings).where(service_readings.c.at_ms < before_ms))
 
     def record_notice(self, epoch: int, row: NoticeRow, changes: NoticeChanges) -> None:
         """Record the findings of one check of a notice, and the messages about them, in one transaction.

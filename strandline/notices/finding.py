@@ -43,6 +43,8 @@ class Sight:
     happened: tuple[Happened, ...] = ()
     unknown: frozenset[str] = frozenset()
     """Subjects whose state is unknown. Their problems stay unchanged."""
+    lost: Mapping[str, str] = field(default_factory=dict)
+    """Subject -> reason why its state can't become known any more. Its problem ends, and the message has the reason."""
     is_blind: bool = False
     """True if nothing could be checked."""
     by_events: bool = False

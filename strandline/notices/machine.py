@@ -104,7 +104,7 @@ def look(
 
     1. Events open problems. An event about an open problem ends it first: the condition was over in between.
     2. Other findings open problems if they have held for long enough, or update the text of unreported problems.
-    3. Open problems that aren't found any more end.
+    3. Open problems that aren't found any more end, and those whose state can't become known any more.
     4. Due problems become messages, one for each group and kind, to each channel.
 
     `known`: the problems that aren't settled, and those that were reported within the cooldown. `sights`: condition -> its
@@ -167,6 +167,11 @@ class _State:
                 continue
             if sight is not None and subject in sight.holding:
                 self._clearing.pop(key, None)
+                continue
+            if sight is not None and subject in sight.lost:
+                self._clearing.pop(key, None)
+                self._change(number, ended_ms=self._now_ms, end_reason=sight.lost[subject])
+                del self._open[condition, subject]
                 continue
             since_ms = self._clearing.setdefault(key, self._now_ms)
             if sight is None or self._now_ms - since_ms >= sight.clear_ms:

@@ -56,11 +56,17 @@ def _title(kind: Kind, rows: Sequence[ProblemRow]) -> str:
         shown = ", ".join(f"{count} {condition}" for condition, count in counts.most_common(5))
         return f"Summary of {len(rows)} problems: {shown}"
     if kind == "resolved":
-        return f"Resolved: {first}" if len(rows) == 1 else f"Resolved: {len(rows)} problems, the first: {first}"
+        is_lost = any(row.end_reason for row in rows)
+        prefix = "No longer checked" if is_lost else "Resolved"
+        if len(rows) == 1:
+            return f"{prefix}: {first}"
+        more = "over or no longer checked: " if is_lost else "Resolved: "
+        return f"{more.capitalize()}{len(rows)} problems, the first: {first}"
     prefix = "Still open: " if kind == "reminder" else ""
     if len(rows) == 1:
         is_over = rows[0].ended_ms is not None and rows[0].ended_ms > rows[0].since_ms
-        return f"{prefix}{first}" + (" (over by now)" if is_over else "")
+        over = " (no longer checked)" if rows[0].end_reason else " (over by now)"
+        return f"{prefix}{first}" + (over if is_over else "")
     return f"{prefix}{len(rows)} problems, the first: {first}"
 
 
@@ -70,13 +76,18 @@ def _text(row: ProblemRow) -> str:
     lines = [f"WHAT: {row.title}.", f"WHEN: {when}{show_time(row.since_ms)}"]
     if row.reason:
         lines.append(f"WHY: {row.reason[:_REASON_MAX]}")
-    if row.ended_ms is not None and row.ended_ms > row.since_ms:
+    if row.end_reason and row.ended_ms is not None:
+        lines.append(f"NOT CHECKED: since {show_time(row.ended_ms)}. {row.end_reason}")
+    elif row.ended_ms is not None and row.ended_ms > row.since_ms:
         lines.append(f"OVER: since {show_time(row.ended_ms)}.")
     lines += [f"AFFECTED: {row.affected}", f"DO:\n{row.action}"]
     return "\n".join(lines)
 
 
 def _resolved_text(row: ProblemRow) -> str:
+    if row.end_reason and row.ended_ms is not None:
+        began = f"{row.title}: began {show_time(row.since_ms)}"
+        return f"{began}, not checked since {show_time(row.ended_ms)}. {row.end_reason}"
     ended = "" if row.ended_ms is None else f", over since {show_time(row.ended_ms)}"
     return f"{row.title}: began {show_time(row.since_ms)}{ended}. There is nothing to do."
 

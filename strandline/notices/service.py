@@ -2,9 +2,10 @@
 
 One thread checks and decides. Each channel sends from its own thread, so a receiver that hangs delays no other channel.
 
-1. Claim or renew the lease. Only its holder continues.
-2. For each notice: check its conditions, run the state machine, and record problems and messages.
-3. For each channel: choose the messages to send now. Record an attempt before it begins and after it has ended.
+1. Record the readings of this machine, so that any leader knows them.
+2. Claim or renew the lease. Only its holder continues.
+3. For each notice: check its conditions, run the state machine, and record problems and messages.
+4. For each channel: choose the messages to send now. Record an attempt before it begins and after it has ended.
 
 After a kill, the messages in the ledger are sent. A message whose attempt was interrupted is sent again, once for each kill.
 """
@@ -31,6 +32,7 @@ from strandline.notices.document import ConditionSpec, NoticeSpec
 from strandline.notices.finding import Sight
 from strandline.notices.machine import Memory, look
 from strandline.notices.outbox import choose, gives_up, pause_ms
+from strandline.notices.readings import unread
 from strandline.notices.rendering import render
 from strandline.notices.view import Surroundings, View
 
@@ -45,6 +47,8 @@ LEASE_MIN_MS = 20_000
 KEPT_MS = 30 * 86_400_000
 """Time for which settled problems and sent messages are kept."""
 FORGET_EVERY_S = 3_600.0
+READINGS_INTERVAL_S = 30.0
+"""Time between two readings of the machine of a control service."""
 _SPARE_S = 2.0
 
 
@@ -92,12 +96,14 @@ class NoticeService:
         self._sending: dict[tuple[str, str], int] = {}
         """Notice and channel of the running attempts -> number of the message."""
         self._lock = threading.Lock()
-        self._next_look_s = self._next_forget_s = 0.0
+        self._next_look_s = self._next_forget_s = self._next_readings_s = 0.0
         self._epoch, self._renew_at_s = 0, 0.0
         self._said = ""
         """Last logged error, while it persists."""
         self._specs: dict[str, tuple[tuple[int, int], NoticeSpec]] = {}
         """Notice -> its version, and its document."""
+        self._unread: list[str] = []
+        """Parts of this machine that could not be examined, as they were logged."""
         self._failing: set[tuple[str, str]] = set()
         """Notice and condition whose check failed and was logged."""
         self._closing = threading.Event()
@@ -124,9 +130,11 @@ class NoticeService:
         self._next_look_s = 0.0
 
     def step(self) -> None:
-        """Check the conditions if it is time, and begin to send due messages. Raises StrandlineError."""
+        """Record readings and check the conditions if it is time, and begin to send due messages. Raises StrandlineError."""
         if not self._ledger.notices():
             return
+        if self._monotonic_s() >= self._next_readings_s:
+            self._record_readings()
         if not self._leads():
             return
         epoch, now_ms = self._epoch, self._ledger.notice_clock_ms()
@@ -137,6 +145,15 @@ class NoticeService:
         if self._monotonic_s() >= self._next_forget_s:
             self._next_forget_s = self._monotonic_s() + FORGET_EVERY_S
             self._ledger.forget_notices(now_ms - KEPT_MS)
+
+    def _record_readings(self) -> None:
+        readings = self._surroundings.readings()
+        problems = unread(readings)
+        if problems and problems != self._unread:
+            logger.warning("can't examine this machine", action="notices", error="; ".join(problems))
+        self._unread = problems
+        self._ledger.record_readings(self._service, readings)
+        self._next_readings_s = self._monotonic_s() + READINGS_INTERVAL_S
 
     def _leads(self) -> bool:
         """Claim the lease, or renew it after a quarter of its time. The ledger refuses writes of a former leader."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import cached_property
-from pathlib import Path
+from typing import Any
 
 from strandline.core.errors import NotFound
 from strandline.core.times.durations import FOREVER_MS, format_duration
@@ -76,10 +76,8 @@ class Surroundings:
     """Job, stage, condition, time to search back from the newest window -> newest results that meet the condition."""
     ask: Callable[[str], tuple[int, bytes]] = lambda url: (0, b"")
     """Send a GET request to an allowed URL. Return status and body."""
-    data_dir: Path = Path()
-    """Directory of the leading control service."""
-    certificates: Mapping[str, Path] = field(default_factory=dict)
-    """Setting -> certificate file of this control service."""
+    readings: Callable[[], dict[str, Any]] = dict
+    """Examine the machine of this control service. See `readings.py`."""
     elasticsearch_url: str = ""
 
 

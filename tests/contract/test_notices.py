@@ -163,6 +163,24 @@ def test_problems_of_use_are_those_that_are_not_settled_or_were_reported_lately(
     assert [one.number for one in store.notice_problems("night")] == [1]
 
 
+def test_readings_are_replaced_kept_and_forgotten(store: Store) -> None:
+    assert store.service_readings() == []
+    store.record_readings("south-2", {"host": "south"})
+    store.record_readings("north-1", {"host": "north", "disk": {"free_bytes": 1}})
+    store.record_readings("south-2", {"host": "south-new"})
+    north, south = store.service_readings()
+    assert (north.service, north.readings["disk"], south.readings) == (
+        "north-1",
+        {"free_bytes": 1},
+        {"host": "south-new"},
+    )
+    assert abs(south.at_ms - store.notice_clock_ms()) < 60_000
+    store.forget_notices(south.at_ms - 60_000)
+    assert len(store.service_readings()) == 2
+    store.forget_notices(south.at_ms + 60_000)
+    assert store.service_readings() == []
+
+
 @pytest.mark.guarantee(
     "G824",
     "A failure of a job is recorded as an event in the transaction that makes the job failed. The same holds for "

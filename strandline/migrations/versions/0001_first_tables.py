@@ -39,6 +39,7 @@ _TABLES = (
     "notice_problems",
     "notice_messages",
     "notice_attempts",
+    "service_readings",
     "notice_leader",
 )
 """In the order of creation: foreign keys refer only to earlier tables."""
@@ -480,6 +481,7 @@ def upgrade() -> None:
         sa.Column("reminded_ms", sa.BigInteger, nullable=True),
         sa.Column("ended_ms", sa.BigInteger, nullable=True),
         sa.Column("end_reported_ms", sa.BigInteger, nullable=True),
+        sa.Column("end_reason", sa.Text, nullable=False),
         sa.ForeignKeyConstraint(["notice"], ["notices.name"], name="fk_notice_problems_notice"),
         sa.PrimaryKeyConstraint("notice", "number", name="pk_notice_problems"),
     )
@@ -523,6 +525,13 @@ def upgrade() -> None:
             name="fk_notice_attempts_notice_message",
         ),
         sa.PrimaryKeyConstraint("notice", "message", "number", name="pk_notice_attempts"),
+    )
+    op.create_table(
+        "service_readings",
+        sa.Column("service", sa.Text, nullable=False),
+        sa.Column("at_ms", sa.BigInteger, nullable=False),
+        sa.Column("readings", sa.Text, nullable=False),
+        sa.PrimaryKeyConstraint("service", name="pk_service_readings"),
     )
     op.create_table(
         "notice_leader",

@@ -1,16 +1,13 @@
-"""Condition `disk_full`: the disk of the leading control service is close to its limit."""
+"""Condition `disk_full`: the disk of a control service is close to its limit."""
 
 from __future__ import annotations
-
-import shutil
-import socket
 
 from pydantic import Field
 
 from strandline.core.document_model import DocumentModel
-from strandline.core.errors import StackError
 from strandline.notices.finding import Finding, Sight
 from strandline.notices.options import Share
+from strandline.notices.readings import Reading, disks
 from strandline.notices.view import View
 
 
@@ -23,31 +20,46 @@ class DiskFullSpec(DocumentModel):
 
 class Fields(DocumentModel):
     disk_full: DiskFullSpec | None = None
-    """The disk with the data directory of the leading control service is close to its limit: `{above: 90%}`."""
+    """The disk with the data directory of a control service is close to its limit: `{above: 90%}`."""
 
 
 def look(options: DiskFullSpec, view: View) -> Sight:
-    """Check the disk with the data directory."""
-    directory = view.surroundings.data_dir
-    try:
-        usage = shutil.disk_usage(directory)
-    except OSError as error:
-        raise StackError(f"can't examine the disk with {directory}: {error.strerror}") from error
-    share = (usage.total - usage.free) / usage.total
-    host = socket.gethostname()
-    subject = f"disk of {host} with {directory}"
-    finding = Finding(
+    """Check the disk with the data directory of each control service."""
+    holding, unknown, lost = {}, set(), {}
+    for reading in disks(view):
+        subject = f"disk of control service {reading.service}"
+        if reading.is_lost:
+            lost[subject] = reading.lost_reason
+        elif not reading.is_known:
+            unknown.add(subject)
+        elif _share(reading) > options.above:
+            holding[subject] = _finding(subject, reading)
+    return Sight(holding=holding, unknown=frozenset(unknown), lost=lost)
+
+
+def _share(reading: Reading) -> float:
+    """Return the used share of the disk."""
+    total, free = reading.facts["total_bytes"], reading.facts["free_bytes"]
+    return float((total - free) / total)
+
+
+def _finding(subject: str, reading: Reading) -> Finding:
+    host, directory = reading.host, reading.facts["directory"]
+    total, free = reading.facts["total_bytes"], reading.facts["free_bytes"]
+    return Finding(
         subject=subject,
-        title=f"The disk of machine {host} with {directory} is {share:.0%} full",
-        reason=f"{usage.free / 1e9:,.1f} GB of {usage.total / 1e9:,.1f} GB are free.",
+        title=f"The disk of machine {host} with {directory} is {_share(reading):.0%} full",
+        reason=(
+            f"{free / 1e9:,.1f} GB of {total / 1e9:,.1f} GB are free. Control service {reading.service} has its data there."
+        ),
         affected=(
-            "If the disk becomes full, jobs on this machine stop, and gateways here can't spool. In the embedded stack, Kafka "
-            "and Elasticsearch stop too."
+            f"If the disk becomes full, the jobs that run on {host} stop, and gateways there can't spool. In an embedded "
+            "stack, Kafka and Elasticsearch stop too."
         ),
         action=(
+            f"On machine {host}, find what uses the disk:\n"
             f"du -xh --max-depth=2 {directory} | sort -h | tail -20\n"
-            "Shorten the retention of streams (retention: in their documents, then strandline apply FILE), delete old "
-            "results, or enlarge the disk."
+            "Enlarge the disk, or delete files that aren't part of Strandline. In an embedded stack, you can shorten "
+            "retention: in the documents of streams instead, and run strandline apply FILE."
         ),
     )
-    return Sight(holding={subject: finding} if share > options.above else {})

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Collection
-from pathlib import Path
 
 from pydantic import Field
 
 from strandline.core.document_model import DocumentModel
 from strandline.core.document_values import Duration
-from strandline.core.errors import StackError
 from strandline.core.times.durations import format_about
 from strandline.notices.finding import Finding, Sight
+from strandline.notices.readings import Reading, certificates
 from strandline.notices.view import View, show_time
+
+CONSEQUENCES = {
+    "STRANDLINE_CONTROL_TLS_CERTIFICATE": "clients and browsers refuse to connect to the REST API and the console",
+    "STRANDLINE_HTTP_TLS_CERTIFICATE": "senders refuse to connect to HTTP gateways, and can't deliver records",
+    "STRANDLINE_PAGES_TLS_CERTIFICATE": "health checks and Prometheus can't read the health ports of gateways",
+    "STRANDLINE_KAFKA_CERTIFICATE_FILE": "Kafka refuses connections: jobs stop, and gateways spool records or refuse them",
+    "STRANDLINE_ELASTICSEARCH_CERTIFICATE_FILE": "Elasticsearch refuses connections, and jobs write no results",
+}
+"""Setting with a certificate -> consequences of its expiry. The certificates of these settings are checked."""
 
 
 class ExpirySpec(DocumentModel):
@@ -25,7 +32,7 @@ class ExpirySpec(DocumentModel):
 
 class Fields(DocumentModel):
     expiry: ExpirySpec | None = None
-    """A token, or a certificate of the leading control service, expires soon: `{within: 14d}`."""
+    """A token, or a certificate of a control service, expires soon: `{within: 14d}`."""
 
 
 def look(options: ExpirySpec, view: View) -> Sight:
@@ -46,18 +53,36 @@ def look(options: ExpirySpec, view: View) -> Sight:
                 ),
             )
             holding[finding.subject] = finding
-    for setting, path in view.surroundings.certificates.items():
-        expires_ms = _expires_ms(setting, path)
-        if expires_ms - view.now_ms < options.within:
-            finding = Finding(
-                subject=f"certificate {setting}",
-                title=f"The certificate of machine {socket.gethostname()} in {path} {_when(expires_ms, view.now_ms)}",
-                reason=f"{setting} names this file.",
-                affected="After that, clients refuse the connection, or servers refuse this service.",
-                action=f"Put a new certificate into {path}, and check it:\nopenssl x509 -noout -enddate -in {path}",
-            )
-            holding[finding.subject] = finding
-    return Sight(holding=holding)
+    unknown, lost = set(), {}
+    for reading in certificates(view):
+        subject = f"certificate {reading.facts['setting']} of control service {reading.service}"
+        if reading.is_lost:
+            lost[subject] = reading.lost_reason
+        elif not reading.is_known:
+            unknown.add(subject)
+        elif reading.facts["expires_ms"] - view.now_ms < options.within:
+            holding[subject] = _of_certificate(subject, reading, view.now_ms)
+    return Sight(holding=holding, unknown=frozenset(unknown), lost=lost)
+
+
+def _of_certificate(subject: str, reading: Reading, now_ms: int) -> Finding:
+    host, path, setting = reading.host, reading.facts["path"], reading.facts["setting"]
+    return Finding(
+        subject=subject,
+        title=f"The certificate {path} on machine {host} {_when(reading.facts['expires_ms'], now_ms)}",
+        reason=f"{setting} of control service {reading.service} names this file.",
+        affected=f"Once it has expired, {CONSEQUENCES[setting]}.",
+        action=(
+            f"On machine {host}, replace {path} and its key file by new ones.{_restart(setting)} Check the new file:\n"
+            f"openssl x509 -noout -enddate -in {path}"
+        ),
+    )
+
+
+def _restart(setting: str) -> str:
+    if setting == "STRANDLINE_KAFKA_CERTIFICATE_FILE":
+        return " Then restart the control service and the gateways on this machine: they read this file at their start."
+    return " Nothing has to be restarted."
 
 
 def _uses(writes: Collection[str]) -> str:
@@ -68,14 +93,3 @@ def _when(expires_ms: int, now_ms: int) -> str:
     if expires_ms <= now_ms:
         return f"has expired at {show_time(expires_ms)}"
     return f"expires in {format_about(expires_ms - now_ms)}, at {show_time(expires_ms)}"
-
-
-def _expires_ms(setting: str, path: Path) -> int:
-    # The import takes long, and most control services have no certificate.
-    from cryptography.x509 import load_pem_x509_certificate
-
-    try:
-        certificate = load_pem_x509_certificate(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise StackError(f"{setting} names {path}, which can't be read as a certificate: {error}") from error
-    return int(certificate.not_valid_after_utc.timestamp() * 1_000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from functools import partial
+from pathlib import Path
 
 from strandline.core.errors import NotFound
 from strandline.core.times.durations import FOREVER_MS
@@ -12,6 +13,8 @@ from strandline.ingest.poll.asking import Asker, BytesRoom
 from strandline.ledger.roles import NoticeLedger
 from strandline.log.kafka_status import KafkaStatus
 from strandline.notices.channels.tools import ChannelTools
+from strandline.notices.conditions.expiry import CONSEQUENCES
+from strandline.notices.readings import take_readings
 from strandline.notices.service import NoticeService
 from strandline.notices.settings import NoticeSettings
 from strandline.notices.view import JobFacts, Surroundings
@@ -22,30 +25,27 @@ from strandline.services.jobs.notice_watermarks import stuck_watermark
 _KAFKA_WAIT_S = 2.0
 _PAGE_TIMEOUT_S = 5.0
 _PAGE_BYTES_MAX = 4 * 1024 * 1024
-_CERTIFICATES = (
-    "control_tls_certificate",
-    "http_tls_certificate",
-    "pages_tls_certificate",
-    "kafka_certificate_file",
-    "elasticsearch_certificate_file",
-)
-"""Settings with a certificate that can expire."""
 
 
 def notice_service(ledger: NoticeLedger, log: KafkaStatus, settings: NoticeSettings, service: str) -> NoticeService:
     """Return the notices of this control service. `service`: its name."""
     tools = ChannelTools(settings.notices_allowed, settings.secrets_of_notices, ssl.create_default_context())
-    certificates = {f"STRANDLINE_{name.upper()}": path for name in _CERTIFICATES if (path := getattr(settings, name))}
+    certificates = {name: path for name in CONSEQUENCES if (path := _file_of(settings, name)) is not None}
     surroundings = Surroundings(
         job_facts=partial(job_facts, ledger, log),
         stuck_watermark=partial(stuck_watermark, ledger, log),
         results=partial(matching_results, ledger, settings.elasticsearch_url),
         ask=partial(ask_page, tools),
-        data_dir=settings.data_dir,
-        certificates=certificates,
+        readings=partial(take_readings, settings.data_dir.resolve(), certificates),
         elasticsearch_url=settings.elasticsearch_url,
     )
     return NoticeService(ledger, service, tools, surroundings)
+
+
+def _file_of(settings: NoticeSettings, name: str) -> Path | None:
+    """Return the file in a setting, given by the name of its environment variable."""
+    path: Path | None = getattr(settings, name.removeprefix("STRANDLINE_").lower())
+    return path
 
 
 def job_facts(ledger: NoticeLedger, log: KafkaStatus, job: str) -> JobFacts:

@@ -17,6 +17,7 @@ from strandline.ledger.notices import (
     NoticeChanges,
     NoticeRow,
     ProblemRow,
+    ReadingsRow,
 )
 from strandline.ledger.states import EventRow
 
@@ -31,6 +32,7 @@ class TwinNotices:
         self.problems: dict[tuple[str, int], ProblemRow] = {}
         self.messages: dict[tuple[str, int], MessageRow] = {}
         self.attempts: dict[tuple[str, int, int], AttemptRow] = {}
+        self.readings: dict[str, ReadingsRow] = {}
         self.lease = ("", 0, 0, 1)
         """Holder, epoch, end, length."""
 
@@ -104,6 +106,12 @@ class TwinNotices:
         if holder.startswith(f"{service}/"):
             self.lease = (holder, epoch, 0, length)
 
+    def service_readings(self) -> list[ReadingsRow]:
+        return [row for _, row in sorted(self.readings.items())]
+
+    def record_readings(self, service: str, readings: dict[str, Any]) -> None:
+        self.readings[service] = ReadingsRow(service, self.now_ms, readings)
+
     def forget_notices(self, before_ms: int) -> None:
         for key, problem in list(self.problems.items()):
             if problem.end_reported_ms is not None and problem.end_reported_ms < before_ms:
@@ -112,6 +120,7 @@ class TwinNotices:
             ended_ms = message.sent_ms or message.given_up_ms or message.made_ms
             if not message.is_pending and ended_ms < before_ms:
                 del self.messages[key]
+        self.readings = {name: row for name, row in self.readings.items() if row.at_ms >= before_ms}
 
     def notice_problems(self, name: str, since_ms: int | None = None, limit: int = 1_000) -> list[ProblemRow]:
         rows = [row for (notice, _), row in sorted(self.problems.items()) if notice == name]
