@@ -19,8 +19,10 @@ import pytest
 import structlog
 
 from strandline.ledger.notices import NoticeChanges, NoticeRow
-from strandline.notices import machine, outbox, service
+from strandline.notices import machine, outbox, readings, service
+from strandline.notices.conditions import disk_full
 from strandline.notices.finding import Sight
+from strandline.notices.readings import Reading
 from strandline.notices.service import NoticeService
 from tests.simulation.notices.check import check
 from tests.simulation.notices.history import Condition, History
@@ -29,12 +31,14 @@ from tests.simulation.notices.twin import TwinNotices
 HAPPENS = {
     "a call of the ledger failed",
     "a condition was blind",
+    "a disk filled up or was emptied",
     "a failure between two looks",
     "a job failed",
     "a job was started",
     "a kill",
     "a kill at a call of the ledger",
     "a lag began or ended",
+    "a machine was away for long",
     "a pause",
     "a pause before an attempt",
     "a receiver changed",
@@ -124,6 +128,8 @@ def silence() -> AbstractContextManager[Any]:
     "Each message of a notice has a cause, and the end of a problem is reported once.",
     promise="failures-are-reported-with-their-remedy",
 )
+@pytest.mark.guarantee("G970")
+@pytest.mark.guarantee("G971")
 @pytest.mark.guarantee(
     "G822",
     "A channel of a notice gets at most `limit` messages within a minute, also after kills. One summary replaces the "
@@ -191,6 +197,14 @@ def _blind_is_well(self: NoticeService, notice: str, label: str, condition: Any,
     return replace(sight, is_blind=False)
 
 
+def _unknown_is_well(self: NoticeService, notice: str, label: str, condition: Any, view: Any) -> Sight:
+    return replace(_sight(self, notice, label, condition, view), unknown=frozenset())
+
+
+def _own_disk(view: Any) -> list[Reading]:
+    return [one for one in _disks(view) if one.service == view.ledger._process._service]
+
+
 def _lead_all(self: TwinNotices, holder: str, length_ms: int) -> tuple[int, int]:
     self.lease = (holder, self.lease[1], self.now_ms + length_ms, length_ms)
     self.end_interrupted()
@@ -202,7 +216,7 @@ def _at_once(self: NoticeService, work: Any) -> None:
 
 
 _record, _due_ms, _choose = TwinNotices.record_notice, machine._State._due_ms, outbox.choose
-_sight = NoticeService._sight
+_sight, _disks = NoticeService._sight, readings.disks
 MISTAKES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "the events are marked as handled before the problems are recorded": _patched(
         TwinNotices, "record_notice", _record_cursor_first
@@ -214,6 +228,8 @@ MISTAKES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "attempts count from their start": _patched(service, "choose", _count_starts),
     "the summary forgets what it replaces": _patched(NoticeService, "_summarize", _no_merge),
     "a blind condition counts as well": _patched(NoticeService, "_sight", _blind_is_well),
+    "the leader knows only its own disk": _patched(disk_full, "disks", _own_disk),
+    "a disk with an unknown state counts as well": _patched(NoticeService, "_sight", _unknown_is_well),
     "a paused process sends": _patched(NoticeService, "_refusal", _at_once),
     "an attempt without an end stays so": _patched(NoticeService, "_end_orphan", lambda self, attempt: None),
 }

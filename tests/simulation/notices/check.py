@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 
-from strandline.ledger.notices import MessageRow
+from strandline.ledger.notices import MessageRow, ProblemRow
+from strandline.notices.readings import CURRENT_MS
 from tests.simulation.notices.history import NAME, History
+
+DISK = "disk of control service"
 
 
 def check(history: History) -> list[str]:
@@ -53,10 +57,17 @@ def check(history: History) -> list[str]:
                 findings.append(f"reminded: problem {number} more than once")
         if row.cause and history.world.causes.get(row.cause) != row.subject:
             findings.append(f"no cause: problem {number} of event {row.cause}")
+        if row.condition == "disk_full":
+            findings += _of_disk(history, row)
+            continue
         if not row.cause and row.subject not in history.world.lagged:
             findings.append(f"no cause: {row.subject} had no lag")
         if not row.cause and row.ended_ms is not None and row.ended_ms not in history.world.well_at[row.subject]:
             findings.append(f"no cause: the lag of {row.subject} was not seen to end at {row.ended_ms}")
+    for service in history.world.full_at_end:
+        opened = [row for row in problems.values() if row.subject == f"{DISK} {service}"]
+        if not any(row.ended_ms is None or row.ended_ms > history.end_ms for row in opened):
+            findings.append(f"lost: the full disk of {service} has no problem")
     findings += [f"no cause: message {number} is about nothing" for number, one in messages.items() if not one.problems]
     findings += _over_limit(history)
     for number, times in received.items():
@@ -67,6 +78,25 @@ def check(history: History) -> list[str]:
         findings.append(f"lost: {len(ledger.pending_messages())} messages were not sent in the end")
     assert ledger.rows.keys() == {NAME}
     return findings
+
+
+def _of_disk(history: History, row: ProblemRow) -> Iterator[str]:
+    """Check that current readings of the machine itself, and no others, began and ended its problem."""
+    service = row.subject.removeprefix(f"{DISK} ")
+
+    def is_full(at_ms: int) -> bool | None:
+        """Return the state in the current reading at a time. None if there was none."""
+        current = [
+            one.readings["disk"]["free_bytes"] < 100
+            for one in history.ledger.all_readings
+            if one.service == service and at_ms - CURRENT_MS <= one.at_ms <= at_ms
+        ]
+        return current[-1] if current else None
+
+    if is_full(row.since_ms) is not True:
+        yield f"no cause: {row.subject} was not full at {row.since_ms}"
+    if row.ended_ms is not None and is_full(row.ended_ms) is not False:
+        yield f"no cause: {row.subject} was not seen to be emptied at {row.ended_ms}"
 
 
 def _is_over(message: MessageRow, number: int) -> bool:

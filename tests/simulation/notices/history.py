@@ -1,5 +1,8 @@
-"""One history: jobs that fail and lag, control services that are killed and paused, receivers that refuse, hang, or answer
-falsely. The services run the code of `strandline.notices`; only the ledger, the receivers and the clock are simulated."""
+"""One history: jobs that fail and lag, disks that fill up, control services that are killed and paused, bad receivers.
+
+Receivers refuse, hang, or answer falsely. The services run the code of `strandline.notices`; only the ledger, the receivers,
+and the clock are simulated.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,14 @@ import ssl
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from typing import Any
 
 from strandline.core.documents import read_documents
 from strandline.core.errors import LedgerUnavailable, StrandlineError
+from strandline.ledger.notices import ReadingsRow
+from strandline.notices.conditions import disk_full
 from strandline.notices.document import NoticeSpec
 from strandline.notices.finding import Finding, Happened, Sight
 from strandline.notices.service import NoticeService, NoticeTimes, Work
@@ -24,11 +30,27 @@ from tests.support.notices import a_channel_tools
 END_MS = 420_000
 """When the faults of a history end. Then it goes on until all messages are sent."""
 SETTLED_MS = 3_600_000
+AWAY_MS = 200_000
+"""Time that a machine is away for long. Its readings are old for a part of it."""
+DISKS_STAY_MS = 400_000
+"""Time after the faults for which disks stay as they are. All services run again within it."""
 LEASE_MS = 20_000
 TIMEOUT_S = 10.0
 NAME = "night"
 TOOLS = a_channel_tools(timeout_s=TIMEOUT_S, tls=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 """Nothing is sent with them."""
+
+
+class RecordingTwin(TwinNotices):
+    """Also keeps all earlier readings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all_readings: list[ReadingsRow] = []
+
+    def record_readings(self, service: str, readings: dict[str, Any]) -> None:
+        super().record_readings(service, readings)
+        self.all_readings.append(self.readings[service])
 
 
 class Killed(BaseException):
@@ -59,6 +81,10 @@ class World:
     """Number of an event -> failed job."""
     lagged: set[str] = field(default_factory=set)
     """Jobs that ever had a lag, as the conditions could see."""
+    is_full: dict[str, bool] = field(default_factory=dict)
+    """Control service -> True if its disk is full."""
+    full_at_end: set[str] = field(default_factory=set)
+    """Control services whose disk was full when the faults ended, and stayed so for a while."""
     well_at: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Job -> times at which a look could see that it had no lag."""
 
@@ -77,6 +103,8 @@ class World:
                 if event.kind == "job_failed"
             )
             return Sight({job: _finding(job, "failed") for job in self.failed}, happened, by_events=True)
+        if keyword == "disk_full":
+            return disk_full.look(options, view)
         if self.is_blind:
             raise LedgerUnavailable("the lag is unknown")
         for job, has_lag in self.lag.items():
@@ -112,6 +140,9 @@ class Unreliable:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._history.ledger, name)
 
+        if name == "record_readings" and not self._history.has_disks:
+            return method  # type: ignore[no-any-return]
+
         def call(*arguments: Any, **named: Any) -> Any:
             self._history.strike(self._process, f"before {name}")
             found = method(*arguments, **named)
@@ -133,7 +164,7 @@ class Process(NoticeService):
             Unreliable(history, self),  # type: ignore[arg-type]
             service,
             TOOLS,
-            Surroundings(),
+            Surroundings(readings=lambda: history.readings(service)),
             times,
             monotonic_s=lambda: history.now_ms / 1_000,
         )
@@ -166,8 +197,9 @@ class History:
     """All that happens is drawn from the seed."""
 
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.chance = chance = Chance(seed)
-        self.ledger = TwinNotices()
+        self.ledger = RecordingTwin()
         self.world = World(self.ledger)
         self.received: list[Reception] = []
         self.happened: Counter[str] = Counter()
@@ -180,6 +212,7 @@ class History:
         self._start_ms = self.ledger.now_ms
         self.is_calm = False
         self.away_until_ms = 0
+        self.has_disks = seed % 4 == 3
         self.services = [f"control-{number}" for number in range(1, chance.randint(1, 3) + 1)]
         self.processes: dict[str, Process] = {}
         self.jobs = [f"job-{number}" for number in range(1, chance.randint(2, 12) + 1)]
@@ -191,7 +224,7 @@ class History:
         wait, every = chance.choice(["0s", "10s"]), chance.choice(["0s", "30s"])
         text = f"""
 notice: {NAME}
-when: [job_failed, {{lag: {{above: 1, for: {hold}}}}}]
+when: [job_failed, {{lag: {{above: 1, for: {hold}}}}}{", disk_full" if self.has_disks else ""}]
 group: {{by: {by}, wait: {wait}, every: {every}}}
 cooldown: {chance.choice(["0s", "30s", "2m"])}
 remind_after: {chance.choice(["20s", "10m"])}
@@ -206,16 +239,45 @@ to: [{{webhook: {{url: "http://127.0.0.1:1"}}}}, {{webhook: {{url: "http://127.0
     def now_ms(self) -> int:
         return self.ledger.now_ms
 
+    @property
+    def end_ms(self) -> int:
+        """Time at which the faults ended."""
+        return self._start_ms + END_MS
+
     def at(self, in_ms: int, work: Callable[[], None], process: Process | None = None) -> None:
         heapq.heappush(self._agenda, (self.now_ms + in_ms, next(self._order), work, process))
 
+    def readings(self, service: str) -> dict[str, Any]:
+        """Return the readings of a control service's machine."""
+        free_bytes = 10 if self.world.is_full.get(service) else 500
+        disk = {"directory": "/data", "total_bytes": 1_000, "free_bytes": free_bytes}
+        return {"host": service, "disk": disk, "certificates": []}
+
+    def change_disk(self, service: str) -> None:
+        self.world.is_full[service] = not self.world.is_full.get(service, False)
+        self.happened["a disk filled up or was emptied"] += 1
+
+    def leave(self) -> None:
+        """Kill a process, and start it again only after its readings are old."""
+        process = self.processes.get(self.services[0])
+        if process is not None and process.is_alive:
+            self.kill(process, AWAY_MS)
+            self.happened["a machine was away for long"] += 1
+
     def run(self) -> None:
+        chance_of_disks = Chance(f"disks {self.seed}")
         for service in self.services:
             self.at(self.chance.randint(0, 5_000), lambda one=service: self.start(one))  # type: ignore[misc]
         for _ in range(self.chance.randint(3, 40)):
             self.at(self.chance.randint(1_000, END_MS), self.change_world)
         for _ in range(self.chance.randint(0, 15)):
             self.at(self.chance.randint(1_000, END_MS), self.disturb)
+        if self.has_disks:
+            for _ in range(chance_of_disks.randint(2, 12)):
+                at_ms = chance_of_disks.randint(1_000, END_MS)
+                self.at(at_ms, partial(self.change_disk, chance_of_disks.choice(self.services)))
+            if chance_of_disks.random() < 0.5:
+                self.at(chance_of_disks.randint(1_000, END_MS // 2), self.leave)
         self.at(END_MS, self.calm_down)
         while self._agenda:
             at_ms, _, work, process = heapq.heappop(self._agenda)
@@ -248,13 +310,15 @@ to: [{{webhook: {{url: "http://127.0.0.1:1"}}}}, {{webhook: {{url: "http://127.0
             process._renew_at_s = 0.0
             raise
 
-    def kill(self, process: Process) -> None:
+    def kill(self, process: Process, away_ms: int | None = None) -> None:
+        """Kill a process. It starts again after `away_ms`; None: after a short time."""
         if not process.is_alive:
             return
         process.is_alive = False
         self.happened["a kill"] += 1
         self.interrupt(process)
-        self.at(self.chance.randint(500, 40_000), lambda: self.start(process._service))
+        away_ms = away_ms or self.chance.randint(500, 40_000)
+        self.at(away_ms, lambda: self.start(process._service))
 
     def pause(self, process: Process) -> None:
         """Pause a process, perhaps for longer than its lease.
@@ -334,6 +398,8 @@ to: [{{webhook: {{url: "http://127.0.0.1:1"}}}}, {{webhook: {{url: "http://127.0
         self.world.failed.clear()
         self.world.lag = dict.fromkeys(self.world.lag, False)
         self.behaviour = dict.fromkeys(self.behaviour, "ok")
+        self.world.full_at_end = {name for name, is_full in self.world.is_full.items() if is_full}
+        self.at(DISKS_STAY_MS, self.world.is_full.clear)
         self.ledger.mute_notice(NAME, None, None)
         for process in self.processes.values():
             process.paused_until_ms = 0
@@ -361,7 +427,8 @@ to: [{{webhook: {{url: "http://127.0.0.1:1"}}}}, {{webhook: {{url: "http://127.0
     def _is_busy(self) -> bool:
         rows = self.ledger.problems.values()
         return (
-            bool(self.ledger.pending_messages())
+            bool(self.world.is_full)
+            or bool(self.ledger.pending_messages())
             or any(row.reported_ms is None or row.end_reported_ms is None for row in rows)
             or self.ledger.rows[NAME].event_seen < max(self.world.causes, default=0)
         )
