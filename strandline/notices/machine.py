@@ -25,6 +25,7 @@ from typing import Any, Literal
 from strandline.ledger.notices import MessageRow, ProblemRow
 from strandline.notices.finding import Finding, Happened, Sight
 
+_REMOVED = "The document of the notice doesn't contain this condition any more, so the current state is unknown."
 GroupBy = Literal["condition", "job", "problem", "notice"]
 Kind = Literal["problem", "resolved", "reminder"]
 Render = Callable[[Kind, Sequence[ProblemRow]], dict[str, Any]]
@@ -168,15 +169,11 @@ class _State:
             if sight is not None and subject in sight.holding:
                 self._clearing.pop(key, None)
                 continue
-            if sight is not None and subject in sight.lost:
-                self._clearing.pop(key, None)
-                self._change(number, ended_ms=self._now_ms, end_reason=sight.lost[subject])
-                del self._open[condition, subject]
-                continue
+            reason = _REMOVED if sight is None else sight.lost.get(subject, "")
             since_ms = self._clearing.setdefault(key, self._now_ms)
-            if sight is None or self._now_ms - since_ms >= sight.clear_ms:
+            if sight is None or reason or self._now_ms - since_ms >= sight.clear_ms:
                 self._clearing.pop(key)
-                self._change(number, ended_ms=self._now_ms)
+                self._change(number, ended_ms=self._now_ms, end_reason=reason)
                 del self._open[condition, subject]
         held = {_key(condition, subject) for condition, sight in sights.items() for subject in sight.holding}
         unsure = {_key(condition, subject) for condition, sight in sights.items() for subject in sight.unknown}

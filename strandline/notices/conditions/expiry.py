@@ -45,7 +45,7 @@ def look(options: ExpirySpec, view: View) -> Sight:
             finding = Finding(
                 subject=f"token {token.name}",
                 title=f"Token {token.name} {_when(token.expires_ms, view.now_ms)}",
-                affected=f"After that, requests with token {token.name} are refused{_uses(token.writes)}.",
+                affected=f"Once it has expired, requests with token {token.name} are refused{_uses(token.writes)}.",
                 action=(
                     f"strandline token create {token.name}-new{role}{writes} --expires 365d\n"
                     "Replace the token where it is used, then run:\n"

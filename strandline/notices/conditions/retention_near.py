@@ -36,6 +36,7 @@ def look(options: RetentionNearSpec, view: View) -> Sight:
 
 def _finding(job: str, facts: JobFacts) -> Finding:
     left_ms, retention = facts.retention_left_ms or 0, format_duration(facts.retention_ms or 0)
+    after = "From now on," if left_ms <= 0 else "After that time,"
     when = "may have deleted" if left_ms <= 0 else f"deletes in {format_about(left_ms)}"
     return Finding(
         subject=job_subject(job),
@@ -44,8 +45,12 @@ def _finding(job: str, facts: JobFacts) -> Finding:
             f"The streams of job {job} keep records for {retention}. The oldest record that a restart reads again is "
             f"{format_about(max(0, (facts.retention_ms or 0) - left_ms))} old, because its window is still open."
         ),
-        affected=f"After that time, a restart of job {job} fails, because it can't read the records of its open windows again.",
+        affected=(
+            f"{after} a restart of job {job} fails, because it can't read the records of its open windows again. While the "
+            "job runs, its results are complete."
+        ),
         action=(
+            f"Don't stop or restart job {job} until this problem is over.\n"
             "Raise the retention now (retention: in the stream's document), then run:\n"
             "strandline apply FILE\n"
             "Find out why no window closes:\n"
