@@ -169,6 +169,12 @@ def test_a_moment_has_no_end() -> None:
     assert driver.messages[0].content["title"] == "power is complete"
 
 
+@pytest.mark.guarantee(
+    "G972",
+    "If a condition is removed from the document of a notice, a message says that its problems are no longer checked, not "
+    "that they are resolved.",
+    promise="failures-are-reported-with-their-remedy",
+)
 def test_a_condition_that_left_the_document_ends_its_problems() -> None:
     driver = Driver()
     driver.look(failed("a"), 0)
@@ -176,6 +182,9 @@ def test_a_condition_that_left_the_document_ends_its_problems() -> None:
     driver.look({}, 200)
     driver.look({}, 210)
     assert driver.kinds == [("problem", [1]), ("resolved", [1])]
+    content = driver.messages[-1].content
+    assert content["title"] == "No longer checked: a failed"
+    assert "doesn't contain this condition any more" in content["text"] and "nothing to do" not in content["text"]
 
 
 @pytest.mark.parametrize(
