@@ -14,6 +14,7 @@ import "./views/letters.js";
 import "./views/life.js";
 import "./views/results.js";
 import "./views/streams.js";
+import "./views/windows.js";
 
 const VIEWS = /** @type {[string, string][]} */ ([["", "Home"], ["results", "Results"], ["dead-letters", "Dead letters"], ["streams", "Streams"], ["records", "Records"], ["activity", "Activity"]]);
 const THEME = "strandline-theme";
@@ -68,7 +69,7 @@ class App extends Element {
       <header class="top">
         <a class="brand" href=${route.href([])} aria-label="Strandline, home">${mark()}<span>Strandline</span></a>
         <nav aria-label="Views">
-          ${VIEWS.map(([path, name]) => html`<a href=${route.href(path ? [path] : [])} aria-current=${current === path || (path === "" && current === "jobs") ? "page" : nothing}>${name}</a>`)}
+          ${VIEWS.map(([path, name]) => html`<a href=${route.href(path ? [path] : [])} aria-current=${current === path || (path === "" && ["jobs", "windows"].includes(current)) ? "page" : nothing}>${name}</a>`)}
         </nav>
         <div class="tools">
           ${this.#connection()}
@@ -104,6 +105,7 @@ class App extends Element {
     const [view, name, more] = route.now.parts;
     if (view === undefined) return html`<sl-home></sl-home>`;
     if (view === "jobs" && name) return keyed(name, html`<sl-job .name=${name}></sl-job>`);
+    if (view === "windows" && name) return keyed(name, html`<sl-windows .name=${name}></sl-windows>`);
     if (view === "results") return keyed(name, html`<sl-results .alias=${name ?? ""}></sl-results>`);
     if (view === "dead-letters") return keyed(name, html`<sl-letters .job=${name ?? ""} .number=${more ?? ""}></sl-letters>`);
     if (view === "streams") return keyed(name, html`<sl-streams .name=${name ?? ""}></sl-streams>`);

@@ -89,6 +89,7 @@ REST_OPERATIONS: dict[str, RequiredRight] = {
     "GET /v1/jobs/{name}/dead-letters/counts": RequiredRight.VIEWER,
     "GET /v1/jobs/{name}/dead-letters/{number}": RequiredRight.VIEWER,
     "GET /v1/jobs/{name}/records/{stream}/{partition}/{offset}": RequiredRight.VIEWER,
+    "GET /v1/jobs/{name}/windows": RequiredRight.VIEWER,
     "GET /v1/jobs/{name}/audit": RequiredRight.VIEWER,
     "GET /v1/jobs/{name}/backfills": RequiredRight.VIEWER,
     "GET /v1/jobs/{name}/backfills/{generation}": RequiredRight.VIEWER,

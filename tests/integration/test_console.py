@@ -141,6 +141,32 @@ def test_the_life_of_a_record_leads_to_its_results_and_back(
     context.close()
 
 
+def test_open_windows_are_searched_by_key_and_name_the_slowest_device(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    url, tokens, _ = console
+    context, page = open_page(browser, url, watched)
+    page.goto("/#/windows/turbine-health")
+    page.get_by_label("Token").fill(tokens["viewer"])
+    page.keyboard.press("Enter")
+    rows = page.locator(".windows tbody tr")
+    expect(rows).to_have_count(100)
+    expect(page.locator("sl-windows .lead")).to_contain_text("Partition 3 of turbines holds the windows open")
+    expect(page.locator("sl-windows .next")).to_contain_text("T1")
+    expect(page.locator("sl-windows tr.slowest")).to_contain_text("3")
+    page.get_by_role("link", name="Later").click()
+    expect(page.get_by_text("101 to 200 of 300")).to_be_visible()
+    page.get_by_label("Key contains").fill("t07")
+    page.get_by_label("Stage").select_option("per_minute")
+    page.get_by_role("button", name="Search", exact=True).click()
+    expect(rows).to_have_count(4)
+    expect(rows.first).to_contain_text("T07")
+    assert "key=t07" in page.url
+    page.reload()
+    expect(rows).to_have_count(4)
+    context.close()
+
+
 @pytest.mark.long
 def test_an_empty_service_shows_ways_to_begin_and_the_first_job_when_it_exists(
     browser: Browser, tmp_path: Path, watched: Watched

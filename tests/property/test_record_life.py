@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from strandline.ledger.ledger import Ledger
 from strandline.processing.lineage.record_life import Lives
 from strandline.processing.lineage.views import RecordLife
+from strandline.processing.pipelines.stored import load_pipeline
 from tests.property.test_whole_pipelines import a_pipeline, functions  # noqa: F401  # the fixture of its functions
 from tests.support.examples import examples
 from tests.support.oracle import Answer, Place, Sent, answer
@@ -70,6 +71,7 @@ def differences(seed: int, directory: Path) -> Iterator[str]:
             found = frozenset((drawn.streams.index(one.stream), one.partition, one.offset) for one in sources.records)
             if (stage, window, found) not in wanted.lineage or place not in found:
                 yield f"records of {stage} {window}: {sorted(found)}"
+        yield from _wrong_windows(job, lives, wanted)
     finally:
         ledger.close()
 
@@ -99,6 +101,32 @@ def _wrong(job: RecordedJob, life: RecordLife, place: Place, wanted: Answer) -> 
     letter = wanted.letters.get(place)
     if reasons != ({"lookup" if "has no row" in letter else letter} if letter else set()):
         yield f"{place}: {reasons} instead of {letter}"
+
+
+def _wrong_windows(job: RecordedJob, lives: Lives, wanted: Answer) -> Iterator[str]:
+    """Yield the stages whose open windows differ from the results that the oracle has after the last slice.
+
+    A stage that reads other stages lacks the windows of these that are open, which the oracle has closed.
+    """
+    assert job.closed_ms is not None
+    found = lives.open_windows(None, "")
+    opened: dict[str, Counter[tuple[int, int, int]]] = {}
+    for one in found.windows:
+        if one.message:
+            continue
+        opened.setdefault(one.stage, Counter())[one.start_ms, one.end_ms, one.records] += 1
+    pipeline = load_pipeline(job.ledger, JOB, job.ledger.job(JOB).version)
+    for stage in pipeline.stages:
+        if not stage.has_aggregates or not stage.emits or any(one.stage is not None for one in stage.inputs):
+            continue
+        expected = Counter[tuple[int, int, int]]()
+        for (name, window, records), count in wanted.lineage.items():
+            if name == stage.name and window is not None and window[1] > job.closed_ms:
+                expected[(*window, len(records))] += count
+        TOTALS["windows"] += sum(expected.values())
+        if opened.get(stage.name, Counter()) != expected:
+            shown = opened.get(stage.name, Counter())
+            yield f"open windows of {stage.name}: {shown - expected} instead of {expected - shown}"
 
 
 def _places(sent: list[Sent]) -> list[Place]:

@@ -27,6 +27,8 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule, JobState, SliceKind
 from strandline.log.kafka_status import LogRange, StoredDeadLetter
 from strandline.processing.lineage.views import (
+    OpenWindow,
+    OpenWindows,
     RecordLife,
     RecordPathView,
     RecordResultView,
@@ -319,9 +321,13 @@ def drawn_series(url: str, query: Any, from_ms: int | None, to_ms: int | None, w
     return Drawn(first, last, step, 6 * points, series)
 
 
-def drawn_trace(traces: Traces, job: str, arguments: Sequence[str]) -> RecordLife | ResultSources:
-    """Stand in for the process of a trace: the life of a record of a turbine, and the records of a result."""
+def drawn_trace(
+    traces: Traces, job: str, arguments: Sequence[str], remedy: str = ""
+) -> RecordLife | ResultSources | OpenWindows:
+    """Stand in for the process of a trace: the life of a record of a turbine, the records of a result, and open windows."""
     now_ms = time.time_ns() // 1_000_000
+    if arguments[0] == "windows":
+        return _drawn_windows(job, arguments, now_ms)
     minute = now_ms - now_ms % MINUTE_MS - 4 * MINUTE_MS
     hour = now_ms - now_ms % HOUR_MS
     if arguments[0] == "result":
@@ -355,6 +361,25 @@ def drawn_trace(traces: Traces, job: str, arguments: Sequence[str]) -> RecordLif
         rows=[RecordRowView(None, minute + 12_250, fields, "accepted", paths=paths)], row_count=1,
         results=[] if is_export else results, open_until_ms=None if is_export else hour + HOUR_MS, records_read=6_912,
     )  # fmt: skip
+
+
+def _drawn_windows(job: str, arguments: Sequence[str], now_ms: int) -> OpenWindows:
+    """Return open windows of 60 turbines: three minutes of each, and an hour."""
+    minute, hour = now_ms - now_ms % MINUTE_MS, now_ms - now_ms % HOUR_MS
+    options = dict(one.removeprefix("--").split("=", 1) for one in arguments[1:])
+    spans = [("per_minute", minute + at * MINUTE_MS, MINUTE_MS, 12 - 5 * at) for at in range(-3, 1)]
+    windows = [
+        OpenWindow(
+            stage, {"site_id": "north", "turbine": f"T{number:02d}"}, start, start + size, False, records + number
+        )
+        for stage, start, size, records in [*spans, ("hourly", hour, HOUR_MS, 480)]
+        for number in range(1, 61)
+    ]
+    stages = {"per_minute": 240, "hourly": 60}
+    key, stage = options["key"].lower(), options.get("stage")
+    found = [one for one in windows if key in one.key["turbine"].lower() and stage in (None, one.stage)]
+    closed_ms = minute - 3 * MINUTE_MS
+    return OpenWindows(job, 43, 1, closed_ms, now_ms - 4_000, stages, len(found), found, 6_912)
 
 
 @contextmanager

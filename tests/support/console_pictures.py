@@ -24,6 +24,7 @@ VIEWS = {
     "streams": ("#/streams/turbines", ".fields"),
     "record": ("#/records/turbines/2/402117", ".lives li"),
     "result-records": ("#/records/of/turbine-minute/q3bT0hT4ZWmMyYb1Bfh0sg", "sl-result-records td"),
+    "windows": ("#/windows/turbine-health", ".windows td"),
     "activity": ("#/activity", ".events li"),
 }
 """Name -> address, and the element of a complete view."""

@@ -175,6 +175,7 @@ class Log(KafkaStatus):
         headers: Sequence[str] = (),
         since: Mapping[int, int] | None = None,
         headers_beside: Sequence[str] = (),
+        partitions: Collection[int] | None = None,
     ) -> NewestRecords:
         values: list[bytes | None] = [*self.sample(topic, records_max).values][:records_max]
         count = len(values)

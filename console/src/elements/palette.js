@@ -34,6 +34,7 @@ export class Palette extends Element {
     if (jobs.status === "fulfilled") {
       for (const job of jobs.value.jobs) {
         found.push({ kind: "Job", text: job.name, run: () => go("jobs", job.name) });
+        found.push({ kind: "Windows", text: `Open windows of ${job.name}`, run: () => go("windows", job.name) });
         for (const action of ACTIONS) {
           if (action.blocked(job) || session.refusal(action.operation)) continue;
           found.push({ kind: "Action", text: `${action.label} ${job.name}`, run: () => askFor(action, job.name) });
@@ -46,7 +47,7 @@ export class Palette extends Element {
     if (results.status === "fulfilled") {
       for (const one of results.value.results) found.push({ kind: "Results", text: one.alias, run: () => go("results", one.alias) });
     }
-    const rank = ["View", "Job", "Stream", "Results", "Action"];
+    const rank = ["View", "Job", "Windows", "Stream", "Results", "Action"];
     this.all = found.sort((a, b) => rank.indexOf(a.kind) - rank.indexOf(b.kind));
   }
 

@@ -10,6 +10,7 @@ import { Element, Follow, Tick } from "../elements/base.js";
 import "../elements/chart.js";
 import "../elements/graph.js";
 import { askFor } from "../elements/palette.js";
+import { partitions } from "../elements/partitions.js";
 import { badge, command, empty, figure, panel, sentence } from "../elements/parts.js";
 
 const SLICES = 12;
@@ -53,7 +54,7 @@ export class JobView extends Element {
       ${panel("Now", [this.job, this.explanation], () => this.#explained(), { kind: `now ${tone}` })}
       ${panel("Pipeline", [this.job, this.graph], () => this.#pipeline(), {})}
       <div class="columns">
-        ${panel("Event time by partition", [this.job, this.checkpoints], () => this.#partitions(), {})}
+        ${panel("Event time by partition", [this.job, this.checkpoints], () => partitions(this.job.data, this.checkpoints.data.checkpoints[0]), { aside: html`<a href=${route.href(["windows", this.name])}>Open windows</a>` })}
         ${panel("Last 24 hours", this.history, () => this.#history(), {})}
       </div>
       ${panel("Slices", [this.checkpoints, this.slices], () => this.#slices(), { aside: html`<span class="muted">the newest ${SLICES}</span>` })}
@@ -115,49 +116,6 @@ export class JobView extends Element {
         ? html`<details class="why"><summary>${graph.hints.length} ${graph.hints.length === 1 ? "hint" : "hints"} on cost</summary><ul>${graph.hints.map((/** @type {string} */ hint) => html`<li>${hint}</li>`)}</ul></details>`
         : nothing}
       <p class="muted">A rewind reads back ${duration(graph.reach_ms)} of event time.</p>`;
-  }
-
-  #partitions() {
-    const job = this.job.data;
-    const newest = this.checkpoints.data.checkpoints[0];
-    if (!newest) return empty("No slice is committed yet.");
-    const rows = Object.entries(newest.reached).flatMap(([stream, partitions]) =>
-      Object.entries(/** @type {Record<string, number>} */ (partitions)).map(([partition, at]) => ({ stream, partition, at: Number(at) })),
-    );
-    if (!rows.length) return empty("No record was accepted yet.");
-    const watermark = job.watermark_ms;
-    const marks = [...rows.map((row) => row.at), ...(watermark === null ? [] : [watermark])];
-    const [low, high] = [Math.min(...marks), Math.max(...marks)];
-    const span = Math.max(1_000, high - low);
-    /** @param {number} at */
-    const x = (at) => 2 + (94 * (at - low)) / span;
-    rows.sort((a, b) => a.at - b.at);
-    const shown = rows.slice(0, 24);
-    return html`<div class="partitions">
-        <table>
-          <thead><tr><th>Partition</th><th class="line"><span class="visually-hidden">Event time</span></th><th class="number">Reached</th></tr></thead>
-          <tbody>
-            ${shown.map(
-              (row, at) => html`<tr class=${at === 0 && rows.length > 1 ? "slowest" : ""}>
-                <td>${Object.keys(newest.reached).length > 1 ? `${row.stream} ` : ""}${row.partition}</td>
-                <td class="line">
-                  <svg viewBox="0 0 100 12" preserveAspectRatio="none" aria-hidden="true">
-                    <line class="base" x1="0" x2="100" y1="6" y2="6"></line>
-                    ${watermark === null ? nothing : svg`<line class="mark" x1=${x(watermark)} x2=${x(watermark)} y1="0" y2="12"></line>`}
-                    <line class="reached" x1="0" x2=${x(row.at)} y1="6" y2="6"></line>
-                  </svg>
-                </td>
-                <td class="number">${time(row.at, "time")}</td>
-              </tr>`,
-            )}
-          </tbody>
-        </table>
-      </div>
-      <p class="muted">
-        <span class="legend"><i class="mark"></i></span> watermark ${clock(watermark)}.
-        ${rows.length > 1 ? html`Partition ${shown[0].partition} is the slowest, ${duration(high - shown[0].at)} behind the fastest.` : nothing}
-        ${rows.length > shown.length ? html`${rows.length - shown.length} more.` : nothing}
-      </p>`;
   }
 
   #history() {

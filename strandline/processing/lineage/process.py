@@ -1,5 +1,5 @@
-"""One trace: `python -m strandline.processing.lineage.process --job NAME record STREAM PARTITION OFFSET`, or `... result STAGE
-DOCUMENT VERSION SLICE`.
+"""One trace: `python -m strandline.processing.lineage.process --job NAME record STREAM PARTITION OFFSET`, `... result STAGE
+DOCUMENT VERSION SLICE`, or `... windows [--stage STAGE] [--key TEXT]`.
 
 It writes one pickled `Answer` to stdout. The process ends itself when it exceeds its limits of time or memory.
 """
@@ -19,7 +19,7 @@ from strandline.core.errors import PermanentError, StrandlineError, TooExpensive
 
 if TYPE_CHECKING:
     from strandline.processing.lineage.record_life import Lives
-    from strandline.processing.lineage.views import RecordLife, ResultSources
+    from strandline.processing.lineage.views import OpenWindows, RecordLife, ResultSources
 
 SECONDS_MAX = 60
 MEMORY_BYTES_MAX = 4 << 30
@@ -30,7 +30,7 @@ MEMORY_BYTES_MAX = 4 << 30
 class Answer:
     """Outcome of a trace. One of the fields is set."""
 
-    value: RecordLife | ResultSources | None = None
+    value: RecordLife | ResultSources | OpenWindows | None = None
     error: StrandlineError | None = None
 
 
@@ -66,10 +66,13 @@ def _parser() -> argparse.ArgumentParser:
     result.add_argument("document")
     result.add_argument("version", type=int)
     result.add_argument("slice", type=int)
+    windows = kinds.add_parser("windows")
+    windows.add_argument("--stage")
+    windows.add_argument("--key", default="")
     return parser
 
 
-def _traced(options: argparse.Namespace) -> RecordLife | ResultSources:
+def _traced(options: argparse.Namespace) -> RecordLife | ResultSources | OpenWindows:
     # Imported after the limits are effective.
     from strandline.core.logs import configure_logs
     from strandline.core.settings import Settings
@@ -94,9 +97,11 @@ def _traced(options: argparse.Namespace) -> RecordLife | ResultSources:
         ledger.close()
 
 
-def _asked(lives: Lives, options: argparse.Namespace) -> RecordLife | ResultSources:
+def _asked(lives: Lives, options: argparse.Namespace) -> RecordLife | ResultSources | OpenWindows:
     if options.kind == "record":
         return lives.of_record(options.stream, options.partition, options.offset)
+    if options.kind == "windows":
+        return lives.open_windows(options.stage, options.key)
     return lives.of_result(options.stage, options.document, options.version, options.slice)
 
 

@@ -22,10 +22,18 @@ from strandline.core.errors import Conflict, NotFound
 from strandline.ledger.states import SliceRow, SliceStatus, StreamVersions
 from strandline.processing.backfill.plan import Backfilled, complete_backfills
 from strandline.processing.emission.result_shapes import letter_shape
+from strandline.processing.lineage.open_windows import chosen_windows
 from strandline.processing.lineage.record_rows import FoundRecord, find_record, with_duplicate
 from strandline.processing.lineage.replays import Replayed, plan_after, slice_with
 from strandline.processing.lineage.tracing import Traced, TracedResults, Tracer
-from strandline.processing.lineage.views import RecordLife, RecordResultView, ResultSources, SourceRecord
+from strandline.processing.lineage.views import (
+    UPDATES_REMEDY,
+    OpenWindows,
+    RecordLife,
+    RecordResultView,
+    ResultSources,
+    SourceRecord,
+)
 from strandline.processing.operators.closing import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import first_event, last_ends, open_until
@@ -142,7 +150,7 @@ class Lives:
         Raises NotFound if the replay doesn't compute such a result; otherwise as `of_record`.
         """
         self._require_exactly_once()
-        numbering = _Numbering()
+        numbering = RecordNumbering()
         span = next((one for one in self._spans(slice_, slice_) if one.version == version), None)
         if span is None:
             raise NotFound(f"job {self._job}: version {version} didn't commit slice {slice_}; find the result again")
@@ -163,6 +171,27 @@ class Lives:
         raise NotFound(
             f"job {self._job}: slice {slice_} has no result {document} of stage {stage}; find the result again"
         )
+
+    def open_windows(self, stage: str | None, key: str) -> OpenWindows:
+        """Return the open windows after the last committed slice: a rewind to this slice, and the state that it rebuilds.
+
+        Args: stage: Only windows of this stage. None for all. key: Only windows with a value in `by` that contains this text.
+        Raises as `of_record`.
+        """
+        self._require_exactly_once()
+        last = self._last_committed
+        if not last:
+            return OpenWindows(self._job, None, None, None, None, {}, 0, [], 0)
+        row = self._ledger.checkpoint(self._job, last)
+        (span,) = self._spans(last, last)
+        plan = plan_after(self._ledger, span.pipeline, last)
+        closed_ms = plan.closed_ms(row)
+        self._replayed.remedy = UPDATES_REMEDY
+        tracer = self._tracer(span.pipeline, RecordNumbering())
+        tracer.rebuild(self._replayed.pieces(span.pipeline, plan.slice_first, last), closed_ms)
+        found = chosen_windows(tracer.open_counts(closed_ms), plan.emitted, stage, key)
+        facts = self._job, last, span.version, closed_ms, row.committed_ms
+        return OpenWindows(*facts, found.stages, found.matches, found.windows, self._replayed.records)
 
     def _sources(
         self, shown: RecordResultView, version: int, slice_: int, places: list[tuple[str, int, int]]
@@ -443,7 +472,7 @@ class _Position:
         return pa.array(np.full(len(is_here), _TRACED), mask=~is_here)
 
 
-class _Numbering:
+class RecordNumbering:
     """Numbers all records in the order in which they are read."""
 
     def __init__(self) -> None:

@@ -30,6 +30,8 @@ class Replayed:
     ledger: LedgerReader
     job: str
     records: int = 0
+    remedy: str = "To compare all results with the log, run strandline job audit {job}"
+    """What to do instead if there are too many records."""
 
     def pieces(self, pipeline: CheckedPipeline, first: int, last: int) -> list[list[Piece]]:
         """Return the pieces of these slices. Raises NotFound if the ledger no longer contains one."""
@@ -46,7 +48,7 @@ class Replayed:
         if self.records > RECORDS_MAX:
             raise TooExpensive(
                 f"job {self.job}: slices {first} to {last} contain {self.records:,} records, and a trace reads at most "
-                f"{RECORDS_MAX:,}. To compare all results with the log, run strandline job audit {self.job}"
+                f"{RECORDS_MAX:,}. {self.remedy.format(job=self.job)}"
             )
         return [task.pieces for task in cut_tasks(rows, first, TASK_ROWS, self._formats(pipeline))]
 

@@ -65,6 +65,13 @@ def records_in(rows: pa.RecordBatch, columns: NumberColumns) -> list[list[int]]:
     return [sorted(one) for one in found]
 
 
+def counts_in(rows: pa.RecordBatch, columns: NumberColumns) -> list[int]:
+    """Return the number of traced records in each result. A list of numbers contains each number once."""
+    if len(columns) == 1 and pa.types.is_list((column := rows.column(columns[0][0])).type):
+        return pc.list_value_length(column).fill_null(0).to_pylist()  # type: ignore[no-any-return]
+    return [len(one) for one in records_in(rows, columns)]
+
+
 @dataclass(frozen=True)
 class TracedResults:
     """Results of one stage that contain a traced record."""
@@ -155,16 +162,23 @@ class Tracer:
 
     def open_windows(self, closed_ms: int | None) -> list[TracedResults]:
         """Return the open windows that contain a traced record, with their current content."""
+        return [one for at, rows in self._open_rows(closed_ms) for one in self._only_traced(at, rows)]
+
+    def open_counts(self, closed_ms: int | None) -> Iterator[tuple[Stage, pa.RecordBatch, Sequence[int]]]:
+        """Yield the open windows of each stage: the stage, the rows, and the number of traced records in each row."""
+        for at, rows in self._open_rows(closed_ms):
+            columns = self._columns[at]
+            plain = rows.drop_columns([name for name, _ in columns])
+            yield self._pipeline.stages[at], plain, counts_in(rows, columns)
+
+    def _open_rows(self, closed_ms: int | None) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield (index of a stage, its open windows with the columns of tracing)."""
         if self._state is None:
-            return []
-        found: list[TracedResults] = []
+            return
         for at, stage in enumerate(self._pipeline.stages):
-            if not stage.has_aggregates:
-                continue
-            opened = self._cascade.open_stage(at, self._state, self._segments.__getitem__)
-            rows = self._cascade.open_results(opened, closed_ms, _OPEN_MAX)
-            found += self._only_traced(at, rows)
-        return found
+            if stage.has_aggregates:
+                opened = self._cascade.open_stage(at, self._state, self._segments.__getitem__)
+                yield at, self._cascade.open_results(opened, closed_ms, _OPEN_MAX)
 
     def _rows_of(self, pieces: Iterable[Sequence[Piece]]) -> Iterator[tuple[int, int, int, int, bytes]]:
         for some in pieces:

@@ -139,3 +139,48 @@ class ResultSources(Described):
     record_count: int
     records_read: int
     """Number of records that the replay read."""
+
+
+WINDOWS_MAX = 10_000
+"""Maximum number of open windows of one response."""
+UPDATES_REMEDY = "To write open windows to an index as they change, set updates at their emission"
+"""What to do if the open windows contain too many records for a replay."""
+
+
+@dataclass(frozen=True)
+class OpenWindow(Described):
+    """An open window of one key."""
+
+    stage: str
+    key: dict[str, Any]
+    """Fields of `by` with their values. Empty if the window has no key."""
+    start_ms: int
+    end_ms: int
+    """The window closes when the watermark reaches it."""
+    ends_move: bool
+    """True if more records can move the end, as in a session."""
+    records: int
+    """Number of records that the window contains so far."""
+    message: str = ""
+    """Reason why its result would be a dead letter now. Empty if it wouldn't be."""
+
+
+@dataclass(frozen=True)
+class OpenWindows(Described):
+    """Open windows of a job after its last committed slice. A replay computes them from the log."""
+
+    job: str
+    slice: int | None
+    """Null if no slice is committed. Then no window is known."""
+    version: int | None
+    closed_ms: int | None
+    """Watermark after the slice: windows that end at or before it are closed. Null if none is."""
+    committed_ms: int | None
+    stages: dict[str, int]
+    """Stage -> number of its open windows."""
+    matches: int
+    """Number of open windows with the requested stage and key."""
+    windows: list[OpenWindow]
+    """The windows that end first."""
+    records_read: int
+    """Number of records that the replay read."""

@@ -5,20 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from strandline.core.errors import NotFound, StrandlineError
-from strandline.core.record_headers import HEADER_SOURCE, RECORD_KEY, unpack_header_values
-from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.roles import NoticeLedger
 from strandline.log.kafka_status import KafkaStatus
-from strandline.log.record_key import key_finder
 from strandline.notices.view import StuckWatermark
-from strandline.processing.slices.sender_faults import sender_of
 from strandline.services.jobs.explanation import slowest_partition
 from strandline.services.jobs.job_status import present_pipeline
-
-_RECORDS = 50
-"""Number of the newest records of a partition whose senders are named."""
-_BYTES_MAX = 4 << 20
-_DEVICES_MAX = 3
+from strandline.services.jobs.senders import newest_senders
 
 
 def stuck_watermark(ledger: NoticeLedger, log: KafkaStatus, job: str, since_ms: int) -> StuckWatermark | None:
@@ -52,16 +44,5 @@ def stuck_watermark(ledger: NoticeLedger, log: KafkaStatus, job: str, since_ms: 
 
 def _with_devices(found: StuckWatermark, ledger: NoticeLedger, log: KafkaStatus) -> StuckWatermark:
     """Add the senders of the newest records of the partition."""
-    key = StreamSpec.from_document(ledger.stream(found.stream).document).key
-    find_key = None if key is None else key_finder(key)
-    newest = log.newest_records(
-        found.stream, _RECORDS, _BYTES_MAX, [HEADER_SOURCE], headers_beside=[RECORD_KEY], partitions=[found.partition]
-    )
-    devices: dict[str, None] = {}
-    for value, packed in zip(reversed(newest.values), reversed(newest.header_values), strict=True):
-        source, named = unpack_header_values(packed)
-        own = None if find_key is None or value is None else find_key(value)
-        if (sender := sender_of(own, named.get(RECORD_KEY), source)) is not None:
-            devices.setdefault(sender)
-    log_ms = newest.log_times_ms[-1] if newest.log_times_ms else None
-    return replace(found, log_ms=log_ms, devices=tuple(devices)[:_DEVICES_MAX])
+    senders = newest_senders(ledger, log, found.stream, found.partition)
+    return replace(found, log_ms=senders.log_ms, devices=senders.devices)

@@ -14,7 +14,13 @@ from threading import BoundedSemaphore, Lock
 from strandline.core.errors import NotFound, PermanentError, TooExpensive, TransientError
 from strandline.ledger.roles import LedgerReader
 from strandline.processing.lineage.process import MEMORY_BYTES_MAX, SECONDS_MAX, Answer
-from strandline.processing.lineage.views import RecordLife, ResultSources, SourceRecord
+from strandline.processing.lineage.views import (
+    UPDATES_REMEDY,
+    OpenWindows,
+    RecordLife,
+    ResultSources,
+    SourceRecord,
+)
 from strandline.processing.pipelines.stored import inputs_of
 from strandline.services.jobs.result_records import origin_of
 from strandline.services.processes.worker_process import WorkerProcess
@@ -68,7 +74,19 @@ class Traces:
         assert isinstance(found, ResultSources)
         return found
 
-    def _run(self, job: str, arguments: Sequence[str]) -> RecordLife | ResultSources:
+    def of_windows(self, ledger: LedgerReader, job: str, stage: str | None, key: str) -> OpenWindows:
+        """Return the open windows of a job after its last committed slice. Raises as `of_record`.
+
+        Args: stage: Only windows of this stage. None for all. key: Only windows with a key value that contains this text.
+        """
+        ledger.job(job)
+        options = ["windows", f"--key={key}", *([] if stage is None else [f"--stage={stage}"])]
+        found = self._run(job, options, UPDATES_REMEDY)
+        assert isinstance(found, OpenWindows)
+        return found
+
+    def _run(self, job: str, arguments: Sequence[str], remedy: str = "") -> RecordLife | ResultSources | OpenWindows:
+        """`remedy`: what to do if the process exceeds its limits. Empty for traces of records and results."""
         with self._one_at_a_time():
             name = f"trace-{next(self._numbers)}"
             process = WorkerProcess(
@@ -83,7 +101,7 @@ class Traces:
         if not pickled:
             raise TooExpensive(
                 f"the trace took longer than {SECONDS_MAX} s, or needed more than {MEMORY_BYTES_MAX >> 30} GiB, and was ended. "
-                f"Choose a record whose windows are shorter, or audit the job: strandline job audit {job}"
+                + (remedy or f"Choose a record whose windows are shorter, or audit the job: strandline job audit {job}")
                 + (f". Its last output: {log.strip()}" if log.strip() else "")
             )
         answer = pickle.loads(pickled)  # noqa: S301  # from our own child

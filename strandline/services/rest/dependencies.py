@@ -20,6 +20,7 @@ from strandline.services.jobs.apply_documents import Applier
 from strandline.services.jobs.dead_letters import DeadLetters
 from strandline.services.jobs.histories import Histories
 from strandline.services.jobs.job_lifecycle import JobLifecycle
+from strandline.services.jobs.open_windows import OpenWindowPages
 from strandline.services.jobs.traces import Traces
 from strandline.services.processes.limited_work import RunLimited, run_here
 from strandline.services.supervision.audit_jobs import AuditJobs
@@ -63,6 +64,11 @@ class Dependencies:
     def traces(self) -> Traces:
         """Traces of records and results."""
         return Traces(self.data_dir)
+
+    @cached_property
+    def open_windows(self) -> OpenWindowPages:
+        """Pages of open windows."""
+        return OpenWindowPages(self.traces)
 
     @cached_property
     def histories(self) -> Histories:
