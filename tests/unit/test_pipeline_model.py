@@ -586,6 +586,12 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
             ".emit: updates of open windows are an option of a sink: write [{elasticsearch: {name: NAME, upd",
         ),
         ("load < 10", "load < 10 && load > 1", "near '&&', at character 12; write 'and'"),
+        ("steps:", "placement: cluster\nsteps:", ":4: placement: expected 'own' or 'pool', got 'cluster'"),
+        (
+            "steps:",
+            "placement: pool\nrecovery: snapshot\nsteps:",
+            ":4: placement: a pool doesn't run 'recovery: snapshot'; expected 'own', or 'recovery: rewind'",
+        ),
         ("steps:", "recovery: tape\nsteps:", ":4: recovery: expected 'rewind' or 'snapshot', got 'tape'"),
     ],
 )

@@ -24,6 +24,11 @@ def test_a_feature_that_a_pool_does_not_run_is_named() -> None:
         require_pool_runs(a_document({"elasticsearch": "tens"}, recovery="snapshot"))
 
 
+def test_a_job_with_its_own_runner_does_not_join_a_pool() -> None:
+    with pytest.raises(NotForPool, match="job p can't run in a pool: its document has placement: own"):
+        require_pool_runs(a_document({"elasticsearch": "tens"}, placement="own"))
+
+
 @pytest.mark.parametrize("emit", [
     {"elasticsearch": "tens"},
     {"elasticsearch": {"name": "tens", "updates": "10s"}},

@@ -163,6 +163,10 @@ def test_placement_follows_settings_features_and_moves(tmp_path: Path) -> None:
             ledger.submit_job(job, "", pipeline(job, **more))
         is_for_pool = pool_placement(ledger, ["own"])
         assert [is_for_pool(ledger.job(job)) for job in ("a", "own", "kept")] == [True, False, False]
+        for placement, found in (("own", [False, False]), ("pool", [True, True])):
+            for job in ("a", "own"):
+                ledger.submit_job(job, "", pipeline(job, placement=placement))
+            assert [is_for_pool(ledger.job(job)) for job in ("a", "own")] == found
         ledger.record_event(MOVED_OUT, "it hung", "a", 1, {"restarts": ledger.job("a").restarts})
         assert not is_for_pool(ledger.job("a"))
         ledger.ask_restart("a")

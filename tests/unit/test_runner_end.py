@@ -11,8 +11,9 @@ from strandline.core.errors import InvalidSettings, LogUnavailable, RecordTooLar
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobState
-from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, EXIT_TRY_AGAIN
+from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_DONE, EXIT_FAILED, EXIT_OTHER_RUNNER, EXIT_TRY_AGAIN
 from strandline.processing.run.runner import Runner
+from strandline.services.jobs.job_status import present_pipeline
 from tests.support.control import BOTH, Api
 from tests.support.ledgers import a_checkpoint, a_slice
 
@@ -168,3 +169,49 @@ def test_a_secret_of_the_ledger_that_is_just_being_replaced_hides_no_failure(
 
     monkeypatch.setattr(runner._ledger, "end_run", end_run)
     assert runner.run() == EXIT_AWAY
+
+
+@pytest.mark.guarantee(
+    "G991",
+    "A new version with another `placement` moves the job between two slices. The generation of its results and the digest of "
+    "its pipeline stay.",
+    promise="upgrades-backfills-and-resets-mix-no-results",
+)
+@pytest.mark.parametrize(
+    ("before", "after", "runs", "code"),
+    [
+        ("own", "pool", 1, EXIT_OTHER_RUNNER),
+        ("own", None, 1, EXIT_OTHER_RUNNER),
+        (None, "pool", 1, EXIT_OTHER_RUNNER),
+        ("pool", "own", 2, EXIT_DONE),
+        ("own", "own", 2, EXIT_DONE),
+    ],
+)
+def test_a_runner_leaves_a_job_that_another_runner_gets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None, after: str | None, runs: int, code: int
+) -> None:
+    def document(placement: str | None, more: str = "") -> str:
+        return f"{BOTH}{more}" if placement is None else f"{BOTH}{more}placement: {placement}\n"
+
+    url = f"sqlite:///{tmp_path / 'ledger.sqlite'}"
+    ledger = Ledger.open(url)
+    api = Api(ledger)
+    assert api.outcomes(document(before)) == ["created", "created"]
+    digest, generation = present_pipeline(ledger, ledger.job(JOB)).digest, ledger.job(JOB).generation
+    claimed = ledger.claim_lease(JOB, "me", 60_000)
+    assert claimed is not None
+    ledger.move_job(JOB, JobState.STARTING)
+    ledger.move_job(JOB, JobState.RUNNING)
+    runner = Runner(Settings(data_dir=tmp_path, ledger_url=url), JOB, lease=claimed[0].epoch)
+    more = "checkpoint: {every: 3s}\n" if before == after else ""
+
+    def run_version(row: Any, *_: Any) -> Any:
+        if row.version == 2:
+            return JobState.STOPPED
+        assert api.outcomes(document(after, more))[1] == "changed"
+        return "replaced"
+
+    monkeypatch.setattr(runner, "_run_version", run_version)
+    assert runner.run() == code
+    assert len(ledger.runs(JOB)) == runs
+    assert present_pipeline(ledger, ledger.job(JOB)).digest == digest and ledger.job(JOB).generation == generation

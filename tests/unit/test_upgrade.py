@@ -210,10 +210,12 @@ def test_what_the_readers_of_a_stream_of_results_rely_on_stays():
 def test_where_results_go_and_what_is_done_with_bad_records_is_safe():
     assert set(effects(("[{elasticsearch: hour}]", "[{elasticsearch: other}]")).values()) == {Effect.SAFE}
     assert effects(
-        ("idle_timeout: 30s", "idle_timeout: 40s"), ("steps:", "late: drop\ndead_letters: {newest: 5}\nsteps:")
+        ("idle_timeout: 30s", "idle_timeout: 40s"),
+        ("steps:", "late: drop\nplacement: pool\ndead_letters: {newest: 5}\nsteps:"),
     ) == {
         "idle_timeout from 30s to 40s": Effect.SAFE,
         "late or on_error": Effect.SAFE,
+        "placement": Effect.SAFE,
         "dead_letters": Effect.SAFE,
     }
 

@@ -75,6 +75,7 @@ class PipelineFields(TypedDict, total=False):
     on_error: Literal["dead_letter", "crash"]
     guarantee: Literal["exactly_once", "at_least_once", "none"]
     recovery: Literal["rewind", "snapshot"]
+    placement: Literal["own", "pool"]
     checkpoint: Mapping[str, Any]
     dead_letters: Mapping[str, Any]
 

@@ -93,6 +93,8 @@ def _of_input(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Chang
         yield Change("guarantee or checkpoint", Effect.SAFE, "counts from the next slice on")
     if before.spec.recovery != after.spec.recovery:
         yield Change("recovery", Effect.SAFE, "counts from the start after the next one on")
+    if before.spec.placement != after.spec.placement:
+        yield Change("placement", Effect.SAFE, "the job moves after its current slice, and rewinds in the other runner")
     if before.spec.revise_ms != after.spec.revise_ms:
         was, now = (format_duration(one.spec.revise_ms) if one.spec.revise_ms else "never" for one in (before, after))
         yield Change(

@@ -16,14 +16,14 @@ this itself."""
 EXIT_AWAY_UNSEEN = 5
 """A server that the control service does not check is away: another store of results, or the Spark cluster."""
 
-EXIT_OWN_RUNNER = 6
-"""The pool doesn't run this job. Its own runner may."""
+EXIT_OTHER_RUNNER = 6
+"""The job needs another runner: its own instead of the pool, or the other way around. The control service places it again."""
 
 
 def exit_code_of(error: StrandlineError, otherwise: int = EXIT_TRY_AGAIN) -> int:
     """Return the exit code for an error: that of the server that is unavailable, or `otherwise` for any other error."""
     if isinstance(error, NeedsOwnRunner):
-        return EXIT_OWN_RUNNER
+        return EXIT_OTHER_RUNNER
     if isinstance(error, SinkUnavailable | SparkUnavailable):
         return EXIT_AWAY_UNSEEN
     return EXIT_AWAY if isinstance(error, TransientError) else otherwise

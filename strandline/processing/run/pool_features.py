@@ -12,7 +12,7 @@ MOVED_OUT = "moved_out"
 
 
 class NotForPool(NeedsOwnRunner):
-    """A pipeline has a feature that a pool of several jobs doesn't run yet."""
+    """A pipeline has a feature that a pool of several jobs doesn't run yet, or requires its own runner."""
 
     code = "not_for_pool"
 
@@ -37,8 +37,15 @@ def unsupported_features(pipeline: PipelineSpec) -> Iterator[str]:
         yield "recovery: snapshot"
 
 
+def leaves_own_runner(before: PipelineSpec, after: PipelineSpec) -> bool:
+    """Return True if a job with its own runner must leave it because of a new version of its document."""
+    return before.placement != after.placement and after.placement != "own"
+
+
 def require_pool_runs(pipeline: PipelineSpec) -> None:
-    """Raise NotForPool if a pool of several jobs can't run the pipeline."""
+    """Raise NotForPool if a pool of several jobs can't run the pipeline, or if its document requires its own runner."""
+    if pipeline.placement == "own":
+        raise NotForPool(f"job {pipeline.pipeline} can't run in a pool: its document has placement: own")
     if found := list(unsupported_features(pipeline)):
         raise NotForPool(
             f"job {pipeline.pipeline} can't run in a pool: a pool doesn't run {', '.join(found)} yet. Give the job its own "

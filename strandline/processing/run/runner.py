@@ -34,9 +34,9 @@ from strandline.processing.emission.made_indices import WriterFactory, elasticse
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.stored import load_pipeline, spec_of_version, streams_of_run
 from strandline.processing.run.ending import Ending, StopRequest
-from strandline.processing.run.exit_codes import EXIT_DONE, EXIT_FAILED, exit_code_of
+from strandline.processing.run.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_OTHER_RUNNER, exit_code_of
 from strandline.processing.run.missing_results import plan_restore
-from strandline.processing.run.pool_features import MOVED_OUT, MovedOut, require_pool_runs
+from strandline.processing.run.pool_features import MOVED_OUT, MovedOut, leaves_own_runner, require_pool_runs
 from strandline.processing.run.preparation import prepare_run
 from strandline.processing.run.query import RunQuery, SharedPool
 from strandline.processing.run.snapshot_choice import SnapshotChoice
@@ -122,6 +122,8 @@ class Runner:
                         self._end(row, ending)
                     if ending != "replaced":
                         return EXIT_DONE
+                    if self._leaves_own_runner(row):
+                        return EXIT_OTHER_RUNNER
                     present_version = False
                 except StrandlineError as error:
                     if not self._hand_on(row, error):
@@ -143,6 +145,14 @@ class Runner:
         """Raise NotForPool if the run would join a pool, and the pipeline has a feature that the pool doesn't run."""
         if self._pool is not None:
             require_pool_runs(spec_of_version(self._ledger, self._job, self._ledger.job(self._job).version))
+
+    def _leaves_own_runner(self, row: RunRow) -> bool:
+        """Return True if the control service must place the job again, because its new version has another `placement`."""
+        if self._pool is not None or self._lease is None:
+            return False
+        before, after = row.version, self._ledger.job(self._job).version
+        specs = [spec_of_version(self._ledger, self._job, version) for version in (before, after)]
+        return leaves_own_runner(*specs)
 
     @contextmanager
     def _watchdog(self, row: RunRow) -> Iterator[Watchdog]:

@@ -13,16 +13,18 @@ from strandline.processing.run.pool_features import MOVED_OUT, unsupported_featu
 def pool_placement(ledger: SupervisionLedger, own: Collection[str]) -> Callable[[JobRow], bool]:
     """Return the function that decides whether a job runs in a pool.
 
-    A job has its own runner if it is one of `own`, or if a pool doesn't run a feature of its pipeline. A job that was moved out
-    of a pool has its own runner until it is restarted by a command.
+    1. A job that was moved out of a pool has its own runner until it is restarted by a command.
+    2. `placement` of its document counts.
+    3. Otherwise, a job has its own runner if it is one of `own`, or if a pool doesn't run a feature of its pipeline.
     """
 
     def is_for_pool(job: JobRow) -> bool:
-        if job.name in own:
-            return False
         moved = ledger.last_event(job.name, MOVED_OUT)
         if moved is not None and moved.facts["restarts"] == job.restarts:
             return False
-        return not list(unsupported_features(spec_of_version(ledger, job.name, job.version)))
+        spec = spec_of_version(ledger, job.name, job.version)
+        if spec.placement is not None:
+            return spec.placement == "pool"
+        return job.name not in own and not list(unsupported_features(spec))
 
     return is_for_pool

@@ -46,7 +46,7 @@ import structlog
 from strandline.core.errors import Conflict, Fenced, StackError, StrandlineError
 from strandline.ledger.roles import SupervisionLedger
 from strandline.ledger.states import Desired, JobRow, JobState, LeaseRow
-from strandline.processing.run.exit_codes import EXIT_OWN_RUNNER
+from strandline.processing.run.exit_codes import EXIT_OTHER_RUNNER
 from strandline.processing.run.pool_features import MOVED_OUT, MovedOut
 from strandline.services.processes.log_files import keep_newest
 from strandline.services.processes.pids import PidFile
@@ -403,9 +403,10 @@ class Supervisor:
         if job.state in _RESTING or runner.process.is_told:
             logger.info("runner ended", action="end", job=name, code=code, state=job.state.value)
             return
-        if code == EXIT_OWN_RUNNER and job.desired is not Desired.STOPPED:
-            logger.warning("the job gets its own runner", action="end", job=name)
-            self._move(name, JobState.STARTING, "the job is started in its own runner")
+        if code == EXIT_OTHER_RUNNER and job.desired is not Desired.STOPPED:
+            where = "its own runner" if isinstance(runner.process, PooledRunner) else "the runner of its placement"
+            logger.warning(f"the job gets {where}", action="end", job=name)
+            self._move(name, JobState.STARTING, f"the job is started in {where}")
             return
         if self._pools is not None and runner.process.has_lost_pool and name in self._pools.guilty:
             why = MovedOut.of(name, f"the pool {ending(code)} while it processed this job alone")

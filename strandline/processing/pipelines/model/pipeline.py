@@ -93,6 +93,9 @@ class PipelineSpec(DocumentModel):
     """Effect of a failure on results: none, some repeated results, or records missing from open windows."""
     recovery: Literal["rewind", "snapshot"] = "rewind"
     """How a start restores the state of open windows: by reading the log again, or from Spark's checkpoint on disk."""
+    placement: Literal["own", "pool"] | None = None
+    """Runner of the job: its own, or one that it shares with other jobs. Null for the rule of the control service. No result
+    depends on it."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """How often progress is recorded: {every, records}."""
     dead_letters: DeadLettersSpec = DeadLettersSpec()
@@ -104,6 +107,8 @@ class PipelineSpec(DocumentModel):
                 yield (name,), f"is missing; expected: {docstrings_of(type(self))[name]}"
             elif self.inputs is not None and getattr(self, name) is not None:
                 yield (name,), "is set for each stream in 'inputs'; remove one of them"
+        if self.placement == "pool" and self.recovery == "snapshot":
+            yield ("placement",), "a pool doesn't run 'recovery: snapshot'; expected 'own', or 'recovery: rewind'"
         if self.inputs is None and (self.input is None or self.event_time is None):
             return
         streams = self.streams
