@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from strandline.ledger.notices import ProblemRow
+from strandline.notices.conditions.table import CONDITIONS, condition_of
 from strandline.notices.view import show_time
 
 Kind = Literal["problem", "resolved", "reminder", "summary", "test"]
@@ -89,7 +90,16 @@ def _resolved_text(row: ProblemRow) -> str:
         began = f"{row.title}: began {show_time(row.since_ms)}"
         return f"{began}, not checked since {show_time(row.ended_ms)}. {row.end_reason}"
     ended = "" if row.ended_ms is None else f", over since {show_time(row.ended_ms)}"
-    return f"{row.title}: began {show_time(row.since_ms)}{ended}. There is nothing to do."
+    return f"{row.title}: began {show_time(row.since_ms)}{ended}. {_after_end(row)}"
+
+
+def _after_end(row: ProblemRow) -> str:
+    """Return the next step after the end of a problem."""
+    keyword = row.condition.partition(" ")[0]  # a second condition of a kind has a number
+    if keyword not in CONDITIONS:  # of a newer version of Strandline
+        return "There is nothing to do."
+    step = getattr(condition_of(keyword), "AFTER_END", "There is nothing to do.")
+    return str(step.format(job=row.job))
 
 
 def _facts(row: ProblemRow) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from strandline.core.errors import NotFound
 from strandline.core.times.durations import FOREVER_MS, format_duration
 from strandline.ledger.roles import NoticeLedger
-from strandline.ledger.states import EventRow, JobRow
+from strandline.ledger.states import Desired, EventRow, JobRow
 from strandline.notices.finding import Finding
 
 
@@ -121,6 +121,14 @@ class View:
 def job_subject(job: str) -> str:
     """Return the subject of a problem of a job."""
     return f"job {job}"
+
+
+def stopped_on_request(job: JobRow) -> str | None:
+    """Return the reason why a running job's problems are no longer checked, if the job was stopped or drained on request. None
+    if it should run."""
+    if job.desired is Desired.RUNNING:
+        return None
+    return f"Job {job.name} was {job.desired.value} on request. A remaining problem is reported again after its next start."
 
 
 def stopped_results(view: View, job: str) -> str:

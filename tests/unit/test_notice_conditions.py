@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,20 @@ import pytest
 
 from strandline.core.documents import read_documents
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import EventTimeRule, JobState
-from strandline.notices.conditions import results, watermark_stuck
+from strandline.ledger.notices import ProblemRow
+from strandline.ledger.states import Desired, EventTimeRule, JobState
+from strandline.notices.conditions import restarts, results, watermark_stuck
+from strandline.notices.conditions.lag import LagSpec
+from strandline.notices.conditions.no_checkpoint import NoCheckpointSpec
+from strandline.notices.conditions.restarts import RestartsSpec
 from strandline.notices.conditions.results import ResultsSpec
+from strandline.notices.conditions.table import condition_of
 from strandline.notices.conditions.watermark_stuck import WatermarkStuckSpec
 from strandline.notices.document import NoticeSpec
-from strandline.notices.finding import Finding
+from strandline.notices.finding import Finding, Sight
+from strandline.notices.rendering import render
 from strandline.notices.result_filter import ExpressionError, filter_of
-from strandline.notices.view import FoundResult, StuckWatermark, Surroundings, View
+from strandline.notices.view import FoundResult, JobFacts, StuckWatermark, Surroundings, View
 from strandline.services.jobs.explanation import slowest_partition
 from strandline.services.jobs.notice_results import ConditionUnusable, matching_results, notes_of_conditions
 from tests.support.control import BOTH, Api
@@ -118,6 +125,58 @@ def test_a_stuck_watermark_names_the_partition_and_the_device(ledger: Ledger) ->
     ledger.move_job("power", JobState.FAILED, "gone")
     view = View(ledger, 1_000_000, [], surroundings=Surroundings(stuck_watermark=find))
     assert not watermark_stuck.look(WatermarkStuckSpec(), view).holding
+
+
+@pytest.mark.guarantee("G972")
+@pytest.mark.parametrize(
+    ("keyword", "options"),
+    [("lag", LagSpec(above=5)), ("no_checkpoint", NoCheckpointSpec()), ("watermark_stuck", WatermarkStuckSpec())],
+)
+def test_a_job_that_fails_or_is_stopped_leaves_its_problem_unresolved(
+    ledger: Ledger, keyword: str, options: Any
+) -> None:
+    stuck = StuckWatermark(60_000, 61_000, 500, "turbines", 3, 62_000, 900_000)
+    facts = JobFacts(lag_records=100)
+    surroundings = Surroundings(job_facts=lambda job: facts, stuck_watermark=lambda job, since_ms: stuck)
+
+    def state() -> str:
+        view = View(ledger, ledger.job("power").created_ms + 3_600_000, [], surroundings=surroundings)
+        sight = condition_of(keyword).look(options, view)
+        found = [name for name in ("holding", "unknown", "lost") if "job power" in getattr(sight, name)]
+        assert len(found) == 1
+        return found[0]
+
+    ledger.move_job("power", JobState.STARTING)
+    ledger.move_job("power", JobState.RUNNING)
+    assert state() == "holding"
+    ledger.move_job("power", JobState.STARTING)
+    assert state() in ("holding", "unknown")
+    ledger.move_job("power", JobState.FAILED, "gone")
+    assert state() in ("holding", "unknown")
+    ledger.set_desired("power", Desired.STOPPED)
+    assert state() == "lost"
+
+
+@pytest.mark.guarantee("G972")
+def test_a_job_that_fails_after_restarts_leaves_their_problem_open(ledger: Ledger) -> None:
+    options = RestartsSpec(times=2)
+    ledger.move_job("power", JobState.STARTING)
+    for _ in range(2):
+        ledger.record_event("runner_died", "killed", "power")
+
+    def sight() -> Sight:
+        return restarts.look(options, View(ledger, ledger.events()[-1].at_ms + 1_000, []))
+
+    assert "job power" in sight().holding
+    ledger.move_job("power", JobState.FAILED, "gone")
+    assert not sight().holding and sight().unknown == {"job power"}
+
+
+def test_the_end_of_dead_letters_says_that_they_still_exist() -> None:
+    row = ProblemRow("night", 1, "dead_letters 2", "s", "power", 0, 1, 1, "Too many", "", "a", "d", ended_ms=9_000)
+    text = render("night", "resolved", [row])["text"]
+    assert "strandline dead-letters list power" in text and "nothing to do" not in text
+    assert "nothing to do" in render("night", "resolved", [replace(row, condition="lag")])["text"]
 
 
 def test_the_partition_that_holds_the_watermark_back_is_not_idle() -> None:

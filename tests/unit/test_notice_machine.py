@@ -171,8 +171,8 @@ def test_a_moment_has_no_end() -> None:
 
 @pytest.mark.guarantee(
     "G972",
-    "If a condition is removed from the document of a notice, a message says that its problems are no longer checked, not "
-    "that they are resolved.",
+    "A problem isn't reported as resolved because its condition was removed from the document of the notice, or because "
+    "its job failed, restarts, or was stopped on request.",
     promise="failures-are-reported-with-their-remedy",
 )
 def test_a_condition_that_left_the_document_ends_its_problems() -> None:

@@ -41,6 +41,13 @@ class Fields(DocumentModel):
     """A job wrote too many dead letters: `{above: 100, within: 5m, reasons: [decode]}`."""
 
 
+AFTER_END = (
+    "Only the rate is below the limit again. The dead letters still exist, and are missing from the results until you replay "
+    "them. To see them, run: strandline dead-letters list {job}"
+)
+"""Next step after the end of a problem."""
+
+
 def look(options: DeadLettersSpec, view: View) -> Sight:
     """Find jobs with too many dead letters of one reason."""
     holding = {}

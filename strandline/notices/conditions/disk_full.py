@@ -58,8 +58,8 @@ def _finding(subject: str, reading: Reading) -> Finding:
         ),
         action=(
             f"On machine {host}, find what uses the disk:\n"
-            f"du -xh --max-depth=2 {directory} | sort -h | tail -20\n"
-            "Enlarge the disk, or delete files that aren't part of Strandline. In an embedded stack, you can shorten "
-            "retention: in the documents of streams instead, and run strandline apply FILE."
+            f'du -xh --max-depth=3 "$(stat -c %m {directory})" | sort -h | tail -20\n'
+            f"Enlarge the disk, or delete files outside of {directory}. Never delete files in this directory. In an embedded "
+            "stack, a shorter retention: in the documents of streams also frees space, after strandline apply FILE."
         ),
     )

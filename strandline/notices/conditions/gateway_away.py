@@ -62,7 +62,7 @@ def _subject(url: str) -> str:
 def _finding(url: str, reason: str, options: GatewayAwaySpec) -> Finding:
     return Finding(
         subject=_subject(url),
-        title=f"{url} does not respond",
+        title=f"The gateway at {url} does not respond",
         reason=f"For {show_duration(options.hold)}: {reason}.",
         affected=(
             "Senders that use this gateway can't deliver records. HTTP, MQTT, and TCP senders that repeat unacknowledged records "

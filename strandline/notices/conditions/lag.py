@@ -6,9 +6,8 @@ from pydantic import Field
 
 from strandline.core.document_model import DocumentModel
 from strandline.core.document_values import Duration
-from strandline.ledger.states import Desired
 from strandline.notices.finding import Finding, Sight
-from strandline.notices.view import View, job_subject, show_duration
+from strandline.notices.view import View, job_subject, show_duration, stopped_on_request
 
 
 class LagSpec(DocumentModel):
@@ -27,16 +26,20 @@ class Fields(DocumentModel):
 
 def look(options: LagSpec, view: View) -> Sight:
     """Find running jobs with a large lag. The lag is unknown while Kafka doesn't respond."""
-    holding, unknown = {}, set()
+    holding, unknown, lost = {}, set(), {}
     for job in view.jobs.values():
-        if job.desired is not Desired.RUNNING or job.has_completed:
+        subject = job_subject(job.name)
+        if job.has_completed:
             continue
-        subject, lag = job_subject(job.name), view.surroundings.job_facts(job.name).lag_records
+        if (reason := stopped_on_request(job)) is not None:
+            lost[subject] = reason
+            continue
+        lag = view.surroundings.job_facts(job.name).lag_records
         if lag is None:
             unknown.add(subject)
         elif lag > options.above:
             holding[subject] = _finding(job.name, lag, options)
-    return Sight(holding=holding, unknown=frozenset(unknown), hold_ms=options.hold)
+    return Sight(holding=holding, unknown=frozenset(unknown), lost=lost, hold_ms=options.hold)
 
 
 def _finding(job: str, lag: int, options: LagSpec) -> Finding:

@@ -6,9 +6,9 @@ from pydantic import Field
 
 from strandline.core.document_model import DocumentModel
 from strandline.core.document_values import Duration
-from strandline.ledger.states import Desired, JobRow, SliceStatus
+from strandline.ledger.states import JobRow, SliceStatus
 from strandline.notices.finding import Finding, Sight
-from strandline.notices.view import View, job_subject, show_duration, show_time
+from strandline.notices.view import View, job_subject, show_duration, show_time, stopped_on_request
 
 
 class NoCheckpointSpec(DocumentModel):
@@ -26,15 +26,18 @@ class Fields(DocumentModel):
 def look(options: NoCheckpointSpec, view: View) -> Sight:
     """Find jobs that should run, have records to process, and have committed nothing for too long. A job without new records
     also commits nothing, which is no problem."""
-    holding, unknown = {}, set()
+    holding, unknown, lost = {}, set(), {}
     for job in view.jobs.values():
-        if job.desired is not Desired.RUNNING or job.has_completed:
+        subject = job_subject(job.name)
+        if job.has_completed:
+            continue
+        if (stopped := stopped_on_request(job)) is not None:
+            lost[subject] = stopped
             continue
         checkpoint, last = view.ledger.last_checkpoint(job.name), view.ledger.last_slice(job.name)
         since_ms = max(job.created_ms, checkpoint.committed_ms if checkpoint is not None else 0)
         if view.now_ms - since_ms <= options.hold:
             continue
-        subject = job_subject(job.name)
         if last is not None and last.status is SliceStatus.PLANNED and view.now_ms - last.planned_ms > options.hold:
             reason = f"Slice {last.number} was planned at {show_time(last.planned_ms)} and isn't committed."
             holding[subject] = _finding(job, since_ms, reason, options)
@@ -44,7 +47,7 @@ def look(options: NoCheckpointSpec, view: View) -> Sight:
             unknown.add(subject)
         elif lag > 0:
             holding[subject] = _finding(job, since_ms, f"{lag:,} records wait, and no slice is in progress.", options)
-    return Sight(holding=holding, unknown=frozenset(unknown))
+    return Sight(holding=holding, unknown=frozenset(unknown), lost=lost)
 
 
 def _finding(job: JobRow, since_ms: int, reason: str, options: NoCheckpointSpec) -> Finding:

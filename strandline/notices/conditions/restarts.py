@@ -30,7 +30,8 @@ class Fields(DocumentModel):
 
 
 def look(options: RestartsSpec, view: View) -> Sight:
-    """Find jobs that restarted too often. A failed job doesn't restart; `job_failed` reports it."""
+    """Find jobs that restarted too often. A failed job doesn't restart, and `job_failed` reports it. Its earlier problem stays
+    open until the job is started, because the job isn't well."""
     by_job: dict[str, list[EventRow]] = defaultdict(list)
     for event in view.ledger.recent_events(_KINDS, view.now_ms - options.within):
         if view.watches(event.job):
@@ -40,7 +41,8 @@ def look(options: RestartsSpec, view: View) -> Sight:
         for job, events in by_job.items()
         if len(events) >= options.times and job in view.jobs and view.jobs[job].state is not JobState.FAILED
     }
-    return Sight(holding=holding)
+    failed = (job_subject(job.name) for job in view.jobs.values() if job.state is JobState.FAILED)
+    return Sight(holding=holding, unknown=frozenset(failed))
 
 
 def _finding(job: str, events: list[EventRow], options: RestartsSpec) -> Finding:
@@ -57,7 +59,7 @@ def _finding(job: str, events: list[EventRow], options: RestartsSpec) -> Finding
             f"strandline job events {job} --last 20\n"
             f"strandline job logs {job}\n"
             "strandline doctor\n"
-            "Signal 9 or exit code 137 means that the machine has too little memory: see STRANDLINE_SPARK_DRIVER_MEMORY."
+            "Signal 9 or exit code 137 can mean that the machine has too little memory: see STRANDLINE_SPARK_DRIVER_MEMORY."
         ),
         job=job,
     )

@@ -4,6 +4,7 @@ A module has:
 
 * `Fields`: a `DocumentModel` with one field, the keyword, whose value has the options of the condition;
 * `look(options, view)`: returns a `Sight`. It can raise StrandlineError if the condition can't be checked;
+* `AFTER_END`, if something remains to do after a problem is over: the next step, with the placeholder `{job}`;
 * `BY_EVENTS = True` if the condition is based on events, which must be handled exactly once.
 """
 

@@ -9,7 +9,7 @@ from strandline.core.document_values import Duration
 from strandline.core.times.durations import format_about
 from strandline.ledger.states import JobState
 from strandline.notices.finding import Finding, Sight
-from strandline.notices.view import StuckWatermark, View, job_subject, show_time
+from strandline.notices.view import StuckWatermark, View, job_subject, show_time, stopped_on_request
 
 
 class WatermarkStuckSpec(DocumentModel):
@@ -26,14 +26,21 @@ class Fields(DocumentModel):
 
 def look(options: WatermarkStuckSpec, view: View) -> Sight:
     """Find running jobs whose watermark doesn't advance, with the partition and the device that hold it back."""
-    holding = {}
+    holding, unknown, lost = {}, set(), {}
     for job in view.jobs.values():
+        subject = job_subject(job.name)
+        if job.has_completed:
+            continue
+        if (reason := stopped_on_request(job)) is not None:
+            lost[subject] = reason
+            continue
         if job.state is not JobState.RUNNING:
+            unknown.add(subject)
             continue
         stuck = view.surroundings.stuck_watermark(job.name, view.now_ms - options.hold)
         if stuck is not None:
-            holding[job_subject(job.name)] = _finding(job.name, stuck, view.now_ms)
-    return Sight(holding=holding)
+            holding[subject] = _finding(job.name, stuck, view.now_ms)
+    return Sight(holding=holding, unknown=frozenset(unknown), lost=lost)
 
 
 def _finding(job: str, stuck: StuckWatermark, now_ms: int) -> Finding:
