@@ -430,7 +430,8 @@ class KafkaAdmin:
         except (KafkaException, TimeoutError) as error:
             if _code(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise NotFound(
-                    f"Kafka at {self.bootstrap} has no topic {topic}; apply its stream document again"
+                    f"Kafka at {self.bootstrap} has no topic {topic}: it was deleted, or its stream was never applied. "
+                    "strandline apply of the stream's document creates it, or says what to do"
                 ) from error
             raise self._explain(what, error) from error
 

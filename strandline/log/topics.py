@@ -43,16 +43,21 @@ class Topics:
         self._replication = replication
         self._batch_bytes_max = record_batch_bytes_max(record_bytes_max)
 
-    def ensure_stream_topic(self, spec: StreamSpec) -> TopicDescription:
+    def ensure_stream_topic(self, spec: StreamSpec, *, creates: bool = True) -> TopicDescription:
         """Create the stream's topic, or change the existing topic to match the spec. Return when the topic can be
         written.
 
         Idempotent. Retention may grow. Raises Conflict, and changes nothing, if the existing topic has another number
         of partitions, would lose records by a shorter retention, or is compacted.
+
+        Args: creates: False for a stream that had a topic before: if it no longer exists, raise NotFound.
         """
-        made = self._create_unless_present(spec.stream, spec.partitions, spec.retention_ms)
-        if made is not None:
-            return made
+        if creates:
+            made = self._create_unless_present(spec.stream, spec.partitions, spec.retention_ms)
+            if made is not None:
+                return made
+        else:
+            self._admin.describe(spec.stream)
         present = self._wait_until_writable(spec.stream)
         config = self._config_that_fits(spec, present)
         changes = {}
@@ -66,11 +71,8 @@ class Topics:
 
         None if there is none. Changes nothing. Raises Conflict like `ensure_stream_topic`.
         """
-        try:
-            present = self._admin.describe(spec.stream)
-        except NotFound:
-            return None
-        return _with_settings(present, self._config_that_fits(spec, present))
+        present = self.find(spec.stream)
+        return None if present is None else _with_settings(present, self._config_that_fits(spec, present))
 
     def ensure_room_for_records(self, topic: str) -> None:
         """Make an existing topic accept the largest record, and change nothing else. Raises Conflict if the brokers refuse."""
@@ -99,6 +101,13 @@ class Topics:
     def describe(self, topic: str) -> TopicDescription:
         """Return the topic's partitions and id. Raises NotFound if it doesn't exist."""
         return self._admin.describe(topic)
+
+    def find(self, topic: str) -> TopicDescription | None:
+        """Return the topic's partitions and id. None if it doesn't exist."""
+        try:
+            return self._admin.describe(topic)
+        except NotFound:
+            return None
 
     def _config_that_fits(self, spec: StreamSpec, present: TopicDescription) -> Mapping[str, str]:
         """Return the settings of an existing topic. Raises Conflict if it can't be changed to match the document."""

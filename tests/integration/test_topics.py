@@ -65,6 +65,15 @@ def test_when_it_returns_every_partition_answers_at_once(topics, kafka):
         consumer.close()
 
 
+@pytest.mark.guarantee("G981")
+def test_the_topic_of_a_stream_that_had_one_is_not_created(topics, name):
+    with pytest.raises(NotFound, match=name):
+        topics.ensure_stream_topic(spec(name), creates=False)
+    assert topics.find(name) is None
+    made = topics.ensure_stream_topic(spec(name))
+    assert topics.ensure_stream_topic(spec(name), creates=False) == made
+
+
 def test_doing_it_again_changes_nothing(topics, name):
     made = topics.ensure_stream_topic(spec(name))
     before = config_of(topics, name)

@@ -102,9 +102,15 @@ class Topics:
         self.hazards: tuple[Hazard, ...] = ()
         """Settings of all topics that can lose confirmed records."""
 
-    def ensure_stream_topic(self, spec: StreamSpec) -> MadeTopic:
+    def find(self, topic: str) -> TopicDescription | None:
+        found = self.id_of.get(topic)
+        return None if found is None else TopicDescription(topic, found, 2)
+
+    def ensure_stream_topic(self, spec: StreamSpec, *, creates: bool = True) -> MadeTopic:
         if self.is_away:
             raise LogUnavailable("Kafka does not answer; try again when it does")
+        if not creates and spec.stream not in self.id_of:
+            raise NotFound(f"Kafka has no topic {spec.stream}")
         fresh = f"id-{1 + self.deleted.count(spec.stream)}"
         return MadeTopic(spec.stream, self.id_of.setdefault(spec.stream, fresh), self.has_senders_times)
 

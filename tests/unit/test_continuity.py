@@ -161,7 +161,7 @@ def test_a_topic_that_was_made_anew_stops_the_job_however_much_it_holds(job, rec
     for partition in (0, 1):
         job.log.records[partition] = [(300, 4_000)] * records
     with pytest.raises(
-        Conflict, match=r"stream s is another topic.*topic id second, known is first.*Register the stream"
+        Conflict, match=r"stream s is another topic.*topic id second, known is first.*Or register the stream"
     ):
         start(job)
     job.log.add(0, 400, 5_000)
@@ -180,13 +180,14 @@ def test_a_topic_that_was_made_anew_before_anything_was_read_stops_the_job(tmp_p
 
 def test_a_topic_that_was_deleted_stops_the_job(job, monkeypatch):
     def no_topic(stream):
-        raise NotFound("Kafka has no topic s; apply its stream document again")
+        raise NotFound("Kafka has no topic s")
 
     job.log.id = None
     monkeypatch.setattr(job.log, "ends", no_topic)
     for look in (lambda: look_until_it_ends(job), lambda: start(job)):
         with pytest.raises(
-            Conflict, match=r"the topic of stream s, which job j reads, was deleted\. Register the stream"
+            Conflict,
+            match=r"the topic of stream s, which job j reads, was deleted\. To use its name again, run strandline apply",
         ):
             look()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from strandline.core.errors import NotFound
+from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
-from strandline.log.admin import Hazard, HazardKind
+from strandline.log.admin import Hazard, HazardKind, TopicDescription
 from strandline.services.cli import commands
-from tests.support.control import BOTH, PIPELINE, STREAM, Api, ObedientSupervisor, serving
+from tests.support.control import BOTH, PIPELINE, STREAM, Admin, Api, MadeTopic, ObedientSupervisor, serving
 
 LOOKUP = """\
 lookup: sites
@@ -47,6 +50,15 @@ steps:
 """
 FOLLOWED = f"{STREAM}key: turbine\n"
 RESULTS = "stream: minutes\nschema: {turbine: string, n: long, window_start: timestamp, window_end: timestamp}\n"
+ENRICHED = """\
+pipeline: enriched
+input: {stream: turbines}
+event_time: {field: ts, delay: 10s}
+steps:
+  - enrich: {lookup: newest, key: turbine, add: {latest: power}}
+  - window: {name: of_latest, tumbling: 1m, by: [turbine], aggregate: {latest: max(latest)}}
+    emit: [{elasticsearch: latest}]
+"""
 FOLLOWING = """\
 lookup: newest
 source: {stream: turbines}
@@ -65,6 +77,14 @@ def nothing(api: Api) -> None:
 
 def topic_made_anew(api: Api) -> None:
     api.topics.id_of["turbines"] = "id-2"
+
+
+def topic_lost(api: Api) -> None:
+    del api.topics.id_of["turbines"]
+
+
+def results_topic_lost(api: Api) -> None:
+    del api.topics.id_of["minutes"]
 
 
 def topic_compacted(api: Api) -> None:
@@ -87,6 +107,11 @@ REFUSED = {
         together(STREAM, PIPELINE),
     ),
     "a stream whose topic was recreated": (BOTH, topic_made_anew, STREAM),
+    "a stream whose topic was lost": (BOTH, topic_lost, STREAM),
+    "a pipeline over a lost topic": (BOTH, topic_lost, PIPELINE),
+    "a pipeline over a recreated topic": (BOTH, topic_made_anew, PIPELINE),
+    "a pipeline that emits to a lost topic": (together(STREAM, RESULTS, MINUTES), results_topic_lost, MINUTES),
+    "a lookup that follows a lost topic": (FOLLOWED, topic_lost, FOLLOWING),
     "a stream that a lookup follows": (together(FOLLOWED, FOLLOWING), nothing, FOLLOWED.replace("power: double", "w: double")),
     "a stream of results that can't hold them": (
         together(STREAM, MINUTES),
@@ -225,6 +250,66 @@ def test_a_stream_is_refused_before_anything_is_changed(api: Api) -> None:
     topic_made_anew(api)
     assert api.apply(together(STREAM.replace("turbines", "mills"), STREAM)).status_code == 409
     assert registered(api) == [("turbines", 1)]
+
+
+@pytest.mark.guarantee(
+    "G981",
+    "If the topic of a registered stream was lost or recreated, `apply` refuses the stream, and the pipelines and lookups that "
+    "use it, before a change. No topic is created. The commands in the refusal free the name of the stream.",
+    promise="unusable-documents-are-refused",
+)
+@pytest.mark.parametrize("prepare", [topic_lost, topic_made_anew])
+def test_the_commands_of_a_refusal_free_the_name_of_a_lost_topic(
+    api: Api, prepare: Callable[[Api], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = together(FOLLOWED, RESULTS, COUNTS, HOURS, FOLLOWING, ENRICHED)
+    assert api.apply(documents).status_code == 200
+    prepare(api)
+    monkeypatch.setattr(Admin, "describe", described)
+    topics = dict(api.topics.id_of)
+    detail = api.apply(documents).json()["detail"]
+    assert api.topics.id_of == topics, "a refused apply creates no topic"
+    commands = re.findall(r"strandline (job|lookup|stream) (stop|delete) ([a-z_]+)( --keep-topic)?", detail)
+    deleted = [name for _, verb, name, _ in commands if verb == "delete"]
+    assert deleted == ["enriched", "hours", "power", "newest", "turbines"]
+    assert commands[-1][-1] == ("" if prepare is topic_lost else " --keep-topic")
+    for sort, verb, name, keep in commands:
+        path = f"/v1/{sort}s/{name}"
+        answer = (
+            api.ask("POST", f"{path}/stop")
+            if verb == "stop"
+            else api.ask("DELETE", path + "?keep_topic=1" * bool(keep))
+        )
+        assert answer.is_success, answer.text
+    assert api.outcomes(FOLLOWED) == ["created"]
+    expected = "id-2" if prepare is topic_made_anew else api.topics.id_of["turbines"]
+    assert api.ledger.stream("turbines").topic_id == expected
+    renamed = PIPELINE.replace("pipeline: power", "pipeline: power_2").replace("turbine-minute", "turbine-minute-2")
+    assert api.outcomes(together(FOLLOWING, renamed)) == ["created", "created"]
+
+
+def test_a_topic_that_is_lost_while_its_stream_is_applied_is_not_created(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.apply(BOTH)
+    ensure = api.topics.ensure_stream_topic
+
+    def overtaken(spec: StreamSpec, *, creates: bool = True) -> MadeTopic:
+        topic_lost(api)
+        return ensure(spec, creates=creates)
+
+    monkeypatch.setattr(api.topics, "ensure_stream_topic", overtaken)
+    answer = api.apply(STREAM)
+    assert answer.status_code == 409
+    assert "its topic does not exist any more" in answer.json()["detail"]
+    assert "turbines" not in api.topics.id_of
+
+
+def described(self: Admin, topic: str) -> TopicDescription:
+    """Describe only topics that exist."""
+    if topic not in self._topics.id_of:
+        raise NotFound(f"no topic {topic}")
+    return TopicDescription(topic, self._topics.id_of[topic], 2)
 
 
 def test_the_command_line_shows_what_is_refused_and_fails_and_the_notes(api: Api, tmp_path: Path) -> None:

@@ -206,10 +206,10 @@ def test_an_entrance_that_another_stream_got_meanwhile_is_refused(api: Api, monk
     document = "stream: {}\nschema: {{n: long}}\nudp: {{port: {}}}\n"
     ensure = api.topics.ensure_stream_topic
 
-    def overtaken(spec: StreamSpec) -> MadeTopic:
+    def overtaken(spec: StreamSpec, *, creates: bool = True) -> MadeTopic:
         monkeypatch.undo()
         assert api.apply(document.format("two", 8082)).status_code == 200
-        return ensure(spec)
+        return ensure(spec, creates=creates)
 
     monkeypatch.setattr(api.topics, "ensure_stream_topic", overtaken)
     problem = problem_of(api.apply(document.format("one", 8082)), 409, "conflict")

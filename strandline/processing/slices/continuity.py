@@ -33,7 +33,10 @@ from strandline.processing.slices.look import Checksums, LogQuestions
 
 DOUBT_MS = 10_000
 POLL_S = 0.2
-_ANEW = "Register the stream under another name, and submit a pipeline of another name that reads it."
+_ANEW = (
+    "To use its name again, run strandline apply with the stream's document: the refusal lists the commands. Or register the "
+    "stream under another name, and submit a pipeline of another name, with other names for its emissions, that reads it."
+)
 
 Vector = Mapping[int, int]
 

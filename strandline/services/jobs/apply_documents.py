@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from strandline.core.documents import Path, YamlDocument, did_you_mean, read_documents, without_packed
-from strandline.core.errors import Conflict, InvalidDocument, NotFound, Problem
+from strandline.core.errors import InvalidDocument, NotFound, Problem
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.registry import section_problems
@@ -48,6 +48,7 @@ from strandline.services.jobs.applying.registered import find_job, find_stream
 from strandline.services.jobs.applying.results_read import ResultsRead
 from strandline.services.jobs.applying.sink_checks import SinkChecks, sinks_of
 from strandline.services.jobs.applying.stream_changes import StreamChanges
+from strandline.services.jobs.applying.topic_checks import TopicChecks
 from strandline.services.jobs.job_status import input_streams
 
 _SENDERS_TIMES = (
@@ -62,7 +63,8 @@ class TopicMaker(Protocol):
     """Operations on topics that applying needs, from `ingest.topics.Topics`."""
 
     def present_stream_topic(self, spec: StreamSpec) -> TopicDescription | None: ...
-    def ensure_stream_topic(self, spec: StreamSpec) -> TopicDescription: ...
+    def find(self, topic: str) -> TopicDescription | None: ...
+    def ensure_stream_topic(self, spec: StreamSpec, *, creates: bool = True) -> TopicDescription: ...
     def ensure_dead_letter_topic(self, job: str) -> TopicDescription: ...
     def ensure_room_for_records(self, topic: str) -> None: ...
     def require_complete_log(self, topic: str) -> None: ...
@@ -228,6 +230,7 @@ class Applier:
         self._stream_changes = StreamChanges(ledger)
         self._lookup_changes = LookupChanges(ledger, sources)
         self._job_changes = JobChanges(ledger, log_starts)
+        self._topic_checks = TopicChecks(ledger, topics)
 
     def check(self, text: bytes | str, source: str) -> Batch:
         """Check documents against each other and the ledger. Raises InvalidDocument."""
@@ -279,15 +282,25 @@ class Applier:
     def _judge(self, batch: Batch) -> Judged:
         """Compare the documents with the current state: return their changes, and all refusals. Changes nothing."""
         judged = Judged()
-        for stream in batch.streams:
-            self._judge_stream(stream, batch, judged)
+        in_batch = {stream.stream for stream in batch.streams}
+        for document in batch.streams:
+            self._judge_stream(document, batch, judged)
         for lookup in batch.lookups:
             judged.lookups[lookup.spec.lookup] = LookupChange(0)  # stays if the lookup is refused
             with judged.refusing("lookup", lookup.spec.lookup):
                 judged.lookups[lookup.spec.lookup] = self._lookup_changes.check(lookup, batch.pipelines)
+            source = lookup.spec.source
+            if source is not None and source.stream is not None and source.stream not in in_batch:
+                with judged.refusing("lookup", lookup.spec.lookup):
+                    self._topic_checks.refuse_lost(source.stream)
         for name, job in self._first_readers(batch).items():
             with judged.refusing("pipeline", job):
+                self._topic_checks.refuse_lost(name)
                 self._topics.require_complete_log(name)
+        for pipeline in batch.pipelines:
+            for stream in sorted({stream for _, stream in emissions_to_streams(pipeline.spec)} - in_batch):
+                with judged.refusing("pipeline", pipeline.job):
+                    self._topic_checks.refuse_lost(stream)
         for pipeline in batch.pipelines:
             judged.bases[pipeline.job] = self._job_changes.base(pipeline)
             judged.jobs[pipeline.job] = plan = self._job_changes.plan(pipeline, batch.pipelines)
@@ -318,8 +331,8 @@ class Applier:
             notes += self._stream_changes.check(stream, batch.pipelines)
         with judged.refusing("stream", stream.stream):
             topic = self._topics.present_stream_topic(stream)
+            self._topic_checks.refuse_other(stream.stream, topic)
             if topic is not None:
-                self._refuse_other_topic(stream.stream, topic)
                 notes += [_SENDERS_TIMES] * topic.has_senders_times
                 notes += _notes_of_hazards(topic, is_adopted=find_stream(self._ledger, stream.stream) is None)
 
@@ -336,13 +349,19 @@ class Applier:
         self, stream: StreamSpec, base: int, notes: list[str], principal: str | None, together: Collection[str]
     ) -> Applied:
         """Create or widen the stream's topic, register the stream, and return the outcome. Raises Conflict if the
-        stream's topic was replaced, or if the ledger refuses the stream (see `put_stream`).
+        stream's topic was lost or replaced, or if the ledger refuses the stream (see `put_stream`). Only the topic of a new
+        stream is created.
 
         Args: base: Version against which the document was checked; 0 if there was none. together: All streams being
         applied.
         """
-        topic = self._topics.ensure_stream_topic(stream)
-        self._refuse_other_topic(stream.stream, topic)
+        is_registered = self._topic_checks.is_registered(stream.stream)
+        try:
+            topic = self._topics.ensure_stream_topic(stream, creates=not is_registered)
+        except NotFound:
+            self._topic_checks.refuse_other(stream.stream, None)
+            raise
+        self._topic_checks.refuse_other(stream.stream, topic)
         row = self._ledger.put_stream(stream.stream, stream.as_document(), base, together)
         if row.topic_id is None:
             self._ledger.set_topic_id(stream.stream, topic.topic_id)
@@ -402,27 +421,6 @@ class Applier:
         if self._origin is None or not self._ledger.deleted_job(pipeline.job):
             return None
         return self._origin(pipeline.spec)
-
-    def _refuse_other_topic(self, name: str, topic: TopicDescription) -> None:
-        try:
-            known = self._ledger.stream(name).topic_id
-        except NotFound:
-            self._refuse_topic_that_goes(name, topic)
-            return
-        if known is not None and known != topic.topic_id:
-            raise Conflict(
-                f"topic {name} was deleted and recreated, so the offsets in the ledger no longer identify the "
-                "same records; register the stream under another name"
-            )
-
-    def _refuse_topic_that_goes(self, name: str, topic: TopicDescription) -> None:
-        """Refuse a stream whose topic is still being deleted: it would lose the topic with its new records."""
-        if self._ledger.topic_of_deleted_stream(name) == topic.topic_id:
-            raise Conflict(
-                f"the topic of the deleted stream {name} is still being deleted; apply the documents again when this is done. "
-                f"If the deletion has failed, run strandline stream delete {name}. To keep its records, run strandline stream "
-                f"delete {name} --keep-topic"
-            )
 
     def _emitted_streams(self, job: JobRow | None) -> set[str]:
         if job is None:

@@ -119,7 +119,9 @@ class SourceReader:
         row = self._ledger.stream(spec.source.stream)
         if row.topic_id is not None and self._kafka.describe(row.name).topic_id != row.topic_id:
             raise LogChanged(
-                f"topic {row.name} was deleted and recreated; register the stream under another name, and follow that"
+                f"topic {row.name} was deleted and recreated. To use its name again, run strandline apply with the stream's "
+                "document: the refusal lists the commands. Or register the stream under another name, and a lookup of another "
+                "name that follows it"
             )
         return StreamSpec.from_document(row.document)
 
