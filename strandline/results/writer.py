@@ -79,7 +79,7 @@ class ResultWriter(Protocol):
 
         Raises IndexUnavailable, or SinkUnavailable for another store than an index, if the store did not confirm in time.
         The written rows stay and are found by the next attempt. Raises Divergence if the store contains another value under
-        the same id. The driver recognizes only these classes themselves, not a derived class, and not TransientError.
+        the same id. A class that is derived from one of `core.errors` has the effect of that class.
         """
         ...
 

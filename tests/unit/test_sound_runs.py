@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from strandline.core.errors import LogUnavailable, SinkUnavailable, SparkUnavailable, StrandlineError
+from strandline.core.errors import LogUnavailable, SinkUnavailable, SparkUnavailable, StrandlineError, TransientError
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobRow, JobState
 from strandline.processing.run.exit_codes import EXIT_TRY_AGAIN, exit_code_of
@@ -91,6 +91,7 @@ def test_a_run_that_leaves_a_slice_undone_ends_no_row_of_deaths(deadly: Deadly) 
     [
         (SinkUnavailable("the database takes no results now"), JobState.STARTING),
         (SparkUnavailable("no executor"), JobState.STARTING),
+        (TransientError("the server of a package does not respond"), JobState.STARTING),
         (LogUnavailable("no answer"), JobState.FAILED),
     ],
     ids=lambda value: type(value).__name__,

@@ -13,6 +13,7 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from strandline.core.portable_errors import typed_for_driver
 from strandline.core.settings import Settings
 from strandline.ledger.database import without_secrets
 from strandline.ledger.states import BackfillRow
@@ -65,8 +66,9 @@ class ChunkTask:
         2. Compute and emit. Raises StrandlineError if that fails.
         """
         rows = [(WORK, 0, 0, encode(self.work)), *rows_of([frame])]
-        self.recorded.require_same(add_facts(decode_facts(blob) for kind, _, _, blob in rows if kind == FACTS))
-        done = self.keyed.process(self.keyed.bucket_keys.index(key[0]), rows, None)
+        with typed_for_driver():
+            self.recorded.require_same(add_facts(decode_facts(blob) for kind, _, _, blob in rows if kind == FACTS))
+            done = self.keyed.process(self.keyed.bucket_keys.index(key[0]), rows, None)
         return frame_of([outcome_row(key[0], done.outcome)])
 
 
@@ -133,7 +135,7 @@ class ChunkReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         chunk = self._chunk
-        with closing(open_ledger(self._ledger_url)) as ledger:
+        with typed_for_driver(), closing(open_ledger(self._ledger_url)) as ledger:
             decoding, first = self._task.decoding, chunk.slice_first
             tasks = recorded_tasks(
                 ledger, self._job, first, first, chunk.slice_last, decoding.formats, decoding.lookups
@@ -143,4 +145,5 @@ class ChunkReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SourceInputPartition)
-        return SourceTask(self._task).read(partition.pieces, is_new=False, work=None)
+        with typed_for_driver():
+            yield from SourceTask(self._task).read(partition.pieces, is_new=False, work=None)

@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from strandline.core.failpoints import failpoint
+from strandline.core.portable_errors import typed_for_driver
 from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter
 from strandline.processing.emission.fencing import require_current_epoch
 from strandline.processing.emission.open_windows import OpenEmission, open_emissions, open_windows
@@ -225,7 +226,8 @@ class KeyedTask:
         """Process one slice of one bucket, and yield its outcome and parts as task rows. Spark calls it with rows and state."""
         began_ns = time.thread_time_ns()
         before: bytes | None = state.get[0] if state.exists else None
-        done = self.process(self.bucket_keys.index(key[0]), rows_of(frames), before)
+        with typed_for_driver():
+            done = self.process(self.bucket_keys.index(key[0]), rows_of(frames), before)
         if done.state != before:
             state.update((done.state,))
         work = encode(done.work)
@@ -258,10 +260,11 @@ class KeyedTask:
                 work_of_part[part.is_final, part.stage] = part.work
         for (is_final, stage), parts in sorted(rows_of_part.items()):
             work = decode_work(work_of_part[is_final, stage])
-            if is_final:
-                passed_on.append(outcome_row(key[0], self.emit_merged(bucket, stage, parts, work)))
-            else:
-                self.show_merged(bucket, stage, parts, work)
+            with typed_for_driver():
+                if is_final:
+                    passed_on.append(outcome_row(key[0], self.emit_merged(bucket, stage, parts, work)))
+                else:
+                    self.show_merged(bucket, stage, parts, work)
         if rows_of_part:
             cost = BucketOutcome(cpu_us=(time.thread_time_ns() - began_ns) // 1_000)
             passed_on.append(outcome_row(key[0], cost))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 
-from strandline.core.errors import BadRecord, StrandlineError
+from strandline.core.errors import BadRecord, InvalidDocument, PermanentError, StrandlineError
+from strandline.core.portable_errors import CLASSES, portable, text_of
 from strandline.processing.emission.keyed_task import BucketOutcome
 
 
@@ -14,7 +13,7 @@ class Failure(msgspec.Struct, frozen=True):
     """An error, in a form that the driver can read without the packages of a worker."""
 
     kind: str
-    """Name of the class, if it is a StrandlineError. Otherwise empty."""
+    """Name of the class of `core.errors`, if it is a StrandlineError. Otherwise empty."""
     message: str
     reason: str = ""
     """Reason of a BadRecord."""
@@ -23,11 +22,13 @@ class Failure(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(error: Exception) -> Failure:
-        """Return the failure that describes this error."""
+        """Return the failure that describes this error. A class of a package becomes the nearest one that it is derived from."""
         if isinstance(error, BadRecord):
             return Failure(BadRecord.__name__, error.message, error.reason, error.step)
+        if isinstance(error, InvalidDocument):
+            return Failure(PermanentError.__name__, str(error))
         if isinstance(error, StrandlineError):
-            return Failure(type(error).__name__, str(error))
+            return Failure(type(portable(error)).__name__, text_of(error))
         return Failure("", f"{type(error).__name__}: {error}")
 
     @property
@@ -36,8 +37,7 @@ class Failure(msgspec.Struct, frozen=True):
         text."""
         if self.kind == BadRecord.__name__:
             return BadRecord(self.reason, self.message, self.step)
-        kinds = {kind.__name__: kind for kind in _kinds_below(StrandlineError)}
-        return kinds.get(self.kind, StrandlineError)(self.message)
+        return CLASSES.get(self.kind, StrandlineError)(self.message)
 
 
 class MemberOutcome(msgspec.Struct, frozen=True):
@@ -54,9 +54,3 @@ class MemberOutcome(msgspec.Struct, frozen=True):
     """CPU time of the thread of the task for this member, in microseconds."""
     state_bytes: int = 0
     """Size of the state after the slice."""
-
-
-def _kinds_below(kind: type[StrandlineError]) -> Iterator[type[StrandlineError]]:
-    yield kind
-    for below in kind.__subclasses__():
-        yield from _kinds_below(below)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import PermanentError, StrandlineError, TooExpensive
+from strandline.core.portable_errors import picklable
 
 if TYPE_CHECKING:
     from strandline.processing.lineage.record_life import Lives
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         answer = Answer(_traced(options))
     except StrandlineError as error:
-        answer = Answer(error=error)
+        answer = Answer(error=picklable(error))
     except MemoryError:
         answer = Answer(error=TooExpensive("the trace needs too much memory; choose a result of a shorter window"))
     except Exception as error:  # noqa: BLE001  the caller needs each outcome

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from strandline.core.errors import NeedsOwnRunner, SinkUnavailable, SparkUnavailable, StrandlineError, TransientError
+from strandline.core.errors import (
+    IndexUnavailable,
+    LedgerUnavailable,
+    LogUnavailable,
+    NeedsOwnRunner,
+    RegistryUnavailable,
+    StrandlineError,
+    TransientError,
+)
 
 EXIT_DONE = 0
 """Stopped or drained as asked, or another run owns the job."""
@@ -14,7 +22,8 @@ EXIT_AWAY = 4
 """A server that the job needs (Kafka, Elasticsearch, the ledger, a schema registry) does not answer. The control service checks
 this itself."""
 EXIT_AWAY_UNSEEN = 5
-"""A server that the control service does not check is away: another store of results, or the Spark cluster."""
+"""A server that the control service does not check is away: another store of results, a server that a package uses, or the Spark
+cluster."""
 
 EXIT_OTHER_RUNNER = 6
 """The job needs another runner: its own instead of the pool, or the other way around. The control service places it again."""
@@ -24,6 +33,6 @@ def exit_code_of(error: StrandlineError, otherwise: int = EXIT_TRY_AGAIN) -> int
     """Return the exit code for an error: that of the server that is unavailable, or `otherwise` for any other error."""
     if isinstance(error, NeedsOwnRunner):
         return EXIT_OTHER_RUNNER
-    if isinstance(error, SinkUnavailable | SparkUnavailable):
-        return EXIT_AWAY_UNSEEN
-    return EXIT_AWAY if isinstance(error, TransientError) else otherwise
+    if isinstance(error, LogUnavailable | IndexUnavailable | LedgerUnavailable | RegistryUnavailable):
+        return EXIT_AWAY
+    return EXIT_AWAY_UNSEEN if isinstance(error, TransientError) else otherwise

@@ -7,8 +7,8 @@ module imports no other module of Strandline, and the reader stays packed until 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+T = TypeVar("T")
 ROWS_DDL = "bucket int, kind tinyint, partition int, sequence bigint, blob binary"
 """`slice_rows.ROWS_SCHEMA`, as Spark says it."""
 
@@ -59,20 +60,31 @@ class PackedReader(DataSourceStreamReader):
         self._reader: DataSourceStreamReader | None = None
 
     def initialOffset(self) -> dict[str, int]:
-        return self._unpacked().initialOffset()
+        return self._call(lambda reader: reader.initialOffset())
 
     def latestOffset(self, start: dict[str, int], limit: object = None) -> dict[str, int]:
-        return self._unpacked().latestOffset(start, limit)  # type: ignore[arg-type]
+        return self._call(lambda reader: reader.latestOffset(start, limit))  # type: ignore[arg-type]
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return self._unpacked().partitions(start, end)
+        return self._call(lambda reader: reader.partitions(start, end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self._unpacked().read(partition)
+        reader = self._unpacked()
+        from strandline.core.portable_errors import typed_for_driver  # the reader has imported the errors
+
+        with typed_for_driver():
+            yield from reader.read(partition)
 
     def stop(self) -> None:
         if self._reader is not None:
             self._reader.stop()
+
+    def _call(self, function: Callable[[DataSourceStreamReader], T]) -> T:
+        reader = self._unpacked()
+        from strandline.core.portable_errors import typed_for_driver  # the reader has imported the errors
+
+        with typed_for_driver():
+            return function(reader)
 
     def _unpacked(self) -> DataSourceStreamReader:
         if self._reader is None:

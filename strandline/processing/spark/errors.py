@@ -1,69 +1,32 @@
-"""Typed errors from failed Spark queries. Spark passes on only the text of an error that a worker raised."""
+"""Typed errors from failed Spark queries. Spark passes on only the text of an error that a worker raised. See
+`core.portable_errors`."""
 
 from __future__ import annotations
 
 import re
 import sys
 
-from strandline.core.errors import (
-    BadRecord,
-    Conflict,
-    Divergence,
-    Fenced,
-    FunctionUnusable,
-    IndexMisconfigured,
-    IndexUnavailable,
-    InvalidSettings,
-    LedgerBehind,
-    LedgerUnavailable,
-    LogChanged,
-    LogTruncated,
-    LogUnavailable,
-    NotFound,
-    PermanentError,
-    RecordTooLarge,
-    RegistryUnavailable,
-    ReplayMismatch,
-    SchemaChanged,
-    SinkUnavailable,
-    SparkUnavailable,
-    StrandlineError,
-)
+from strandline.core.errors import BadRecord, InvalidDocument, InvalidSettings, SparkUnavailable, StrandlineError
+from strandline.core.portable_errors import CLASSES
 
 _RAISED = re.compile(r"(?!(?:org|java|scala|py4j|pyspark)\.)(?:(?:\w+\.)+\w+|\w*(?:Error|Exception)): \S")
 """`module.Class: text` or `ValueError: text`, the last line of a Python traceback."""
-_BAD_RECORD = re.compile(rf".*\b{BadRecord.__name__}: (?P<reason>\w+) at (?P<step>\S+): (?P<message>.*)")
+_BAD_RECORD = re.compile(
+    rf"{re.escape(BadRecord.__module__)}\.{BadRecord.__name__}: (?P<reason>\w+) at (?P<step>\S+): (?P<message>.*)"
+)
 """The message of `BadRecord`."""
 _OF_SPARK = re.compile(r"(?:Caused by: )?org\.apache\.spark\.SparkException: (\S.*)")
 _OF_AN_EXECUTORS_MACHINE = re.compile(r"No module named '?strandline\b|Cannot run program \"[^\"]*python[^\"]*\"")
 _WORKER_TOO_LATE = re.compile(r"Python worker failed to connect back|Timed out while waiting for the Python worker")
 """Spark's limits for a Python process to answer, 10 s for a planner and 60 s for a worker, are constants of Spark (4.2.0:
 `PythonWorkerFactory`) and no settings."""
-_TOLD_AS_TEXT: dict[str, type[StrandlineError]] = {
-    kind.__name__: kind
-    for kind in (
-        LogUnavailable,
-        IndexUnavailable,
-        SinkUnavailable,
-        LedgerUnavailable,
-        InvalidSettings,
-        PermanentError,
-        NotFound,
-        Conflict,
-        LogChanged,
-        LedgerBehind,
-        Fenced,
-        FunctionUnusable,
-        Divergence,
-        IndexMisconfigured,
-        LogTruncated,
-        RecordTooLarge,
-        RegistryUnavailable,
-        ReplayMismatch,
-        SchemaChanged,
-    )
+_BY_NAME = {
+    f"{kind.__module__}.{kind.__name__}": kind
+    for kind in CLASSES.values()
+    if not issubclass(kind, BadRecord | InvalidDocument)
 }
-"""The errors that planner and executors raise, by the name that Spark passes on."""
+"""Name with which Spark passes on an error -> class. The name has the module: a package can have a class of the same name.
+`BadRecord` has its own form. An `InvalidDocument` doesn't cross (see `typed_for_driver`)."""
 
 
 def typed_error(error: Exception) -> StrandlineError:
@@ -82,7 +45,7 @@ def typed_error(error: Exception) -> StrandlineError:
     name, _, message = sentence.partition(": ")
     if (bad := _BAD_RECORD.match(sentence)) is not None:
         return BadRecord(bad["reason"], bad["message"], bad["step"])
-    kind = _TOLD_AS_TEXT.get(name.rpartition(".")[2])
+    kind = _BY_NAME.get(name)
     return kind(message) if kind is not None else StrandlineError(sentence)
 
 

@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from strandline.core.errors import StrandlineError
+from strandline.core.portable_errors import typed_for_driver
 from strandline.processing.emission.member_outcomes import MemberOutcome
 from strandline.processing.emission.pool_task import PoolTask, decode_outcomes, encode_outcomes
 from strandline.processing.emission.work_marks import forget_marks, read_marks
@@ -94,7 +95,9 @@ class PoolBatches:
         task = self._task
 
         def outcomes(number: int, _rows: Iterable[int]) -> Iterator[bytes]:
-            yield encode_outcomes(task.outcomes(_slices_of(number)))
+            with typed_for_driver():
+                found = encode_outcomes(task.outcomes(_slices_of(number)))
+            yield found
 
         return self._context.parallelize(range(tasks), tasks).mapPartitionsWithIndex(outcomes)
 

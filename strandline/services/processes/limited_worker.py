@@ -18,6 +18,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import StrandlineError, TooExpensive
+from strandline.core.portable_errors import picklable
 from strandline.services.processes.limited_work import RESPONSE_BYTES_MAX, STARTED, Outcome
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _run(call: Call) -> bytes:
     except MemoryError:
         return pickle.dumps(Outcome(error=MemoryError()))
     except StrandlineError as error:
-        return pickle.dumps(Outcome(error=error))
+        return pickle.dumps(Outcome(error=picklable(error)))
 
 
 def _address_space() -> int:

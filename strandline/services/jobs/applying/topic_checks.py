@@ -37,7 +37,8 @@ class TopicChecks:
             self.refuse_other(stream, self._topics.find(stream))
 
     def refuse_other(self, stream: str, topic: TopicDescription | None) -> None:
-        """Refuse the stream unless `topic`, which has its name now, is its topic. Raises Conflict with the commands that free its name.
+        """Refuse the stream unless `topic`, which has its name now, is its topic. Raises Conflict with the commands that free the
+        name.
 
         Args: topic: None if it doesn't exist. A stream that isn't registered can have none, or adopt an existing topic, except
         a topic that is still being deleted.
