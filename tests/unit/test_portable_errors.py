@@ -52,7 +52,7 @@ class Full(PermanentError):
 
 
 class Fenced(TransientError):
-    """It has the name of one of Strandline's classes, and another kind."""
+    """A package's class with the name of one of Strandline's classes, and of another kind."""
 
 
 class Unreadable(BadRecord):
@@ -90,8 +90,8 @@ def kind_and_text(error: StrandlineError) -> tuple[type[StrandlineError], str]:
 
 @pytest.mark.guarantee(
     "G982",
-    "An error class of a package that is derived from a class of Strandline has the effect of that class, wherever it is raised: "
-    "in Spark's processes, in a pool, or in a process of the control service. A transient one makes the run wait.",
+    "If a package derives an error class from one of Strandline's classes, the error has the effect of that class. This holds in "
+    "Spark's processes, in pools, and in child processes of the control service. A transient error makes the run wait.",
     promise="kills-and-restarts-change-no-result",
 )
 @pytest.mark.parametrize(("error", "kind", "text"), ERRORS, ids=lambda value: getattr(value, "__name__", None))

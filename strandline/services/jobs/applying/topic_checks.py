@@ -1,5 +1,7 @@
-"""Refusals of documents whose stream lost its topic. A new topic of the same name would be of no use: the offsets in the ledger
-belong to the records of the lost topic, so no job could read the new one."""
+"""Refusals of documents whose stream lost its topic.
+
+The offsets in the ledger belong to the records of the lost topic, so no job can read a new topic of the same name.
+"""
 
 from __future__ import annotations
 
