@@ -178,7 +178,7 @@ def test_a_plan_forbids_what_an_apply_refuses_and_says_the_same(
     detail = answer.json()["detail"]
     assert changes, f"the plan forbids nothing, and the apply says: {detail}"
     told = changes[0]
-    assert told["reason"] == detail or f"can't change {told['what']} ({told['reason']})" in detail
+    assert told["reason"] == detail or f"can't change {told['change']} ({told['reason']})" in detail
     assert registered(api) == there
 
 
