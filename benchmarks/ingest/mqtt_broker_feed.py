@@ -43,7 +43,7 @@ def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
     with _broker(stack.data_dir) as (broker, port):
         ceiling = _load(port, "nobody/reads/this", min(seconds, 5.0), os.getpid())
         with _gateway(stack, port) as gateway:
-            kafka_pid, pages = PidFile(stack.data_dir).all()["kafka"], stack.ports.gateways["mqtt_pages_port"]
+            kafka_pid, pages = PidFile(stack.data_dir).all()["kafka"], stack.ports.gateways["mqtt_health_port"]
             before = records_in_topic(stack.addresses.kafka_bootstrap, STREAM)
             full, sent_full = _run(port, pages, seconds, broker, gateway, kafka_pid, 0.0)
             half, sent_half = _run(port, pages, seconds, broker, gateway, kafka_pid, full["records_a_second"] / 2)
@@ -122,8 +122,8 @@ def _broker(directory: Path) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def _gateway(stack: Stack, port: int) -> Iterator[int]:
-    pages = stack.ports.gateways["mqtt_pages_port"]
-    own = {"STRANDLINE_MQTT_URL": f"mqtt://127.0.0.1:{port}", "STRANDLINE_MQTT_PAGES_PORT": str(pages)}
+    pages = stack.ports.gateways["mqtt_health_port"]
+    own = {"STRANDLINE_MQTT_URL": f"mqtt://127.0.0.1:{port}", "STRANDLINE_MQTT_HEALTH_PORT": str(pages)}
     with (stack.data_dir / "logs" / "gateway-mqtt.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "strandline.ingest.mqtt.bridge"],

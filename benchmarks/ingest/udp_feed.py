@@ -28,7 +28,7 @@ _SETTLE_S = 60.0
 def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
     """Send at RATE for `seconds`. Raises RuntimeError if a datagram is neither in the topic nor counted as lost."""
     stack.start_gateway("udp")
-    metrics = _Metrics(stack.ports.gateways["udp_pages_port"])
+    metrics = _Metrics(stack.ports.gateways["udp_health_port"])
     _wait(lambda: metrics.value("open") == 1, "the UDP port to open")
     pids = PidFile(stack.data_dir).all()
     port = UDP_PORT + stack.addresses.port_offset

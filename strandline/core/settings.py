@@ -154,12 +154,12 @@ class Settings(BaseSettings):
     """PEM file with the private key. Default: the key is in the certificate file."""
     http_tls_client_ca: Path | None = None
     """PEM file with CA certificates. If it is set, senders must present a certificate of one of these CAs."""
-    pages_tls_certificate: Path | None = None
+    health_tls_certificate: Path | None = None
     """PEM file with the certificate, and its chain, of the health ports of the MQTT, UDP, TCP, and polling gateways. If it is
     set, every connection uses TLS."""
-    pages_tls_key: Path | None = None
+    health_tls_key: Path | None = None
     """PEM file with the private key. Default: the key is in the certificate file."""
-    pages_tls_client_ca: Path | None = None
+    health_tls_client_ca: Path | None = None
     """PEM file with CA certificates. If it is set, clients of the health ports must present a certificate of one of these CAs."""
     gateway_names: tuple[str, ...] = ()
     """JSON list of `Host` names under which gateways accept records by HTTP and serve `/metrics`, in addition to IP addresses,

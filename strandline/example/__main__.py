@@ -23,9 +23,11 @@ def main() -> None:
     parser.add_argument("--mqtt-url", default=os.environ.get("STRANDLINE_MQTT_URL", "mqtt://127.0.0.1:1883"))
     parser.add_argument("--udp-host", default=os.environ.get("STRANDLINE_UDP_HOST", "127.0.0.1"))
     parser.add_argument(
-        "--mqtt-pages-url", default=os.environ.get("STRANDLINE_MQTT_PAGES_URL", "http://127.0.0.1:8084")
+        "--mqtt-health-url", default=os.environ.get("STRANDLINE_MQTT_HEALTH_URL", "http://127.0.0.1:8084")
     )
-    parser.add_argument("--udp-pages-url", default=os.environ.get("STRANDLINE_UDP_PAGES_URL", "http://127.0.0.1:8085"))
+    parser.add_argument(
+        "--udp-health-url", default=os.environ.get("STRANDLINE_UDP_HEALTH_URL", "http://127.0.0.1:8085")
+    )
     parser.add_argument(
         "--elasticsearch-url", default=os.environ.get("STRANDLINE_ELASTICSEARCH_URL", "http://127.0.0.1:9200")
     )
@@ -38,7 +40,7 @@ def main() -> None:
         given.mqtt_url,
         given.udp_host,
         0,
-        {"mqtt": given.mqtt_pages_url, "udp": given.udp_pages_url},
+        {"mqtt": given.mqtt_health_url, "udp": given.udp_health_url},
         given.elasticsearch_url,
         option=f"--url {given.url}",
         logs="the logs of the control service and its runners",

@@ -123,7 +123,7 @@ def run_example(
                 "127.0.0.1",
                 port_offset,
                 {
-                    name: f"http://127.0.0.1:{stack.ports.gateways[own_gateway(name).pages_port.setting]}"
+                    name: f"http://127.0.0.1:{stack.ports.gateways[own_gateway(name).health_port.setting]}"
                     for name in ("mqtt", "udp")
                 },
                 stack.addresses.elasticsearch_url,

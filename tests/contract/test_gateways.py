@@ -142,10 +142,10 @@ def test_no_two_gateways_have_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = [one.default for one in stack_ports().values()]
     assert len(numbers) == len(set(numbers))
     toy = installed_gateways()[TOY]
-    for taken, who in ((9092, "kafka"), (8085, "udp_pages_port")):
-        port = type(toy.ports[0])("acme_pages_port", taken, "pages")
+    for taken, who in ((9092, "kafka"), (8085, "udp_health_port")):
+        port = type(toy.ports[0])("acme_health_port", taken, "pages")
         monkeypatch.setattr(type(toy), "ports", (port,))
-        with pytest.raises(StackError, match=f"{who} and acme_pages_port have the same port {taken}"):
+        with pytest.raises(StackError, match=f"{who} and acme_health_port have the same port {taken}"):
             Ports.moved(0)
 
 

@@ -30,7 +30,7 @@ def test_the_programs_of_the_python_page_do_what_they_say(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     control.start_and_wait()
-    names: dict[str, Any] = {"url": control.url, "ingest_url": f"http://127.0.0.1:{gateway.pages_port}", "token": None}
+    names: dict[str, Any] = {"url": control.url, "ingest_url": f"http://127.0.0.1:{gateway.health_port}", "token": None}
     said: list[str] = []
     for program in blocks_of("python.md", "python"):
         patient = program.replace("=120", "=280")  # of a busy machine

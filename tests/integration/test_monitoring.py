@@ -75,7 +75,7 @@ def gateways(kafka: str, directory: Path, broker: Mosquitto) -> Iterator[list[in
         for protocol, more in settings.items():
             (directory / protocol).mkdir()
             started.append(GatewayProcess(protocol, kafka, directory / protocol, **more))
-        yield [one.pages_port for one in started]
+        yield [one.health_port for one in started]
     finally:
         for one in started:
             one.close()

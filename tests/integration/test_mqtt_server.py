@@ -55,7 +55,7 @@ class Listener:
         Ledger.migrate(self.ledger_url)
         self.ledger = Ledger.open(self.ledger_url)
         self.log_file = directory / "listener.log"
-        self.port, self.pages_port = free_ports(2)
+        self.port, self.health_port = free_ports(2)
         self._settings = {
             "data_dir": directory,
             "kafka_bootstrap": kafka,
@@ -63,7 +63,7 @@ class Listener:
             "record_bytes_max": RECORD_BYTES_MAX,
             "streams_look_s": 0.2,
             "mqtt_listener_port": self.port,
-            "mqtt_listener_pages_port": self.pages_port,
+            "mqtt_listener_health_port": self.health_port,
             **settings,
         }
         self.start()
@@ -126,7 +126,7 @@ class Listener:
         return [value for value, _, _ in self.read(stream)]
 
     def page(self, path: str) -> str:
-        with socket.create_connection(("127.0.0.1", self.pages_port), DEADLINE_S) as connection:
+        with socket.create_connection(("127.0.0.1", self.health_port), DEADLINE_S) as connection:
             connection.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
             answer = b"".join(iter(lambda: connection.recv(65_536), b""))
         return answer.partition(b"\r\n\r\n")[2].decode()
@@ -544,8 +544,8 @@ def test_tls(kafka, tmp_path):
 )
 def test_what_would_not_be_safe_does_not_start(tmp_path, settings, sentence):
     environment = os.environ | {f"STRANDLINE_{name.upper()}": value for name, value in settings.items()}
-    port, pages_port = free_ports(2)
-    environment |= {"STRANDLINE_DATA_DIR": str(tmp_path), "STRANDLINE_MQTT_LISTENER_PAGES_PORT": str(pages_port)}
+    port, health_port = free_ports(2)
+    environment |= {"STRANDLINE_DATA_DIR": str(tmp_path), "STRANDLINE_MQTT_LISTENER_HEALTH_PORT": str(health_port)}
     environment |= {"STRANDLINE_MQTT_LISTENER_PORT": str(port)}
     done = subprocess.run(
         [sys.executable, "-m", "strandline.ingest.mqtt.server"],

@@ -55,7 +55,7 @@ def send(port: int, lines: list[bytes]) -> bytes:
 
 def metrics(stack: Stack) -> dict[tuple[str, str], float]:
     """(name, stream) -> value, of the protocol `acme`."""
-    url = f"http://127.0.0.1:{stack.ports.gateways['acme_pages_port']}/metrics"
+    url = f"http://127.0.0.1:{stack.ports.gateways['acme_health_port']}/metrics"
     families = text_string_to_metric_families(httpx.get(url, trust_env=False).text)
     samples = [sample for family in families for sample in family.samples]
     return {(s.name, s.labels.get("stream", "")): s.value for s in samples if s.labels.get("protocol") == "acme"}

@@ -328,7 +328,7 @@ def test_a_job_runs_on_servers_that_all_ask_for_tls_and_a_login(secured, tmp_pat
     """
     settings = use(secured, monkeypatch)
     made = secured.certificates
-    control_port, http_port, pages_port = free_ports(3)
+    control_port, http_port, health_port = free_ports(3)
     environment = secured.environment | {
         "STRANDLINE_DATA_DIR": str(tmp_path / "data"),
         "STRANDLINE_STANDBYS": "0",
@@ -339,7 +339,7 @@ def test_a_job_runs_on_servers_that_all_ask_for_tls_and_a_login(secured, tmp_pat
         "STRANDLINE_HTTP_TLS_CERTIFICATE": str(made.server),
         "STRANDLINE_HTTP_TLS_KEY": str(made.server_key),
         "STRANDLINE_HTTP_TLS_CLIENT_CA": str(made.ca),
-        "STRANDLINE_MQTT_PAGES_PORT": str(pages_port),
+        "STRANDLINE_MQTT_HEALTH_PORT": str(health_port),
     }
     trust = Trust(made.ca, made.client, made.client_key)
     context = trust.context()
@@ -357,7 +357,7 @@ def test_a_job_runs_on_servers_that_all_ask_for_tls_and_a_login(secured, tmp_pat
             "http", "strandline.ingest.http.gateway", f"https://127.0.0.1:{http_port}", tmp_path, environment, context
         ),
         running(
-            "mqtt", "strandline.ingest.mqtt.bridge", f"http://127.0.0.1:{pages_port}", tmp_path, environment, context
+            "mqtt", "strandline.ingest.mqtt.bridge", f"http://127.0.0.1:{health_port}", tmp_path, environment, context
         ),
         ControlClient(f"https://127.0.0.1:{control_port}", trust=trust) as control,
         httpx.Client(base_url=f"https://127.0.0.1:{http_port}", verify=context, timeout=60, trust_env=False) as ingest,

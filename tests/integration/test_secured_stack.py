@@ -341,7 +341,7 @@ def use_everything(stack: Deployment) -> None:
         lines = [line for line in text.splitlines() if line.startswith(name) and all(one in line for one in wanted)]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
-    pages = ports.gateways["udp_pages_port"]
+    pages = ports.gateways["udp_health_port"]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
 
         def confirmed() -> float:
@@ -379,7 +379,7 @@ def use_everything(stack: Deployment) -> None:
         if method == "GET" and "{" not in path:
             for headers in (as_admin, *strangers):
                 ask(control, "GET", path, headers)
-    for port in (ports.gateways[gateway.pages_port.setting] for gateway in own_gateways().values()):
+    for port in (ports.gateways[gateway.health_port.setting] for gateway in own_gateways().values()):
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
             for headers in (as_admin, *strangers):
                 ask(client, "GET", "/metrics", headers)

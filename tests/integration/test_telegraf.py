@@ -69,7 +69,7 @@ def test_lines_for_influxdb_are_in_the_log(kafka: str, tmp_path: Path, encoding:
     try:
         stream = gateway.register(is_open=False, **WEATHER)
         output = (
-            f'[[outputs.influxdb_v2]]\n  urls = ["http://127.0.0.1:{gateway.pages_port}"]\n'
+            f'[[outputs.influxdb_v2]]\n  urls = ["http://127.0.0.1:{gateway.health_port}"]\n'
             f'  token = "any"\n  organization = "any"\n'
             f'  bucket = "{stream}"\n  content_encoding = "{encoding}"\n'
         )

@@ -217,7 +217,7 @@ def test_a_taken_port_of_the_pages_is_one_clear_sentence(gateway, tmp_path):
         capture_output=True, text=True, timeout=stretched(60), check=False,
     )  # fmt: skip
     assert ended.returncode == 1
-    assert str(gateway.pages_port) in ended.stderr
+    assert str(gateway.health_port) in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
 
 

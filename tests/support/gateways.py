@@ -49,12 +49,12 @@ class GatewayProcess:
         self.directory = directory
         self.ledger = Ledger.open(f"sqlite:///{directory}/ledger.sqlite")
         self.log_file = directory / "gateway.log"
-        self.pages_port = free_port()
+        self.health_port = free_port()
         values = {
             "kafka_bootstrap": kafka,
             "ledger_url": f"sqlite:///{directory}/ledger.sqlite",
             "data_dir": directory,
-            "http_port" if protocol == "http" else f"{protocol}_pages_port": self.pages_port,
+            "http_port" if protocol == "http" else f"{protocol}_health_port": self.health_port,
             "record_bytes_max": RECORD_BYTES_MAX,
             "streams_look_s": 0.2,
             "confirm_timeout_s": stretched(10),  # a busy machine is no reason to spool
@@ -63,7 +63,7 @@ class GatewayProcess:
         self.host_name = ""
         """Host name for its next start. Empty for its real name."""
         self.environment = os.environ | {f"STRANDLINE_{name.upper()}": str(value) for name, value in values.items()}
-        url = f"http://127.0.0.1:{self.pages_port}"
+        url = f"http://127.0.0.1:{self.health_port}"
         verify = certificates_for(url, None)
         self.client = httpx.Client(base_url=url, timeout=stretched(DEADLINE_S), trust_env=False, verify=verify)
         self.start()

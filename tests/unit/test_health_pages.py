@@ -61,10 +61,10 @@ def look(script: Callable[[Ask, ToldLog, IngestMetrics], Awaitable[None]], *name
         async def page(method: str, path: str, host: str = "localhost") -> tuple[bytes, bytes]:
             return await ask(port, f"{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
 
-        async with serve_health_pages(UdpSettings(udp_pages_port=port), UDP, resources):
+        async with serve_health_pages(UdpSettings(udp_health_port=port), UDP, resources):
             await script(page, log, metrics)
             with pytest.raises(StackError, match=str(port)):
-                async with serve_health_pages(UdpSettings(udp_pages_port=port), UDP, resources):
+                async with serve_health_pages(UdpSettings(udp_health_port=port), UDP, resources):
                     pass
 
     asyncio.run(run())
@@ -155,10 +155,10 @@ def test_the_pages_may_stand_behind_tls(tmp_path: Path) -> None:
     made = make_dev_certificates(tmp_path)
     port = free_port()
     settings = UdpSettings(
-        udp_pages_port=port,
-        pages_tls_certificate=made.server,
-        pages_tls_key=made.server_key,
-        pages_tls_client_ca=made.ca,
+        udp_health_port=port,
+        health_tls_certificate=made.server,
+        health_tls_key=made.server_key,
+        health_tls_client_ca=made.ca,
     )
 
     async def run() -> None:
@@ -178,10 +178,10 @@ def test_the_pages_may_stand_behind_tls(tmp_path: Path) -> None:
 def test_a_key_of_the_pages_without_a_certificate_is_refused(tmp_path: Path) -> None:
     async def run() -> None:
         resources = GatewayResources(ToldLog(), None, IngestMetrics("test"), HostNames(), 1_000, asyncio.Event())  # type: ignore[arg-type]
-        async with serve_health_pages(UdpSettings(pages_tls_key=tmp_path / "key.pem"), UDP, resources):
+        async with serve_health_pages(UdpSettings(health_tls_key=tmp_path / "key.pem"), UDP, resources):
             pass
 
-    with pytest.raises(InvalidSettings, match="STRANDLINE_PAGES_TLS_CERTIFICATE is not; set it"):
+    with pytest.raises(InvalidSettings, match="STRANDLINE_HEALTH_TLS_CERTIFICATE is not; set it"):
         asyncio.run(run())
 
 

@@ -27,7 +27,7 @@ class GatewayPort:
     """A port on which a gateway listens, independent of the streams."""
 
     setting: str
-    """Field of the settings that contains the port, for example `udp_pages_port`."""
+    """Field of the settings that contains the port, for example `udp_health_port`."""
     default: int
     """Default of that field. `strandline up --port-offset` moves it."""
     purpose: str
@@ -90,7 +90,7 @@ class Gateway:
         return f"gateway-{self.name}"
 
     @property
-    def pages_port(self) -> GatewayPort:
+    def health_port(self) -> GatewayPort:
         """Port of the health pages."""
         return self.ports[-1]
 

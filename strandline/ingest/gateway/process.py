@@ -115,7 +115,7 @@ async def open_resources(
     Raises InvalidSettings: The port would be open to other machines without authentication. StackError: Another process
     has the writer's id, or the spool can't be opened. Also raises the errors of opening the ledger.
     """
-    require_closed(settings, settings.http_host, gateway.pages_port.purpose, "STRANDLINE_HTTP_HOST", asks=True)
+    require_closed(settings, settings.http_host, gateway.health_port.purpose, "STRANDLINE_HTTP_HOST", asks=True)
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
@@ -171,7 +171,7 @@ async def serve_health_pages(settings: Settings, gateway: Gateway, resources: Ga
     Raises StackError if the port is in use, and InvalidSettings for certificates that can't be used.
     """
     tls = server_tls(
-        settings.pages_tls_certificate, settings.pages_tls_key, settings.pages_tls_client_ca, "STRANDLINE_PAGES_TLS"
+        settings.health_tls_certificate, settings.health_tls_key, settings.health_tls_client_ca, "STRANDLINE_HEALTH_TLS"
     )
     listener = listen(settings.http_host, port_of_pages(settings, gateway), "serve its health pages")
     pages = HealthPages(
@@ -187,7 +187,7 @@ async def serve_health_pages(settings: Settings, gateway: Gateway, resources: Ga
 
 def port_of_pages(settings: Settings, gateway: Gateway) -> int:
     """Return the port of the gateway's health endpoints."""
-    port: int = getattr(settings, gateway.pages_port.setting)
+    port: int = getattr(settings, gateway.health_port.setting)
     return port
 
 

@@ -20,7 +20,7 @@ class BridgeEntry(Gateway):
     name = "mqtt"
     title = "the MQTT bridge"
     module = "strandline.ingest.mqtt.bridge"
-    ports = (GatewayPort("mqtt_pages_port", 8084, "the MQTT gateway's health pages"),)
+    ports = (GatewayPort("mqtt_health_port", 8084, "the MQTT gateway's health pages"),)
     stop_timeout_s = 30.0
     subject = "MQTT broker"
 

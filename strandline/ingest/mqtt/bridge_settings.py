@@ -43,7 +43,7 @@ class MqttBridgeSettings(Settings):
     """Maximum number of messages that the broker can send before the first is acknowledged (MQTT 5)."""
     mqtt_confirm_timeout_s: float = Field(default=10.0, gt=0)
     """Seconds without a confirmation of Kafka, after which the bridge makes the broker send again."""
-    mqtt_pages_port: int = 8084
+    mqtt_health_port: int = 8084
     """Port for health, readiness, and metrics, on `HTTP_HOST`."""
 
 
@@ -59,7 +59,7 @@ def client_options(settings: MqttBridgeSettings) -> MqttClientOptions:
         host=url.hostname,
         port=url.port or PORTS[url.scheme],
         version=settings.mqtt_version,
-        client_id=settings.mqtt_client_id or f"strandline-{socket.gethostname()}-{settings.mqtt_pages_port}",
+        client_id=settings.mqtt_client_id or f"strandline-{socket.gethostname()}-{settings.mqtt_health_port}",
         session_expiry_s=settings.mqtt_session_expiry_s,
         in_flight_max=settings.mqtt_in_flight_max,
         packet_bytes_max=packet_bytes_max(settings.record_bytes_max),

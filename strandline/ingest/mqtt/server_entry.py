@@ -20,7 +20,7 @@ class ServerEntry(Gateway):
     module = "strandline.ingest.mqtt.server"
     ports = (
         GatewayPort("mqtt_listener_port", 1884, "the MQTT server"),
-        GatewayPort("mqtt_listener_pages_port", 8086, "the MQTT server's health pages"),
+        GatewayPort("mqtt_listener_health_port", 8086, "the MQTT server's health pages"),
     )
     scheme = "mqtt"
     hosts = ("mqtt_listener_host",)

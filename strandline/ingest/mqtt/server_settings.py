@@ -16,7 +16,7 @@ class MqttServerSettings(Settings):
     """Address on which the MQTT server listens. Other addresses than loopback need TLS and logins, or `MQTT_LISTENER_OPEN`."""
     mqtt_listener_port: int = 1884
     """Port of the MQTT server."""
-    mqtt_listener_pages_port: int = 8086
+    mqtt_listener_health_port: int = 8086
     """Port for health, readiness, and metrics."""
     mqtt_listener_tls_certificate: Path | None = None
     """PEM file with the certificate, and its chain. If it is set, every connection uses TLS."""

@@ -16,7 +16,7 @@ class PollEntry(Gateway):
     name = "poll"
     title = "the polling gateway"
     module = "strandline.ingest.poll.gateway"
-    ports = (GatewayPort("poll_pages_port", 8088, "the polling gateway's health pages"),)
+    ports = (GatewayPort("poll_health_port", 8088, "the polling gateway's health pages"),)
 
     def settings(self) -> type[Settings]:
         from strandline.ingest.poll.settings import PollSettings

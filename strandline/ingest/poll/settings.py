@@ -27,7 +27,7 @@ class PollSettings(Settings):
     """Maximum number of parallel requests."""
     poll_confirm_timeout_s: float = Field(default=5.0, gt=0)
     """Seconds without a confirmation of Kafka, after which records go to the spool."""
-    poll_pages_port: int = 8088
+    poll_health_port: int = 8088
     """Port for health, readiness, and metrics, on `HTTP_HOST`."""
 
     @field_validator("poll_hosts")

@@ -16,7 +16,7 @@ class TcpEntry(Gateway):
     name = "tcp"
     title = "the TCP gateway"
     module = "strandline.ingest.tcp.gateway"
-    ports = (GatewayPort("tcp_pages_port", 8087, "the TCP gateway's health pages"),)
+    ports = (GatewayPort("tcp_health_port", 8087, "the TCP gateway's health pages"),)
     hosts = ("tcp_host",)
     tls = ("tcp_tls_",)
 

@@ -27,5 +27,5 @@ class TcpSettings(Settings):
     """Maximum number of connections, bounded by `ulimit -n`. Additional connections are refused."""
     tcp_idle_s: float = Field(default=3_600, gt=0)
     """Seconds without data after which a connection is closed."""
-    tcp_pages_port: int = 8087
+    tcp_health_port: int = 8087
     """Port for health, readiness, and metrics, on `HTTP_HOST`."""

@@ -18,7 +18,7 @@ class UdpEntry(Gateway):
     name = "udp"
     title = "the UDP gateway"
     module = "strandline.ingest.udp.gateway"
-    ports = (GatewayPort("udp_pages_port", 8085, "the UDP gateway's health pages"),)
+    ports = (GatewayPort("udp_health_port", 8085, "the UDP gateway's health pages"),)
     hosts = ("udp_host",)
     actions: ClassVar[Mapping[str, RequiredRight]] = {"UDP DATAGRAM": RequiredRight.WRITE}
 

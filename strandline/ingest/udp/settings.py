@@ -25,5 +25,5 @@ class UdpSettings(Settings):
     addresses than loopback."""
     udp_confirm_timeout_s: float = Field(default=5.0, gt=0)
     """Seconds without a confirmation of Kafka, after which records go to the spool."""
-    udp_pages_port: int = 8085
+    udp_health_port: int = 8085
     """Port for health, readiness, and metrics, on `HTTP_HOST`."""

@@ -30,7 +30,7 @@ _SECURED = {
     "ledger": ("STRANDLINE_LEDGER_PASSWORD",),
 }
 """Part of the stack -> prefixes of settings that its own server doesn't use."""
-_TLS = ("control_tls_", "pages_tls_")
+_TLS = ("control_tls_", "health_tls_")
 """Prefixes of settings with certificates, in addition to those of the gateways."""
 _NO_LOGIN = ("STRANDLINE_KAFKA_BOOTSTRAP", "STRANDLINE_ELASTICSEARCH_URL")
 """Settings without a login. An address that isn't the stack's own makes the server an external server."""

@@ -251,7 +251,7 @@ class Stack:
             self._start_module(
                 gateway.part,
                 [gateway.module],
-                _health(f"http://127.0.0.1:{ports[gateway.pages_port.setting]}"),
+                _health(f"http://127.0.0.1:{ports[gateway.health_port.setting]}"),
                 **environment,
                 **gateway.environment(self.addresses.servers()),
             )

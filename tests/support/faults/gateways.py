@@ -37,7 +37,7 @@ class GatewayKind:
     load: type[Load]
     port_setting: str = ""
     """Which setting says where it listens; empty when each stream's document names a port of its own."""
-    pages_setting: str = ""
+    health_setting: str = ""
     """Which setting says where its health and metrics are; empty when it speaks HTTP anyway."""
     document: Callable[[str, int], dict[str, object]] = lambda _stream, _port: {}
     """What the document of a stream says for this protocol, given its name and a port of its own."""
@@ -78,7 +78,7 @@ TOY = GatewayKind(
     "acme",
     "acme_gateway.gateway",
     TcpLoad,
-    pages_setting="STRANDLINE_ACME_PAGES_PORT",
+    health_setting="STRANDLINE_ACME_HEALTH_PORT",
     document=lambda _stream, port: {"gateways": {"acme": {"port": port}}},
     answer_s_max=4.0,
     package="acme_gateway",
@@ -92,16 +92,16 @@ class GatewayProcess:
 
     def __init__(self, kind: GatewayKind, directory: Path, settings: Mapping[str, object]) -> None:
         self.kind = kind
-        self.port, pages_port = free_ports(2)
+        self.port, health_port = free_ports(2)
         """Where it listens, unless streams have ports of their own."""
-        self.pages_port = pages_port if kind.pages_setting else self.port
+        self.health_port = health_port if kind.health_setting else self.port
         self.log_file = directory / f"gateway-{kind.name}.log"
         self.starts = 0
         self.started_s = 0.0
         self.memory_peak_bytes = 0
         """Largest resident size of all starts that the kernel recorded. `note_memory` updates it."""
         self._environment = os.environ | {f"STRANDLINE_{name.upper()}": str(value) for name, value in settings.items()}
-        for setting, port in ((kind.port_setting, self.port), (kind.pages_setting, self.pages_port)):
+        for setting, port in ((kind.port_setting, self.port), (kind.health_setting, self.health_port)):
             if setting:
                 self._environment[setting] = str(port)
         if kind.package:
@@ -134,11 +134,11 @@ class GatewayProcess:
         self.starts += 1
 
     def wait_until_listening(self) -> None:
-        wait_until(self._listens, bool, f"listening on {self.pages_port} (see {self.log_file})", 60.0)
+        wait_until(self._listens, bool, f"listening on {self.health_port} (see {self.log_file})", 60.0)
 
     def metrics(self) -> dict[str, float]:
         """The sums of what it counts now, over all labels, by the names of the samples."""
-        url = f"http://127.0.0.1:{self.pages_port}/metrics"
+        url = f"http://127.0.0.1:{self.health_port}/metrics"
         text = httpx.get(url, timeout=10.0, trust_env=False, verify=certificates_for(url, None)).text
         sums: dict[str, float] = {}
         for family in text_string_to_metric_families(text):
@@ -184,7 +184,7 @@ class GatewayProcess:
     def _listens(self) -> bool:
         self.require_alive()
         try:
-            socket.create_connection(("127.0.0.1", self.pages_port), 1.0).close()
+            socket.create_connection(("127.0.0.1", self.health_port), 1.0).close()
         except OSError:
             return False
         return True

@@ -18,7 +18,7 @@ class AcmeGateway(Gateway):
     name = "acme"
     title = "the ACME gateway"
     module = "acme_gateway.gateway"
-    ports = (GatewayPort("acme_pages_port", 8095, "the ACME gateway's health pages"),)
+    ports = (GatewayPort("acme_health_port", 8095, "the ACME gateway's health pages"),)
     hosts = ("acme_host",)
     stop_timeout_s = 25.0
     subject = "ACME"

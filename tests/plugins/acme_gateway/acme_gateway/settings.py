@@ -13,7 +13,7 @@ class AcmeSettings(Settings):
 
     acme_host: str = "127.0.0.1"
     """Address on which senders connect."""
-    acme_pages_port: int = 8095
+    acme_health_port: int = 8095
     """Port of the health pages."""
     port_offset: int = 0
     """Added to the ports in documents of streams."""
