@@ -37,8 +37,8 @@ def token_verb(ledger_url: str, *arguments: str) -> str:
     promise="each-operation-requires-its-right",
 )
 def test_a_token_opens_the_doors_that_it_names_until_it_is_revoked(kafka: str, tmp_path: Path) -> None:
-    gateway = Gateway(kafka, tmp_path, auth="tokens", tokens_look_s=0.2, data_dir=tmp_path / "http")
-    listener = Listener(kafka, tmp_path, auth="tokens", tokens_look_s=0.2)
+    gateway = Gateway(kafka, tmp_path, auth="tokens", tokens_refresh_s=0.2, data_dir=tmp_path / "http")
+    listener = Listener(kafka, tmp_path, auth="tokens", tokens_refresh_s=0.2)
     try:
         stream, topic = listener.register()
         other = gateway.register()

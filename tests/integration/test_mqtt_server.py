@@ -61,7 +61,7 @@ class Listener:
             "kafka_bootstrap": kafka,
             "ledger_url": self.ledger_url,
             "record_bytes_max": RECORD_BYTES_MAX,
-            "streams_look_s": 0.2,
+            "streams_refresh_s": 0.2,
             "mqtt_listener_port": self.port,
             "mqtt_listener_health_port": self.health_port,
             **settings,

@@ -37,7 +37,7 @@ DEADLINE_S = 60
 def stack(kafka: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
     """A stack over the broker of the tests, of which only gateways are started."""
     install_toys(monkeypatch, "acme_gateway")
-    monkeypatch.setenv("STRANDLINE_STREAMS_LOOK_S", "0.2")
+    monkeypatch.setenv("STRANDLINE_STREAMS_REFRESH_S", "0.2")
     stack = Stack(Settings(), tmp_path, free_port_offset(), Console(quiet=True), {"kafka": kafka})
     stack.migrate_ledger()
     yield stack

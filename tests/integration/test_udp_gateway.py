@@ -143,7 +143,7 @@ def test_what_the_kernel_drops_is_counted_to_the_exact_number(kafka, tmp_path):
 @pytest.mark.guarantee("G420")
 def test_a_recorded_datagram_is_refused_after_the_gateway_was_killed(kafka, tmp_path):
     """The documented example sends signed lines. Then all is sent again with forgeries, before and after a kill."""
-    gateway = GatewayProcess("udp", kafka, tmp_path, tokens_look_s=0.2, udp_signed_only=True, udp_host="0.0.0.0")
+    gateway = GatewayProcess("udp", kafka, tmp_path, tokens_refresh_s=0.2, udp_signed_only=True, udp_host="0.0.0.0")
     try:
         open_to_all = gateway.register(is_open=False, udp={"port": free_port()})
         stream, port = register(gateway, hmac={})

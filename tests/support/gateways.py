@@ -56,7 +56,7 @@ class GatewayProcess:
             "data_dir": directory,
             "http_port" if protocol == "http" else f"{protocol}_health_port": self.health_port,
             "record_bytes_max": RECORD_BYTES_MAX,
-            "streams_look_s": 0.2,
+            "streams_refresh_s": 0.2,
             "confirm_timeout_s": stretched(10),  # a busy machine is no reason to spool
             **settings,
         }

@@ -124,7 +124,7 @@ async def open_resources(
         ledger = stack.enter_context(
             contextlib.closing(await asyncio.to_thread(GatewayLedger.open, settings.ledger_url))
         )
-        streams = stack.enter_context(contextlib.closing(Streams.of(ledger, every_s=settings.streams_look_s)))
+        streams = stack.enter_context(contextlib.closing(Streams.of(ledger, every_s=settings.streams_refresh_s)))
         authenticator = open_authenticator(settings, ledger)
         token_keys = (authenticator or open_token_keys(settings, ledger)) if checks_signatures else None
         if (tokens := token_keys or authenticator) is not None:

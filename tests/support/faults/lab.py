@@ -198,7 +198,7 @@ class Lab:
                 "kafka_bootstrap": self.cluster.bootstrap_proxied,
                 "stream_replication": self.cluster.replication,
                 "record_bytes_max": RECORD_BYTES_MAX,
-                "streams_look_s": 0.2,
+                "streams_refresh_s": 0.2,
             }
             if kind.has_broker:
                 self.mqtt_broker = Mosquitto(directory / "mosquitto")
