@@ -25,12 +25,12 @@ def open_authenticator(settings: Settings, ledger: GatewayLedger) -> Authenticat
             rights=settings.oidc_rights,
             claim=settings.oidc_claim,
             look_s=settings.oidc_keys_refresh_s,
-            kept_s=settings.oidc_keys_kept_s,
+            kept_s=settings.oidc_keys_grace_s,
         )
-    return Authenticator(ledger, look_s=settings.tokens_refresh_s, kept_s=settings.tokens_kept_s, issuer=issuer)
+    return Authenticator(ledger, look_s=settings.tokens_refresh_s, kept_s=settings.tokens_grace_s, issuer=issuer)
 
 
 def open_token_keys(settings: Settings, ledger: GatewayLedger) -> Authenticator:
     """Return an authenticator for signatures, which a stream document requires, whatever `STRANDLINE_AUTH` is. The caller
     closes it, before the ledger."""
-    return Authenticator(ledger, look_s=settings.tokens_refresh_s, kept_s=settings.tokens_kept_s)
+    return Authenticator(ledger, look_s=settings.tokens_refresh_s, kept_s=settings.tokens_grace_s)

@@ -187,13 +187,13 @@ class Settings(BaseSettings):
     `write:STREAM`."""
     oidc_keys_refresh_s: float = Field(default=300.0, gt=0)
     """Seconds between two reads of the provider's keys. A token whose signing key was withdrawn is refused within this time."""
-    oidc_keys_kept_s: float = Field(default=86_400.0, ge=0)
+    oidc_keys_grace_s: float = Field(default=86_400.0, ge=0)
     """Seconds for which the provider's keys stay valid while they can't be read."""
     allow_open: bool = False
     """True to listen on other addresses than loopback without logins, because the network is protected."""
     tokens_refresh_s: float = Field(default=2.0, gt=0)
     """Seconds between two reads of the tokens. A revoked token is refused within this time."""
-    tokens_kept_s: float = Field(default=900.0, ge=0)
+    tokens_grace_s: float = Field(default=900.0, ge=0)
     """Seconds for which known tokens stay valid while the ledger doesn't respond. After that, requests get 503."""
     streams_refresh_s: float = Field(default=2.0, gt=0)
     """Seconds between two reads of the streams by a gateway."""

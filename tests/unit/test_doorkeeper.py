@@ -54,7 +54,7 @@ def test_a_token_that_was_made_a_moment_ago_is_found_and_known_then() -> None:
 @pytest.mark.guarantee(
     "G322",
     "A revoked token is refused within seconds. While the ledger is down, no token is valid for longer than "
-    "`STRANDLINE_TOKENS_KEPT_S`, and an unknown one gets 503. Guesses cost the ledger a bounded number of queries.",
+    "`STRANDLINE_TOKENS_GRACE_S`, and an unknown one gets 503. Guesses cost the ledger a bounded number of queries.",
     promise="each-operation-requires-its-right",
 )
 def test_a_revoked_token_is_refused_after_the_next_look_and_an_expired_one_at_once() -> None:

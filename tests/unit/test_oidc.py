@@ -365,7 +365,7 @@ def test_the_keys_are_read_once_in_their_interval(provider: Provider, issuer: Oi
 def test_the_intervals_are_settings(tmp_path: Path) -> None:
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     settings = Settings(
-        auth="oidc", oidc_issuer="https://x.example", oidc_audience="a", oidc_keys_refresh_s=7, oidc_keys_kept_s=77
+        auth="oidc", oidc_issuer="https://x.example", oidc_audience="a", oidc_keys_refresh_s=7, oidc_keys_grace_s=77
     )
     door = open_authenticator(settings, ledger)
     assert door is not None
