@@ -67,7 +67,11 @@ class PollGateway:
             ssl.create_default_context(),
         )
         self._tools = PollingTools(
-            asker, self._validators, Secrets(settings).value_for, asyncio.Semaphore(settings.poll_at_once), self._count
+            asker,
+            self._validators,
+            Secrets(settings).value_for,
+            asyncio.Semaphore(settings.poll_concurrency),
+            self._count,
         )
         self._specs: dict[str, StreamSpec] = {}
         self._urls: dict[str, list[PolledUrl]] = {}

@@ -23,7 +23,7 @@ class PollSettings(Settings):
     poll_secret_hosts: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Hosts that each secret can be sent to, as a JSON object: name -> list of names, `*.NAME`, addresses, networks. A secret
     without hosts is sent nowhere."""
-    poll_at_once: int = Field(default=32, ge=1, le=1000)
+    poll_concurrency: int = Field(default=32, ge=1, le=1000)
     """Maximum number of parallel requests."""
     poll_confirm_timeout_s: float = Field(default=5.0, gt=0)
     """Seconds without a confirmation of Kafka, after which records go to the spool."""
