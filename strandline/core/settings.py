@@ -260,7 +260,7 @@ class Settings(BaseSettings):
     log_bytes_max: int = Field(default=20 * 1024 * 1024, ge=64 * 1024)
     """Maximum size of a log file in bytes. The content of a larger file is moved to `NAME.log.1`, and older content to
     `NAME.log.2` and so on."""
-    logs_kept: int = Field(default=3, ge=0, le=100)
+    logs_max: int = Field(default=3, ge=0, le=100)
     """Number of older log files for each process, and of files that crashed JVMs left."""
     log_json: bool = False
     """True to write log lines as JSON objects."""

@@ -29,7 +29,7 @@ BYTES_MAX = 64 * 1024
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     (tmp_path / "logs").mkdir()
-    return Settings(data_dir=tmp_path, log_bytes_max=BYTES_MAX, logs_kept=2)
+    return Settings(data_dir=tmp_path, log_bytes_max=BYTES_MAX, logs_max=2)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_small_log_stays_and_one_that_nobody_wants_older_of_is_emptied(setting
     bound_log(log, settings)
     assert log.read_text() == "a" * BYTES_MAX
     fill(log, "a")
-    bound_log(log, settings.model_copy(update={"logs_kept": 0}))
+    bound_log(log, settings.model_copy(update={"logs_max": 0}))
     assert [(one.name, one.read_text()) for one in log.parent.iterdir()] == [("control.log", "")]
 
 

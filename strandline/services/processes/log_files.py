@@ -33,7 +33,7 @@ def bound_log(log: Path, settings: Settings) -> None:
     """
     if not log.exists() or log.stat().st_size <= settings.log_bytes_max:
         return
-    copies = [log.with_name(f"{log.name}.{number}") for number in range(1, settings.logs_kept + 1)]
+    copies = [log.with_name(f"{log.name}.{number}") for number in range(1, settings.logs_max + 1)]
     with log.open("rb+") as file:
         if copies and _copy_end(file, log.with_name(f"{log.name}.new"), settings.log_bytes_max):
             for older, newer in reversed(list(zip(copies[1:], copies, strict=False))):

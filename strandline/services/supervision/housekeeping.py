@@ -58,7 +58,7 @@ class Housekeeping:
                 with _told(f"can't limit the log {log}"):
                     bound_log(log, self._settings)
         with _told("can't limit the logs of crashed JVMs"):
-            keep_newest(self._logs.glob(_CRASHES), self._settings.logs_kept)
+            keep_newest(self._logs.glob(_CRASHES), self._settings.logs_max)
         with _told("can't delete the scratch directories of ended processes"):
             sweep(self._settings)
         with _told("can't delete the snapshots of deleted jobs"):
