@@ -55,7 +55,7 @@ SETTING_GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Access control",
         "[Access](../access.md) explains tokens and roles.",
-        ("auth", "oidc_", "allow_open", "tokens_", "check_"),
+        ("auth", "oidc_", "allow_unauthenticated", "tokens_", "check_"),
     ),
     ("Control service", "", ("control_", "lease_", "slices_kept_", "standbys")),
     ("Jobs and Spark", "", ("spark_", "slice_", "scratch_", "snapshot_", "audit_", "allow_functions")),

@@ -14,10 +14,10 @@ def require_closed(settings: Settings, host: str, what: str, setting: str, *, as
         `asks`: True if the listener enforces STRANDLINE_AUTH.
         `way_to_ask`: For the message: how to enable authentication otherwise.
     """
-    if is_loopback(host) or settings.allow_open or (asks and settings.auth != "none"):
+    if is_loopback(host) or settings.allow_unauthenticated or (asks and settings.auth != "none"):
         return
     remedy = "set STRANDLINE_AUTH=tokens, or" if asks else f"leave {setting} at 127.0.0.1, {way_to_ask}, or"
     raise InvalidSettings(
-        f"{what} would accept every client that reaches {host}: {remedy} set STRANDLINE_ALLOW_OPEN=true if the "
+        f"{what} would accept every client that reaches {host}: {remedy} set STRANDLINE_ALLOW_UNAUTHENTICATED=true if the "
         "network is protected"
     )

@@ -135,7 +135,7 @@ class Settings(BaseSettings):
     """Python functions that `map` steps can call, separated by commas: `package.module` (all functions defined there) or
     `package.module:function`. Control services, runners, and executors each read their own environment."""
     control_host: str = "127.0.0.1"
-    """Address on which the REST API listens. Other addresses than loopback need `AUTH` or `ALLOW_OPEN`."""
+    """Address on which the REST API listens. Other addresses than loopback need `AUTH` or `ALLOW_UNAUTHENTICATED`."""
     control_port: int = 8080
     """Port of the REST API."""
     control_tls_certificate: Path | None = None
@@ -189,7 +189,7 @@ class Settings(BaseSettings):
     """Seconds between two reads of the provider's keys. A token whose signing key was withdrawn is refused within this time."""
     oidc_keys_grace_s: float = Field(default=86_400.0, ge=0)
     """Seconds for which the provider's keys stay valid while they can't be read."""
-    allow_open: bool = False
+    allow_unauthenticated: bool = False
     """True to listen on other addresses than loopback without logins, because the network is protected."""
     tokens_refresh_s: float = Field(default=2.0, gt=0)
     """Seconds between two reads of the tokens. A revoked token is refused within this time."""

@@ -81,8 +81,8 @@ def test_the_rest_api_refuses_it_too(tmp_path: Path) -> None:
         ({}, False, True),
         ({"auth": "tokens"}, True, False),
         ({"auth": "tokens"}, False, True),
-        ({"allow_open": True}, True, False),
-        ({"allow_open": True}, False, False),
+        ({"allow_unauthenticated": True}, True, False),
+        ({"allow_unauthenticated": True}, False, False),
     ],
 )
 def test_logins_close_a_door_that_asks_for_them_and_an_operators_word_opens_any(
@@ -92,7 +92,7 @@ def test_logins_close_a_door_that_asks_for_them_and_an_operators_word_opens_any(
         require_closed(Settings(**settings), WIDE, "the door", "STRANDLINE_X_HOST", asks=asks)
 
     if is_refused:
-        with pytest.raises(InvalidSettings, match="STRANDLINE_ALLOW_OPEN=true if the network is protected"):
+        with pytest.raises(InvalidSettings, match="STRANDLINE_ALLOW_UNAUTHENTICATED=true if the network is protected"):
             look()
     else:
         look()

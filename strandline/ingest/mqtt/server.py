@@ -145,11 +145,12 @@ def _check_exposure(settings: MqttServerSettings) -> None:
         )
         if not is_there
     ]
-    is_open = settings.mqtt_listener_open or settings.allow_open
+    is_open = settings.mqtt_listener_allow_unauthenticated or settings.allow_unauthenticated
     if missing and not is_open and not is_loopback(settings.mqtt_listener_host):
         raise InvalidSettings(
             f"the MQTT server would accept every client that reaches {settings.mqtt_listener_host}: set "
-            f"{' and '.join(missing)}, or STRANDLINE_MQTT_LISTENER_OPEN=true if the network keeps other clients out"
+            f"{' and '.join(missing)}, or STRANDLINE_MQTT_LISTENER_ALLOW_UNAUTHENTICATED=true if the network keeps other "
+            "clients out"
         )
 
 

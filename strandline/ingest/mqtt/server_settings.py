@@ -13,7 +13,8 @@ class MqttServerSettings(Settings):
     """The common settings, and those of the MQTT server."""
 
     mqtt_listener_host: str = "127.0.0.1"
-    """Address on which the MQTT server listens. Other addresses than loopback need TLS and logins, or `MQTT_LISTENER_OPEN`."""
+    """Address on which the MQTT server listens. Other addresses than loopback need TLS and logins, or
+    `MQTT_LISTENER_ALLOW_UNAUTHENTICATED`."""
     mqtt_listener_port: int = 1884
     """Port of the MQTT server."""
     mqtt_listener_health_port: int = 8086
@@ -28,7 +29,7 @@ class MqttServerSettings(Settings):
     """Password file. If it isn't set, and `AUTH` is `none`, every client can connect."""
     mqtt_listener_rights: Path | None = None
     """File with the topics that each user can publish to, in the format of Mosquitto's `acl_file`."""
-    mqtt_listener_open: bool = False
+    mqtt_listener_allow_unauthenticated: bool = False
     """True to listen on other addresses than loopback without TLS or logins."""
     mqtt_listener_connections_max: int = Field(default=10_000, ge=1)
     """Maximum number of connections, bounded by `ulimit -n`."""

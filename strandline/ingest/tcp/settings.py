@@ -16,7 +16,7 @@ class TcpSettings(Settings):
     """Number that the UDP and TCP gateways add to every port in a stream document."""
     tcp_host: str = "127.0.0.1"
     """Address on which the TCP gateway listens. Other addresses than loopback need TLS with client certificates, or
-    `ALLOW_OPEN`."""
+    `ALLOW_UNAUTHENTICATED`."""
     tcp_tls_certificate: Path | None = None
     """PEM file with the certificate, and its chain, for all ports of the TCP gateway. If it is set, every connection uses TLS."""
     tcp_tls_key: Path | None = None

@@ -13,7 +13,7 @@ class UdpSettings(Settings):
     port_offset: int = 0
     """Number that the UDP and TCP gateways add to every port in a stream document."""
     udp_host: str = "127.0.0.1"
-    """Address on which the UDP gateway listens. Other addresses than loopback need `UDP_SIGNED_ONLY` or `ALLOW_OPEN`."""
+    """Listen address of the UDP gateway. Other addresses than loopback need `UDP_SIGNED_ONLY` or `ALLOW_UNAUTHENTICATED`."""
     udp_receive_buffer_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
     """Size of the receive buffer of each socket in bytes. Without CAP_NET_ADMIN, it is bounded by `net.core.rmem_max`."""
     udp_sockets: int = Field(default=1, ge=1, le=64)
