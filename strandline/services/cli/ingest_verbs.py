@@ -68,11 +68,11 @@ def ingest(
         Path | None,
         typer.Option(help="Watch this folder, and ingest each new file until Ctrl-C.", exists=True, file_okay=False),
     ] = None,
-    rest_s: Annotated[
+    settle_s: Annotated[
         float,
-        typer.Option("--rest", min=0, help="With --watch: seconds without a change after which a file is ingested."),
+        typer.Option("--settle-time", min=0, help="With --watch: seconds without a change after which a file is ingested."),
     ] = 2.0,
-    again: Annotated[bool, typer.Option("--again", help="Also ingest files that were ingested before.")] = False,
+    reingest: Annotated[bool, typer.Option("--reingest", help="Also ingest files that were ingested before.")] = False,
     in_doubt: Annotated[
         Choice | None,
         typer.Option(
@@ -93,10 +93,10 @@ def ingest(
         spec = StreamSpec.from_document(client.stream(stream)["document"])
     taken: list[dict[str, object]] = []
     failures: dict[Path, Failure] = {}
-    paths = _paths(files or [], watch, rest_s, failures)
+    paths = _paths(files or [], watch, settle_s, failures)
     with contextlib.suppress(KeyboardInterrupt) if watch is not None else contextlib.nullcontext():
         put_files(
-            spec, paths, (data_dir, url), taken, failures, again=again, is_watching=watch is not None, in_doubt=in_doubt
+            spec, paths, (data_dir, url), taken, failures, reingest=reingest, is_watching=watch is not None, in_doubt=in_doubt
         )
     if as_json:
         print_json({"files": taken})
@@ -174,7 +174,7 @@ def put_files(
     taken: list[dict[str, object]],
     failures: dict[Path, Failure],
     *,
-    again: bool = False,
+    reingest: bool = False,
     is_watching: bool = False,
     in_doubt: Choice | None = None,
 ) -> None:
@@ -185,7 +185,7 @@ def put_files(
     """
     with waiting(f"files go into stream {spec.stream}") as tell:
         running = _run(
-            _settings(*stack), spec, paths, again, tell, taken, failures, is_watching=is_watching, in_doubt=in_doubt
+            _settings(*stack), spec, paths, reingest, tell, taken, failures, is_watching=is_watching, in_doubt=in_doubt
         )
         asyncio.run(running)
 
@@ -209,7 +209,7 @@ async def _run(
     settings: Settings,
     spec: StreamSpec,
     paths: Iterable[Path | None],
-    again: bool,
+    reingest: bool,
     tell: Tell,
     taken: list[dict[str, object]],
     failures: dict[Path, Failure],
@@ -244,7 +244,7 @@ async def _run(
                     confirm_timeout_s=max(CONFIRM_TIMEOUT_S, settings.confirm_timeout_s),
                     in_doubt=None if in_doubt is None else Decision(in_doubt.value),
                 )
-                if again and mark is None:
+                if reingest and mark is None:
                     mark = str(identity.epoch)
                 try:
                     async with ingesting:
@@ -308,7 +308,7 @@ async def _take_each(
 
 
 def _paths(
-    files: list[Path], watch: Path | None, rest_s: float, failures: Mapping[Path, Failure]
+    files: list[Path], watch: Path | None, settle_s: float, failures: Mapping[Path, Failure]
 ) -> Iterator[Path | None]:
     """Yield the files, then the unchanging files of the folder, until Ctrl-C. None if there is no file at present. A file of
     the folder is yielded once, and again after a change or a temporary failure. The caller adds failed files to `failures`
@@ -331,7 +331,7 @@ def _paths(
             except OSError:
                 mark = None  # the caller gets the same error from the file, and reports it
             else:
-                if not stat.S_ISREG(state.st_mode) or time.time_ns() - state.st_mtime_ns < rest_s * 1e9:
+                if not stat.S_ISREG(state.st_mode) or time.time_ns() - state.st_mtime_ns < settle_s * 1e9:
                     continue
                 mark = (state.st_size, state.st_mtime_ns)
             if path in seen and seen[path] == mark and time.monotonic() < due_s.get(path, math.inf):
