@@ -16,7 +16,7 @@ from strandline.notices.view import View, show_time
 CONSEQUENCES = {
     "STRANDLINE_CONTROL_TLS_CERTIFICATE": "clients and browsers refuse to connect to the REST API and the console",
     "STRANDLINE_HTTP_TLS_CERTIFICATE": "senders refuse to connect to HTTP gateways, and can't deliver records",
-    "STRANDLINE_PAGES_TLS_CERTIFICATE": "health checks and Prometheus can't read the health ports of gateways",
+    "STRANDLINE_HEALTH_TLS_CERTIFICATE": "health checks and Prometheus can't read the health ports of gateways",
     "STRANDLINE_KAFKA_CERTIFICATE_FILE": "Kafka refuses connections: jobs stop, and gateways spool records or refuse them",
     "STRANDLINE_ELASTICSEARCH_CERTIFICATE_FILE": "Elasticsearch refuses connections, and jobs write no results",
 }

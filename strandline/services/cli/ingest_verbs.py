@@ -70,7 +70,9 @@ def ingest(
     ] = None,
     settle_s: Annotated[
         float,
-        typer.Option("--settle-time", min=0, help="With --watch: seconds without a change after which a file is ingested."),
+        typer.Option(
+            "--settle-time", min=0, help="With --watch: seconds without a change after which a file is ingested."
+        ),
     ] = 2.0,
     reingest: Annotated[bool, typer.Option("--reingest", help="Also ingest files that were ingested before.")] = False,
     in_doubt: Annotated[
@@ -96,7 +98,14 @@ def ingest(
     paths = _paths(files or [], watch, settle_s, failures)
     with contextlib.suppress(KeyboardInterrupt) if watch is not None else contextlib.nullcontext():
         put_files(
-            spec, paths, (data_dir, url), taken, failures, reingest=reingest, is_watching=watch is not None, in_doubt=in_doubt
+            spec,
+            paths,
+            (data_dir, url),
+            taken,
+            failures,
+            reingest=reingest,
+            is_watching=watch is not None,
+            in_doubt=in_doubt,
         )
     if as_json:
         print_json({"files": taken})
