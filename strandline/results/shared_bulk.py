@@ -58,7 +58,7 @@ class PreparedWrite:
 _checks: dict[str, Future[None]] = {}
 """Subject of a write -> the check that still runs."""
 _executor: ThreadPoolExecutor | None = None
-"""Of this process. Created at the first use, because a process that is forked later must not inherit it."""
+"""Threads of this process for checks. Created at the first use, because a forked process doesn't inherit threads."""
 
 
 def check_together(writes: Sequence[PreparedWrite], wait_s: float) -> None:

@@ -1,4 +1,4 @@
-"""When the next slice of a member of a pool is due. Results don't depend on it: a slice is recorded as it was cut.
+"""Time of the next slice of a member of a pool. Results don't depend on it: a slice is recorded as it was cut.
 
 A slice costs nearly the same for any number of records. So a member whose results all come from windows with known ends has few
 slices: one when a window can close, and one after a maximum time. Other members have slices at a fixed interval.
@@ -23,7 +23,7 @@ _OVERDUE_S = 0.5
 
 @dataclass(frozen=True)
 class Closings:
-    """When the windows of a pipeline can close."""
+    """Times at which the windows of a pipeline can close."""
 
     windows: Sequence[WindowShape]
     delay_ms: int
