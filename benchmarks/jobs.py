@@ -10,20 +10,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Any
 
 import httpx
 
 from benchmarks.process_tree import cpu_by_role, memory_mb_by_role
 from benchmarks.stack_memory import parents
+from strandline.services.supervision.pools import POOL_NAME
 
 WINDOW_MS, DELAY_MS, DEVICES = 10_000, 1_000, 10
-LOOK_S, SENDERS = 0.25, 16
+LOOK_S, SENDERS, RECOVERY_S_MAX = 0.25, 16, 300.0
 SERVERS = ("kafka", "elasticsearch", "mqtt", "watcher")
 
 
@@ -50,9 +52,15 @@ def trees(data_dir: Path) -> dict[str, list[int]]:
     named = json.loads((data_dir / "pids.json").read_text())
     found: dict[str, list[int]] = {}
     for name, pid in named.items():
-        part = "pool" if name.startswith("runner-.pool") else name.partition("-")[0] if "-" in name else name
+        part = "pool" if name.startswith(POOL_NAME) else name.partition("-")[0] if "-" in name else name
         found.setdefault(part, []).append(int(pid))
     return found
+
+
+def oldest_pool(data_dir: Path) -> list[int]:
+    """Return the process of the pool that was started first: the newest one is the spare."""
+    named = {name: pid for name, pid in json.loads((data_dir / "pids.json").read_text()).items() if POOL_NAME in name}
+    return [int(named[min(named, key=lambda name: int(name.removeprefix(POOL_NAME)))])]
 
 
 def used(data_dir: Path) -> tuple[dict[str, float], dict[str, float]]:
@@ -166,6 +174,27 @@ class Bench:
                 looking.result()
         return sent / (time.monotonic() - began_s)
 
+    def recover(self, pids: list[int]) -> list[float]:
+        """Kill these processes, and go on sending. Return the seconds until each job has committed a slice again, in order."""
+        done: dict[str, float] = {}
+        before = {job: state["slice"] for job, state in self.states().items()}
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        began_s = time.monotonic()
+        with ThreadPoolExecutor(SENDERS) as threads:
+            while len(done) < len(before) and time.monotonic() - began_s < RECOVERY_S_MAX:
+                sending = [threads.submit(self.send, job) for job in self.jobs]
+                for job, state in self.states().items():
+                    if state["slice"] != before[job] and job not in done:
+                        done[job] = time.monotonic() - began_s
+                for one in sending:
+                    one.result()
+        if len(done) < len(before):
+            raise SystemExit(
+                f"after {RECOVERY_S_MAX:g} s, these jobs have no new slice: {sorted(before.keys() - done)}"
+            )
+        return sorted(done.values())
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.jobs", description=__doc__)
@@ -178,6 +207,9 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=40.0, help="seconds before the measurement")
     parser.add_argument("--seconds", type=float, default=60.0, help="seconds of the measurement")
     parser.add_argument("--prefix", default="many-", help="beginning of the names of the jobs")
+    parser.add_argument(
+        "--kill", action="store_true", help="at the end, kill the pools with jobs, and measure the recovery"
+    )
     options = parser.parse_args()
     bench = Bench(options)
     began_s = time.monotonic()
@@ -220,6 +252,10 @@ def main() -> None:
         "stop_s": round(time.monotonic() - began_s, 2),
         "load": os.getloadavg()[0],
     }
+    if options.kill:
+        del bench.jobs[-1]  # it is stopped
+        recovered_s = bench.recover(oldest_pool(options.data_dir))
+        figures["after_kill_s"] = {"p50": round(median(recovered_s), 1), "last": round(recovered_s[-1], 1)}
     print(json.dumps(figures))
 
 
