@@ -52,6 +52,11 @@ class JobReader(Part):
         with self._database.reading("list the jobs") as connection:
             return [JobRow(*row) for row in connection.execute(sa.select(*_JOB).where(_IS_THERE).order_by(jobs.c.name))]
 
+    def jobs_named(self, names: Collection[str]) -> dict[str, JobRow]:
+        """Return the rows of these jobs. A job that doesn't exist is left out."""
+        with self._database.reading(f"read {len(names)} jobs") as connection:
+            return read_jobs(connection, names)
+
     def job_version(self, name: str, version: int | None = None) -> JobVersionRow:
         """Return a version of a job, by default the current one. Raises NotFound."""
         with self._database.reading(f"read job {name}") as connection:

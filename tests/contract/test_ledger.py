@@ -671,6 +671,7 @@ class TestManyJobs:
         assert {name: type(error) for name, error in refused.items()} == expected
         assert "was ended" in str(refused["ended"])
         found = many.progress_of([*numbers, "power"])
+        assert many.jobs_named([*numbers, "power"]) == {name: one.job for name, one in found.items()}
         assert set(found) == {"fine", "fenced", "ended", "gap", "quiet", "power"}
         assert {name for name, one in found.items() if one.last_slice is not None} == {"fine", "quiet"}
 

@@ -130,6 +130,9 @@ class TwinLedger:
             if name in self._jobs
         }
 
+    def jobs_named(self, names: Collection[str]) -> dict[str, JobRow]:
+        return {name: self._jobs[name] for name in names if name in self._jobs}
+
     def slices(self, job: str, first: int, last: int) -> list[SliceRow]:
         return self._slices[job][max(0, first - 1) : max(0, last)]
 

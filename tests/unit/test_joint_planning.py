@@ -12,7 +12,7 @@ import pytest
 from strandline.core.errors import Conflict, Fenced, LedgerUnavailable, LogChanged, LogUnavailable, NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.progress import RunRequest
-from strandline.ledger.states import Desired, EventTimeRule, SliceKind, SliceRow
+from strandline.ledger.states import CheckpointRow, Desired, EventTimeRule, SliceKind, SliceRow
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.slices.continuity import DOUBT_MS
 from strandline.processing.slices.joint_planning import Outcome, count_silence, plan_next_slices
@@ -113,6 +113,9 @@ class Lab:
         self.log.asked.clear()
         planners = [self.planners[job] for job in jobs or JOBS]
         return plan_next_slices(planners, self.ledger, self.log, lambda: self.now_ms, committed)
+
+    def with_checkpoints(self) -> list[tuple[SlicePlanner, CheckpointRow | None]]:
+        return [(planner, self.ledger.last_checkpoint(job)) for job, planner in self.planners.items()]
 
     def commit(self, outcomes: Mapping[str, Outcome]) -> None:
         """Both partitions of a job's own stream have come to 5 s of event time."""
@@ -281,7 +284,7 @@ def test_silence_is_counted_for_each_job_by_one_look(lab: Lab) -> None:
     for _ in range(20):
         lab.log.asked.clear()
         lab.now_ms += 1_000
-        count_silence(lab.planners.values(), lab.ledger, lab.log, lambda: lab.now_ms)
+        count_silence(lab.with_checkpoints(), lab.log, lambda: lab.now_ms)
         assert lab.log.asked == {"ends": 1, "ends_with_open": 1, "not_writable": 1}
     found = lab.plan()
     assert numbers(found) == dict.fromkeys(JOBS, 2)
@@ -293,7 +296,7 @@ def test_one_stream_that_fails_ends_the_count_of_silence_of_its_job_alone(lab: L
     for second in range(20):
         lab.now_ms += 1_000
         lab.log.broken = {f"of-{JOBS[0]}": NotFound("no topic")} if second == 17 else {}
-        count_silence(lab.planners.values(), lab.ledger, lab.log, lambda: lab.now_ms)
+        count_silence(lab.with_checkpoints(), lab.log, lambda: lab.now_ms)
     assert numbers(lab.plan()) == dict.fromkeys(JOBS, 2) | {JOBS[0]: None}
 
 

@@ -259,6 +259,21 @@ def test_a_member_has_a_slice_when_a_window_can_close(lab: Lab) -> None:
     assert taken == ["a1", "a2", "a3", "a4"]
 
 
+def test_members_that_go_on_need_only_the_rows_of_their_jobs(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.join(*JOBS, interval_s=60)
+    lab.send(*JOBS)
+    lab.turn()
+    lab.turn()
+    read: list[list[str]] = []
+    progress_of = lab.ledger.progress_of
+    monkeypatch.setattr(lab.ledger, "progress_of", lambda names: read.append(sorted(names)) or progress_of(names))
+    lab.turn()
+    assert read == []
+    lab.ledger.set_desired("b", Desired.STOPPED)
+    lab.turn()
+    assert read == [["b"]] and lab.pool.jobs == ["a", "c"]
+
+
 def test_a_member_without_new_records_is_looked_at_less_often(lab: Lab) -> None:
     lab.new_pool(poll_max_s=1.0)
     lab.join("a")

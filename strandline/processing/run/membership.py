@@ -13,7 +13,16 @@ from typing import Protocol
 
 from strandline.core.errors import StrandlineError
 from strandline.ledger.progress import JobProgress
-from strandline.ledger.states import CheckpointRow, SliceKind, SliceRow, StreamVersions, offset_count
+from strandline.ledger.states import (
+    CheckpointRow,
+    Desired,
+    JobRow,
+    SliceKind,
+    SliceRow,
+    SliceStatus,
+    StreamVersions,
+    offset_count,
+)
 from strandline.processing.emission.keyed_task import BucketOutcome
 from strandline.processing.run.ending import Ending
 from strandline.processing.run.slice_schedule import Closings
@@ -106,6 +115,7 @@ class PoolMember:
     tried_again_s: float = field(default=0.0, init=False)
     """Nothing of the member is planned before this time."""
     ending: Ending | None = field(default=None, init=False)
+    _goes_on_with: tuple[int, StreamVersions] | None = field(default=None, init=False)
     _error: StrandlineError | None = field(default=None, init=False)
     _ended: threading.Event = field(default_factory=threading.Event, init=False)
     _woken: threading.Event = field(default_factory=threading.Event, init=False)
@@ -171,6 +181,18 @@ class PoolMember:
             if self.closings is not None:
                 self.due_s = min(self.due_s, now_s + self.closings.wait_s(row.closes_ms))
             self.checkpoint, self.is_alone = row, False
+
+    def may_end(self, row: JobRow | None, streams: StreamVersions) -> bool:
+        """Return False if the member goes on, with this row of its job and these versions of its streams."""
+        if row is None or row.epoch != self.epoch or row.desired is not Desired.RUNNING or row.ends is not None:
+            return True
+        return self._goes_on_with != (row.version, streams)
+
+    def goes_on(self, progress: JobProgress, streams: StreamVersions) -> None:
+        """Note that the member goes on with this version of its job and of its streams. With a slice that isn't committed, it
+        may only be finishing the slice."""
+        if progress.last_slice is None or progress.last_slice.status is SliceStatus.COMMITTED:
+            self._goes_on_with = progress.job.version, dict(streams)
 
     # The end of the run. The pool calls `end`, and the thread of the run calls the other methods.
 

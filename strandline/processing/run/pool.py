@@ -236,13 +236,16 @@ class Pool:
         if (now_s := self._clock()) < self._endings_at_s:
             return
         members = list(self._members.values())
-        progress = self._ledger.progress_of(self._members)
+        rows = self._ledger.jobs_named(self._members)
         leased = [one.job for one in members if one.lease is not None]
         leases = self._ledger.standings(leased) if leased else {}
         streams = dict.fromkeys(stream for one in members for stream in one.streams)
         versions = self._ledger.current_versions(streams.keys()) if streams else {}
+        present = {one.job: {name: versions[name] for name in one.streams if name in versions} for one in members}
+        # Most members go on. The progress of a hundred others costs more than the slices.
+        asked = [one.job for one in members if one.may_end(rows.get(one.job), present[one.job])]
+        progress = self._ledger.progress_of(asked) if asked else {}
         for member in members:
-            found = progress.get(member.job)
             standing = leases.get(member.job)
             if member.lease is not None and standing is not None and standing.lease != member.lease:
                 self._remove(
@@ -250,23 +253,29 @@ class Pool:
                 )
                 continue
             with self._as_outcome(member):
-                self._end_by(member, found, {one: versions[one] for one in member.streams if one in versions})
+                self._require_room(member)
+                if member.job in asked:
+                    self._end_by(member, progress.get(member.job), present[member.job])
         self._endings_at_s = now_s + _ENDINGS_S
 
     def _end_by(self, member: PoolMember, progress: JobProgress | None, versions: dict[str, int]) -> None:
         if progress is None:
             raise NotFound(f"There is no job {member.job}.")
-        if self._state_bytes_max is not None and member.state_bytes > self._state_bytes_max:
-            why = f"its state has {member.state_bytes:,} bytes, and the limit is {self._state_bytes_max:,}"
-            raise MovedOut.of(member.job, why)
         if progress.job.epoch != member.epoch:
             raise Fenced(f"job {member.job} is run by epoch {progress.job.epoch} now; epoch {member.epoch} ends")
         if is_to_end(progress):
             member.due_s = min(member.due_s, self._clock())
         if (ending := member.wanted_end(progress, versions)) is not None:
             self._remove(member, ending)
-        elif member.last_error is not None and progress.job.desired is Desired.STOPPED:
+            return
+        member.goes_on(progress, versions)
+        if member.last_error is not None and progress.job.desired is Desired.STOPPED:
             self._remove(member, member.last_error)  # what it waits for may take long
+
+    def _require_room(self, member: PoolMember) -> None:
+        if self._state_bytes_max is not None and member.state_bytes > self._state_bytes_max:
+            why = f"its state has {member.state_bytes:,} bytes, and the limit is {self._state_bytes_max:,}"
+            raise MovedOut.of(member.job, why)
 
     def _new_slices(self) -> list[Part]:
         now_s = self._clock()
@@ -319,7 +328,7 @@ class Pool:
         if waiting:
             for one in waiting:
                 one.looked_s = now_s
-            count_silence([one.planner for one in waiting], self._ledger, self._index, self._now_ms)
+            count_silence([(one.planner, one.checkpoint) for one in waiting], self._index, self._now_ms)
 
     def _wait_s(self) -> float:
         now_s = self._clock()

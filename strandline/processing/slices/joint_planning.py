@@ -98,18 +98,20 @@ def plan_next_slices(
 
 
 def count_silence(
-    planners: Iterable[PlanningSteps], ledger: PlannerLedger, index: LogQuestions, monotonic_ms: Callable[[], int]
+    planners: Iterable[tuple[PlanningSteps, CheckpointRow | None]],
+    index: LogQuestions,
+    monotonic_ms: Callable[[], int],
 ) -> None:
     """Look at the log once, and count the silence of the jobs' partitions. No slice is planned.
 
-    Call it regularly if no slice is due for a long time: at most `silence.GAP_MAX_MS` between two looks is counted."""
-    turn = _Turn(planners)
-    progress = ledger.progress_of(turn.names)
-    look = take_look([planner.wanted(None) for planner in turn.planners.values()], index, monotonic_ms)
-    for planner in turn.planners.values():
+    `planners`: each with the last checkpoint of its job. Call it regularly if no slice is due for a long time: at most
+    `silence.GAP_MAX_MS` between two looks is counted.
+    """
+    jobs = list(planners)
+    look = take_look([planner.wanted(None) for planner, _ in jobs], index, monotonic_ms)
+    for planner, checkpoint in jobs:
         with suppress(StrandlineError):  # the next look for a slice reports it
-            found = progress.get(planner.job)
-            planner.note_silence(look, found.last_checkpoint if found is not None else None)
+            planner.note_silence(look, checkpoint)
 
 
 class _Turn:

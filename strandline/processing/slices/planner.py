@@ -346,7 +346,8 @@ class SlicePlanner:
 
     def count_silence(self) -> None:
         """See `joint_planning.count_silence`."""
-        count_silence([self], self._ledger, self._index, self._silence.monotonic_ms)
+        checkpoint = self._ledger.last_checkpoint(self._settings.job)
+        count_silence([(self, checkpoint)], self._index, self._silence.monotonic_ms)
 
     def note_silence(self, look: Look, checkpoint: CheckpointRow | None) -> None:
         """Count silence by this look, which was taken after the checkpoint was read. Raises the errors of the look."""
