@@ -288,6 +288,70 @@ def test_rows_of_values_are_read_by_the_names_of_their_columns() -> None:
     ]
 
 
+# --- Arrays within elements (OCPP, PI Web API, Cognite), and within members (ThingsBoard gateways)
+
+METER = {
+    "box": {"type": "string", "from": "$.id"},
+    "at": {"type": "timestamp", "from": "$.meter.timestamp"},
+    "value": {"type": "double", "from": "$.meter.samples.value"},
+    "unit": {"type": "string?", "from": "$.meter.samples.unit"},
+    "n": "long?",
+}
+SAMPLES = {"elements": "$.meter", "inner": "$.meter.samples"}
+
+
+def _meter(*values: object) -> dict[str, Any]:
+    return {"timestamp": "2026-10-05T06:00:00Z", "samples": [{"value": value, "unit": "A"} for value in values]}
+
+
+def test_each_element_of_an_inner_array_is_a_row_with_the_fields_of_its_outer_element() -> None:
+    record = {"id": "b1", "meter": [_meter(1, 2.5), _meter(), _meter(3)]}
+    rows = rows_of(METER, SAMPLES | {"index": "n"}, record, {"id": "b2", "meter": []})
+    assert [(row["box"], row["at"].hour, row["value"], row["unit"], row["n"]) for row in rows] == [
+        ("b1", 6, 1.0, "A", 0), ("b1", 6, 2.5, "A", 1), ("b1", 6, 3.0, "A", 2)
+    ]  # fmt: skip
+
+
+def test_an_outer_element_without_its_array_is_one_row() -> None:
+    schema = METER | {"value": {"type": "double?", "from": "$.meter.samples.value"}}
+    record = {"id": "b", "meter": [{"timestamp": 0, "samples": None}, {"timestamp": 1000}, _meter(5)]}
+    accepted, rejected = read(schema, text(record), explode=SAMPLES)
+    assert ([row["value"] for row in accepted], rejected) == ([None, None, 5.0], [])
+    _, rejected = read(schema, b'{"id":"b","meter":[{"timestamp":0,"samples":7}]}', explode=SAMPLES)
+    assert rejected == ["0 schema: $.meter.samples: expected an array, got 7"]
+
+
+def test_a_name_in_an_outer_and_an_inner_element_is_read_from_each() -> None:
+    schema = {"of": {"type": "string", "from": "$.items.unit"}, "v": {"type": "double", "from": "$.items.points.v"}}
+    schema |= {"unit": {"type": "string", "from": "$.items.points.unit"}}
+    record = {"items": [{"unit": "bar", "points": [{"v": 1, "unit": "a"}, {"v": 2, "unit": "b"}]}]}
+    rows = rows_of(schema, {"elements": "$.items", "inner": "$.items.points"}, record)
+    assert rows == [{"of": "bar", "v": 1.0, "unit": "a"}, {"of": "bar", "v": 2.0, "unit": "b"}]
+
+
+@pytest.mark.guarantee("G842")
+@pytest.mark.parametrize("kind", ["inner", "inner values", "inner positions", "inner of members"])
+def test_the_letter_of_an_inner_row_has_this_row_only(kind: str) -> None:
+    chance = random.Random(kind)
+    schema, explode = SHAPES[kind]
+    schema = {name: spec for name, spec in schema.items() if name != "n"}
+    explode = {name: setting for name, setting in explode.items() if name != "index"}
+    reader = RowReader(record_format(StreamSpec.from_document({"stream": "s", "schema": schema, "explode": explode})))
+    letters = 0
+    for _ in range(100):
+        record = _record(kind, chance)
+        accepted, rejected = read(schema, record, explode=explode)
+        for rows in reader.parts([record], []):
+            count = len(accepted) + len(rejected)
+            if not accepted or count != len(rows.texts):
+                continue
+            alone = [read(schema, reader.dead_letter_value([record], rows, at), explode=explode) for at in range(count)]
+            assert [len(good) + len(bad) for good, bad in alone] == [1] * count
+            assert [row for good, _ in alone for row in good] == accepted
+            letters += count
+    assert letters > 50
+
+
 # --- Columns and definition agree
 
 SHAPES: dict[str, tuple[dict[str, Any], Any]] = {
@@ -301,6 +365,33 @@ SHAPES: dict[str, tuple[dict[str, Any], Any]] = {
         {"arrays": "$.m"},
     ),
     "table": ({"g": "string?", "a": "long?", "b": "double"}, {"columns": "$.c", "rows": "$.m"}),
+    "inner": (
+        {
+            "g": "string?",
+            "o": {"type": "long?", "from": "$.m.o"},
+            "a": {"type": "long?", "from": "$.m.i.a"},
+            "b": {"type": "double", "from": "$.m.i.b"},
+            "n": "long",
+        },
+        {"elements": "$.m", "inner": "$.m.i", "index": "n"},
+    ),
+    "inner values": (
+        {"g": "string?", "o": {"type": "long?", "from": "$.m.o"}, "v": {"type": "double", "from": "$.m.i"}},
+        {"elements": "$.m", "inner": "$.m.i"},
+    ),
+    "inner positions": (
+        {
+            "g": "string?",
+            "o": {"type": "long?", "from": "$.m.o"},
+            "a": {"type": "long?", "from": "$.m.i[0]"},
+            "b": {"type": "double", "from": "$.m.i[1]"},
+        },
+        {"elements": "$.m", "inner": "$.m.i"},
+    ),
+    "inner of members": (
+        {"g": "string?", "name": "string", "a": "long?", "b": "double"},
+        {"members": "$.m", "name": "name", "inner": "$.m"},
+    ),
     "wide": (
         {"g": "string?", "n": "string", "v": {"type": "double?", "from": "$"}},
         {"members": "$", "match": "m(?P<n>.)"},
@@ -331,6 +422,20 @@ def _record(kind: str, chance: random.Random) -> bytes:
     if kind == "table":
         rows = ",".join(f"[{value()},{value()}]" for _ in range(count))
         return f'{{{outer}"c":["b","a"],"m":[{rows}]}}'.encode()
+    if kind.startswith("inner"):
+
+        def array() -> str:
+            kinds = {"inner values": value, "inner positions": lambda: f"[{value()},{value()}]"}
+            some = ",".join(kinds.get(kind, lambda: members("ab"))() for _ in range(chance.randrange(3)))
+            return f"[{some}]" if chance.random() < 0.95 else chance.choice(VALUES)
+
+        def element() -> str:
+            found = [f'"o":{value()}'] * (chance.random() < 0.9) + [f'"i":{array()}'] * (chance.random() < 0.95)
+            return "{" + ",".join(found) + "}"
+
+        named = kind == "inner of members"
+        some = ",".join(f'"k{at}":{array()}' if named else element() for at in range(count))
+        return f'{{{outer}"m":{"{" if named else "["}{some}{"}" if named else "]"}}}'.encode()
     wide = ",".join(f'"m{at}":{value()}' for at in range(count))
     return f'{{{outer}{wide}{"," if wide else ""}"z":0}}'.encode()
 
@@ -382,6 +487,10 @@ def test_a_record_of_many_rows_is_read_as_columns_and_a_deep_one_is_refused() ->
         ({"a": "long"}, {"members": "$.c", "name": "b"}, "'b' is not a field of the schema"),
         ({"a": "long"}, {"members": "$"}, "no field distinguishes the rows"),
         ({"a": "string"}, {"elements": "$.c", "index": "a"}, "'a' is a string, but the index of a row is a long"),
+        ({"a": "long"}, {"arrays": ["$.c"], "inner": "$.c"}, "'inner' is for the elements"),
+        ({"a": "long"}, {"elements": "$.c", "inner": "$.d"}, "expected a path within $.c, as $.c.samples, got $.d"),
+        ({"a": "long"}, {"elements": "$.c", "inner": "$.c"}, "expected a path within $.c"),
+        ({"a": "long"}, {"members": "$.c", "inner": "$.c", "match": "x"}, "'match' can't be combined with 'inner'"),
         ({"a": "long"}, {"members": "$.c", "match": "("}, "is not a regular expression"),
         ({"a": {"type": "long", "from": "$[0]"}, "b": "long"}, None, "begins with an index"),
     ],

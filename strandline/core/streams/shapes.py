@@ -11,9 +11,9 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from strandline.core.document_model import MAPPING, WORD, DocumentModel, word_or_mapping
 from strandline.core.document_values import Duration, FieldName, PathText, PathTexts
 from strandline.core.documents import Path
-from strandline.core.json_paths import JsonPath, parse_json_path
+from strandline.core.json_paths import JsonPath, parse_json_path, path_text
 
-ShapeKind = Literal["elements", "members", "arrays", "table"]
+ShapeKind = Literal["elements", "members", "arrays", "table", "inner"]
 
 
 class ShapeSpec(DocumentModel):
@@ -36,6 +36,9 @@ class ShapeSpec(DocumentModel):
     """Array of the names of columns, as `$.columns`."""
     rows: PathText | None = None
     """Array of arrays of values, as `$.values`, each in the order of `columns`."""
+    inner: PathText | None = None
+    """Array within each element or member, as `$.items.samples`, whose elements are rows. Only with `elements` or `members`. If
+    each member is an array, the path of `members`."""
     index: FieldName | None = None
     """Field that the index of the row in its record fills, from 0."""
     time: FieldName | None = None
@@ -46,6 +49,15 @@ class ShapeSpec(DocumentModel):
     @property
     def kind(self) -> ShapeKind:
         """Kind of this shape."""
+        return self._outermost if self.inner is None else "inner"
+
+    @property
+    def outer(self) -> ShapeKind | None:
+        """Kind of the shape that contains the inner arrays. None if there are none."""
+        return None if self.inner is None else self._outermost
+
+    @property
+    def _outermost(self) -> ShapeKind:
         kinds: tuple[ShapeKind, ...] = ("elements", "members", "arrays")
         return next((kind for kind in kinds if getattr(self, kind) is not None), "table")
 
@@ -80,6 +92,8 @@ class ShapeSpec(DocumentModel):
         for name in ("name", "match"):
             if getattr(self, name) is not None and self.members is None:
                 yield (name,), f"'{name}' is for members of an object; remove it, or write 'members'"
+        if self.inner is not None:
+            yield from self._contradictions_of_inner(self.inner)
         if self.shorter != "reject" and self.arrays is None:
             yield ("shorter",), "'shorter' is for arrays that are read in parallel; remove it"
         if (self.time is None) != (self.step is None):
@@ -96,6 +110,18 @@ class ShapeSpec(DocumentModel):
                 ("members",),
                 "every member is a row, but no field distinguishes the rows; add 'name', a field for the name",
             )
+
+    def _contradictions_of_inner(self, inner: str) -> Iterator[tuple[Path, str]]:
+        outer = self.elements or self.members
+        if outer is None:
+            yield ("inner",), "'inner' is for the elements of an array or the members of an object; remove it"
+            return
+        for name in ("match", "time", "step"):
+            if getattr(self, name) is not None:
+                yield (name,), f"'{name}' can't be combined with 'inner'; remove it"
+        path, array = parse_json_path(inner), parse_json_path(outer)
+        if path[: len(array)] != array or (path == array and self.members is None):
+            yield ("inner",), f"expected a path within {outer}, as {path_text((*array, 'samples'))}, got {inner}"
 
 
 def _of_list(value: object) -> object:

@@ -344,8 +344,10 @@ class StreamSpec(_FormatOptions):
 
     def _is_element(self, path: str) -> bool:
         """Return True if the path is the path of an array or an object whose elements are rows."""
-        containers = self.explode.containers if isinstance(self.explode, ShapeSpec) else []
-        return self.explode == path or parse_json_path(path) in containers
+        if not isinstance(self.explode, ShapeSpec):
+            return self.explode == path
+        inner = [] if self.explode.inner is None else [parse_json_path(self.explode.inner)]
+        return parse_json_path(path) in [*self.explode.containers, *inner]
 
     def _may_begin_with_index(self) -> bool:
         """Return True if a path can begin with an index: into an element, or into a record that is an array."""

@@ -137,6 +137,8 @@ def _shape(stream: StreamSpec) -> ShapeConfig | None:
         spec.index,
         spec.time,
         spec.step or 0,
+        None if spec.inner is None else parse_json_path(spec.inner),
+        spec.outer,
         tuple(spec.filled),
     )
 

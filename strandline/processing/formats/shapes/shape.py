@@ -40,6 +40,10 @@ class ShapeConfig:
     """The timestamp field that contains the time of the first row."""
     step_ms: int = 0
     """Time from one row to the next."""
+    inner: JsonPath | None = None
+    """Array within each element or member. None if there is none."""
+    outer: str | None = None
+    """Kind of the shape that contains the inner arrays. None if there are none."""
     filled: tuple[str, ...] = ()
     """All fields that the shape fills, and that aren't read from members of a record."""
 

@@ -38,6 +38,7 @@ class TypedElements:
         """`paths`: index, path within an element, field. Raises ValueError if they can't be read together. If an element is a
         value, it has no members, so that the other fields belong to the record."""
         self._bare = next((one for one in paths if one[1] == ()), None)
+        self._spelled: dict[str, bytes] = {}
         if self._bare is not None:
             self.type: Any = typed(self._bare[2])
             return
@@ -61,6 +62,8 @@ class TypedElements:
         self._inner_count = len(ways) - len(paths)
         """Number of names in an element whose values are objects."""
         self._leaves = {str(path[-1]): at for at, path, _ in paths}
+        self.last = paths[-1][0]
+        """Index of the last path."""
         self._extracts = [
             (at, _extract_of(".".join(names[path[:end]] for end in range(1, len(path) + 1)))) for at, path, _ in paths
         ]
@@ -76,6 +79,19 @@ class TypedElements:
                 if at is None or self._places[name] > 1 or found != sum(one is not UNSET for one in columns[at]):
                     return False
         return True
+
+    def occurrences(self, count: int, columns: Mapping[int, list[Any]]) -> dict[bytes, int]:
+        """Return each name as it is written in JSON -> how often the elements have it, if none has a name twice."""
+        if self._bare is not None:
+            return {}
+        found = {}
+        for name, spelled in self._spelled.items():
+            column = columns.get(self._leaves.get(name, -1))
+            is_once = self._places[name] == 1 and column is not None
+            found[spelled] = (
+                count - column.count(UNSET) if is_once and column is not None else count * self._places[name]
+            )
+        return found
 
     def count_names(self, count: int, columns: Mapping[int, list[Any]]) -> int:
         """Return the number of names in the elements, without those of members that no field reads."""
