@@ -88,6 +88,49 @@ SHAPES: list[tuple[str, Any, list[Any], dict[str, Any], int]] = [
         2,
     ),
     (
+        "arrays within the elements of an array",
+        {"elements": "$.items", "inner": "$.items.datapoints"},
+        [
+            {"items": [{"tag": tag, "datapoints": [{"ts": T0 + at, "value": 1.5} for at in range(2)]} for tag in "ab"]},
+            {"items": [{"tag": "a", "datapoints": []}]},
+        ],
+        {
+            "tag": {"type": "string", "from": "$.items.tag"},
+            "ts": {"type": "timestamp", "unit": "s", "from": "$.items.datapoints.ts"},
+            "value": {"type": "double", "from": "$.items.datapoints.value"},
+        },
+        4,
+    ),
+    (
+        "arrays within the elements of a record that is an array",
+        {"elements": "$", "inner": "$.samples"},
+        [[{"site": "s", "samples": [{"at": T0 + at, "temp": 20 + at} for at in range(2)]}]] * 2,
+        {
+            "site": "string",
+            "at": {"type": "timestamp", "unit": "s", "from": "$.samples.at"},
+            "temp": {"type": "double", "from": "$.samples.temp"},
+        },
+        4,
+    ),
+    (
+        "values by position within the elements of an array",
+        {"elements": "$.result", "inner": "$.result.values"},
+        [{"result": [{"job": job, "values": [[T0 + at, f"{at / 2}"] for at in range(3)]} for job in "ab"]}],
+        {
+            "job": {"type": "string", "from": "$.result.job"},
+            "values_1": {"type": "timestamp", "unit": "s", "from": "$.result.values[0]"},
+            "values_2": {"type": "double", "text": True, "from": "$.result.values[1]"},
+        },
+        6,
+    ),
+    (
+        "an array for each member",
+        {"members": "$", "name": "member", "inner": "$"},
+        [{name: [{"ts": T0 + at, "temp": 21}] for name in ("Device A", "Device B")} for at in range(2)],
+        {"member": "string", "ts": {"type": "timestamp", "unit": "s"}, "temp": "double"},
+        4,
+    ),
+    (
         "members named by sensors",
         {"members": "$.ports", "name": "port"},
         [{"ts": T0 + at, "ports": {"eth0": {"rx": 5 + at, "volts": 3}, "eth1": {"rx": 7, "volts": 3.5}}} for at in range(2)],

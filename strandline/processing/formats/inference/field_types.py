@@ -139,12 +139,13 @@ def _unit(name: str, numbers: list[int | float]) -> str | None:
 
 
 def _unit_of_epochs(name: str, numbers: list[int | float]) -> str | None:
-    """Return the unit in which the numbers are times of a few years and rise. None if there is none."""
+    """Return the unit in which the numbers are times of a few years and rise, perhaps from the first time again for each series.
+    None if there is none."""
     is_long_enough = len(numbers) >= (1 if name.isdigit() else _EPOCHS_MIN)
     if not is_long_enough or names.is_measured(name) or names.is_counted(name):
         return None
     first, last = min(numbers), max(numbers)
-    rises = sum(before <= after for before, after in pairwise(numbers))
+    rises = sum(before <= after or after == first for before, after in pairwise(numbers))
     if len(numbers) > 1 and (first == last or rises < FITS_SHARE * (len(numbers) - 1)):
         return None
     for unit, per_second in PER_SECOND.items():

@@ -49,7 +49,7 @@ _VERSION = re.compile(r"(?:version|uuid|guid|serial)$")
 _VALUE = frozenset("value values val reading readings measurement".split())  # noqa: SIM905
 _TIME = re.compile(
     r"(?i)(?:^|_|\b)(?:t|t0|ts|tst|dt|utc|dateutc|unixtime|unix|epoch|time|timestamp|date|datetime|at|when|created|measured|ns"
-    r"|received|recorded|updated|last_?seen|timestamp_?utc)(?:_?(?:s|ms|us|ns))?$"
+    r"|received|recorded|updated|last_?seen|timestamp_?utc)(?:_?in)?(?:_?(?:s|ms|us|ns|sec|seconds|millis|milliseconds|micros|nanos))?$"
 )
 
 

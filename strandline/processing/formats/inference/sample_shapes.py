@@ -50,7 +50,16 @@ class SampleShape:
 def shape_of(objects: Sequence[dict[str, Any]]) -> tuple[SampleShape | None, list[str]]:
     """Return the shape of these records, and notes on arrays that are no rows. None if a record is one row."""
     notes: list[str] = []
-    for find in (_table, _array_of_objects, _members, _parallel_arrays, _array_of_arrays, _steps):
+    for find in (
+        _table,
+        _arrays_of_members,
+        _inner_arrays,
+        _array_of_objects,
+        _members,
+        _parallel_arrays,
+        _array_of_arrays,
+        _steps,
+    ):
         found = find(objects, notes)
         if found is not None:
             return found, notes
@@ -61,11 +70,13 @@ def shape_of_lists(records: Sequence[list[Any]]) -> SampleShape | None:
     """Return the shape of records that are arrays. None if the elements of most aren't objects or arrays of single values."""
     elements = [element for record in records for element in record]
     if elements and all(isinstance(one, dict) for one in elements):
+        if (nested := _within_elements((), [({}, one) for one in elements])) is not None:
+            return nested
         inner, _ = shape_of(elements)
         rows = [dict(leaves(one, ())) for one in elements]
         notes = ["each record is an array, and each element becomes a row"]
         if inner is not None:
-            notes.append(f"elements contain arrays of their own ({inner.explode}), which can't be exploded too")
+            notes.append(f"elements contain another shape ({inner.explode}), which can't be exploded too")
         return SampleShape("$", rows, notes)
     if elements and all(isinstance(one, list) and one and _are_scalars(one) for one in elements):
         return SampleShape("$", [_by_position(one, ()) for one in elements], ["each element of a record becomes a row"])
@@ -107,9 +118,11 @@ def _is_table(names: Any, rows: Any) -> bool:
     return is_table and all(isinstance(row, list) and len(row) == len(names) for row in rows)
 
 
-def _array_of_objects(objects: Sequence[dict[str, Any]], notes: list[str]) -> SampleShape | None:
+def _array_of_objects(
+    objects: Sequence[dict[str, Any]], notes: list[str], *, needs_quantity: bool = True
+) -> SampleShape | None:
     """An array of objects that most records have. If there are several, prefer arrays with numbers in their objects, then the
-    array with the most objects."""
+    array with the most objects. If there are readings outside, its objects must have numbers if `needs_quantity`."""
     having: Counter[Path] = Counter()
     elements: dict[Path, list[Any]] = defaultdict(list)
     for one in objects:
@@ -129,7 +142,11 @@ def _array_of_objects(objects: Sequence[dict[str, Any]], notes: list[str]) -> Sa
         is_measured(str(path[-1])) for one in objects for path, value in leaves(one, ()) if _is_number(value)
     )
     found = max(
-        (path for path in usual if path not in of_arrival and (path in with_numbers or not has_readings)),
+        (
+            path
+            for path in usual
+            if path not in of_arrival and (path in with_numbers or not has_readings or not needs_quantity)
+        ),
         key=lambda path: (path in with_numbers, len(elements[path])),
         default=None,
     )
@@ -146,6 +163,79 @@ def _array_of_objects(objects: Sequence[dict[str, Any]], notes: list[str]) -> Sa
         if isinstance(element, dict)
     ]
     return SampleShape(path_text(found), rows, [note], array=found)
+
+
+def _inner_arrays(objects: Sequence[dict[str, Any]], notes: list[str]) -> SampleShape | None:
+    """An array of objects with arrays of their own, as the data points of each time series."""
+    outer = _array_of_objects(objects, [], needs_quantity=False)
+    if outer is None or outer.array is None:
+        return None
+    path = outer.array
+    return _within_elements(
+        path,
+        [
+            (_outer(one, {path}), element)
+            for one in objects
+            for element in _at(one, path) or ()
+            if isinstance(element, dict)
+        ],
+    )
+
+
+def _within_elements(path: Path, elements: Sequence[tuple[Row, dict[str, Any]]]) -> SampleShape | None:
+    """Return the shape of arrays within the elements of the array at `path`. None if they have none with quantities.
+
+    `elements`: values outside of the array, and the element.
+    """
+    objects = [element for _, element in elements]
+    found = _array_of_objects(objects, []) or _array_of_arrays(objects, [])
+    if found is None or found.array is None:
+        return None
+    within, inner = found.array, (*path, *found.array)
+    rows: list[Row] = []
+    for outer, element in elements:
+        own = outer | {(*path, *where): value for where, value in _outer(element, {within}).items()}
+        values = _at(element, within)
+        rows += [own | _inner_row(value, inner) for value in (values if isinstance(values, list) else [None])]
+    note = (
+        f"each element of {path_text(inner)} becomes a row, with the values of its element of {path_text(path)}, which are "
+        "repeated in its rows"
+    )
+    return SampleShape({"elements": path_text(path), "inner": path_text(inner)}, rows, [note])
+
+
+def _inner_row(value: Any, inner: Path) -> Row:
+    if isinstance(value, dict):
+        return {(*inner, *where): each for where, each in leaves(value, ())}
+    return _by_position(value, inner) if isinstance(value, list) else {}
+
+
+def _arrays_of_members(objects: Sequence[dict[str, Any]], notes: list[str]) -> SampleShape | None:
+    """An object whose members are all arrays of objects of one form, as the readings of each device."""
+    paths: Counter[Path] = Counter()
+    for one in objects:
+        paths.update(path for path, _ in _objects_within(one, ()))
+    for path in _usual(paths, objects):
+        containers = [found for one in objects if isinstance(found := _at(one, path), dict)]
+        arrays = [value for container in containers for value in container.values()]
+        names = {name for container in containers for name in container}
+        if len(names) < 2 or not all(isinstance(value, list) for value in arrays):
+            continue
+        if not _have_one_form([element for value in arrays for element in value]):
+            continue
+        rows = []
+        for one in objects:
+            container = _at(one, path)
+            if isinstance(container, dict):
+                outer = _outer_of_members(one, path, container)
+                rows += [outer | _inner_row(element, path) for value in container.values() for element in value]
+        name = _name_of_members(path, None, is_time=False, rows=rows)
+        explode = {"members": path_text(path), "name": name, "inner": path_text(path)}
+        note = (
+            f"each element of the arrays in {path_text(path)} becomes a row, and the name of its array the field {name}"
+        )
+        return SampleShape(explode, rows, [note], {name: "string"})
+    return None
 
 
 def _describes_arrival(path: Path, elements: Sequence[dict[str, Any]], objects: Sequence[dict[str, Any]]) -> bool:
