@@ -85,7 +85,10 @@ def document_text(product: Product) -> str:
 
 
 def lost_values(product: Product, tried: Tried) -> dict[str, Any]:
-    """Return path -> a value of the messages that is in no row. Values of times are compared as times."""
+    """Return path -> a value of the messages that is in no row. Times are compared as times, and not if they have a pattern."""
+    document = tried.proposal.document
+    specs = {name: spec for name, spec in document["schema"].items() if isinstance(spec, dict)}
+    patterned = {spec.get("from", f"$.{name}") for name, spec in specs.items() if "pattern" in spec}
     rows = [value for row in tried.results for value in row.values()]
     times = {parse_timestamp(value, "ms") for value in rows if isinstance(value, str)} - {None}
     known = {str(value) for value in rows} | {float(value) for value in rows if is_number(value)}
@@ -93,8 +96,9 @@ def lost_values(product: Product, tried: Tried) -> dict[str, Any]:
         path: value
         for record in product.records
         if isinstance(record, dict | list)
-        for path, value in values_in(record, "$", opened=tried.proposal.document.get("embedded", []))
-        if not any(path.startswith(left_out) for left_out in product.left_out)
+        for path, value in values_in(record, "$", opened=document.get("embedded", []))
+        if path not in patterned
+        and not any(path.startswith(left_out) for left_out in product.left_out)
         and not (str(value) in known or json.dumps(value) in known)
         and not (is_number(value) and (float(value) in known or as_times(float(value)) & times))
         and not (isinstance(value, str) and in_text(value, known, times))

@@ -14,6 +14,21 @@ PRODUCTS = {
         {"ts": TIME, "temperature": DOUBLE, "humidity": DOUBLE, "on": BOOLEAN},
         "$",
     ),
+    "ThingsBoard Gateway": Product(
+        [
+            {
+                name: [
+                    {"ts": millis(2 * minute + one), "values": {"temperature": 42 + one, "humidity": 80}}
+                    for one in range(2)
+                ]
+                for name in ("Device A", "Device B")
+            }
+            for minute in range(2)
+        ],
+        8,
+        {"member": STRING, "ts": TIME, "temperature": DOUBLE, "humidity": DOUBLE},
+        {"members": "$", "name": "member", "inner": "$"},
+    ),
     "Azure Event Grid": Product(
         [
             [
@@ -122,6 +137,37 @@ PRODUCTS = {
         ],
         2,
         {"value": LONG, "timestamp": TIME, "status": STRING},
+    ),
+    "AWS IoT SiteWise": Product(
+        [
+            {
+                "entries": [
+                    {
+                        "entryId": f"{one}",
+                        "propertyAlias": f"/wind/7/{tag}",
+                        "propertyValues": [
+                            {
+                                "value": {"doubleValue": 38.5 + minute},
+                                "timestamp": {"timeInSeconds": seconds(minute), "offsetInNanos": 0},
+                                "quality": "GOOD",
+                            }
+                            for minute in range(2)
+                        ],
+                    }
+                    for one, tag in enumerate(("temperature", "rpm"))
+                ]
+            }
+        ],
+        4,
+        {
+            "entryId": STRING,
+            "propertyAlias": STRING,
+            "doubleValue": DOUBLE,
+            "timeInSeconds": TIME,
+            "offsetInNanos": LONG,
+            "quality": STRING,
+        },
+        {"elements": "$.entries", "inner": "$.entries.propertyValues"},
     ),
     "Autodesk Fusion Connect": Product(
         [

@@ -121,6 +121,34 @@ PRODUCTS = {
             "total_gas_m3": DOUBLE,
         },
     ),
+    "OCPP 1.6": Product(
+        [
+            {
+                "connectorId": 1,
+                "transactionId": 1234,
+                "meterValue": [
+                    {
+                        "timestamp": at(minute),
+                        "sampledValue": [
+                            {"value": f"{2500 + minute}", "measurand": "Energy.Active.Import.Register", "unit": "Wh"},
+                            {"value": "16.5", "measurand": "Current.Import", "unit": "A", "phase": "L1"},
+                        ],
+                    }
+                ],
+            }
+            for minute in range(2)
+        ],
+        4,
+        {
+            "connectorId": LONG,
+            "transactionId": LONG,
+            "timestamp": TIME,
+            "value": DOUBLE,
+            "measurand": STRING,
+            "unit": STRING,
+        },
+        {"elements": "$.meterValue", "inner": "$.meterValue.sampledValue"},
+    ),
     "SolarEdge": Product(
         [
             {

@@ -188,6 +188,27 @@ PRODUCTS = {
         },
         "$",
     ),
+    "Signal K": Product(
+        [
+            {
+                "context": "vessels.urn:mrn:imo:mmsi:234567890",
+                "updates": [
+                    {
+                        "source": {"label": "n2k-sample-data", "type": "NMEA2000", "pgn": 128275, "src": "43"},
+                        "timestamp": at(minute),
+                        "values": [
+                            {"path": "navigation.trip.log", "value": 43374 + minute},
+                            {"path": "navigation.log", "value": 17404540.5},
+                        ],
+                    }
+                ],
+            }
+            for minute in range(2)
+        ],
+        4,
+        {"context": STRING, "timestamp": TIME, "path": STRING, "value": DOUBLE, "pgn": LONG},
+        {"elements": "$.updates", "inner": "$.updates.values"},
+    ),
     "flespi": Product(
         [
             [

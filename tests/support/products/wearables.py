@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.products.product import DOUBLE, LONG, STRING, TIME, Product, at, millis
+from tests.support.products.product import DOUBLE, LONG, STRING, TIME, Product, at, millis, seconds
 
 PRODUCTS = {
     "Fitbit": Product(
@@ -22,6 +22,34 @@ PRODUCTS = {
         left_out={
             "$.activities-heart": 'one object for the day; read it by a path, as $["activities-heart"][0].dateTime'
         },
+    ),
+    "Withings": Product(
+        [
+            {
+                "status": 0,
+                "body": {
+                    "updatetime": seconds(9),
+                    "timezone": "Europe/Paris",
+                    "measuregrps": [
+                        {
+                            "grpid": 12 + group,
+                            "attrib": 1,
+                            "date": seconds(group),
+                            "category": 1,
+                            "deviceid": "892359876fd8805ac45bab078c4828692f0276b1",
+                            "measures": [
+                                {"value": 65750, "type": 1, "unit": -3},
+                                {"value": 580 + group, "type": 8, "unit": -2},
+                            ],
+                        }
+                        for group in range(2)
+                    ],
+                },
+            }
+        ],
+        4,
+        {"grpid": LONG, "date": TIME, "category": LONG, "deviceid": STRING, "value": LONG, "type": LONG, "unit": LONG},
+        {"elements": "$.body.measuregrps", "inner": "$.body.measuregrps.measures"},
     ),
     "Oura": Product(
         [
@@ -57,6 +85,28 @@ PRODUCTS = {
         2,
         {"id": STRING, "timestamp": TIME, "value": LONG, "unit": STRING, "timezone_offset": LONG, "provider": STRING},
         "$.data",
+    ),
+    "Health Auto Export": Product(
+        [
+            {
+                "data": {
+                    "metrics": [
+                        {
+                            "name": name,
+                            "units": units,
+                            "data": [
+                                {"date": f"2026-10-05 0{hour}:00:00 +0200", "qty": 12.5 + hour, "source": "Watch"}
+                                for hour in range(2)
+                            ],
+                        }
+                        for name, units in (("heart_rate", "bpm"), ("active_energy", "kcal"))
+                    ]
+                }
+            }
+        ],
+        4,
+        {"name": STRING, "units": STRING, "date": TIME, "qty": DOUBLE, "source": STRING},
+        {"elements": "$.data.metrics", "inner": "$.data.metrics.data"},
     ),
     "Apple Health CSV": Product(
         [

@@ -139,6 +139,53 @@ PRODUCTS = {
         },
         "$.data.conditions",
     ),
+    "Netatmo": Product(
+        [
+            {
+                "body": {
+                    "devices": [
+                        {
+                            "_id": "70:ee:50:00:00:14",
+                            "firmware": 91,
+                            "dashboard_data": {
+                                "time_utc": seconds(minute),
+                                "Temperature": 23.5,
+                                "Noise": 42,
+                                "Pressure": 997.5,
+                            },
+                            "modules": [
+                                {
+                                    "_id": f"05:00:00:00:00:1{one}",
+                                    "type": "NAModule4",
+                                    "battery_vp": 4103,
+                                    "dashboard_data": {
+                                        "time_utc": seconds(minute),
+                                        "Temperature": 20.5 + one,
+                                        "Humidity": 40,
+                                        "CO2": 967,
+                                    },
+                                }
+                                for one in range(2)
+                            ],
+                        }
+                    ]
+                },
+                "status": "ok",
+            }
+            for minute in range(2)
+        ],
+        4,
+        {
+            "f_id": STRING,
+            "time_utc": TIME,
+            "Temperature": DOUBLE,
+            "Noise": DOUBLE,
+            "Pressure": DOUBLE,
+            "Humidity": DOUBLE,
+            "CO2": DOUBLE,
+        },
+        {"elements": "$.body.devices", "inner": "$.body.devices.modules"},
+    ),
     "NOAA METAR": Product(
         [
             [
