@@ -676,6 +676,21 @@ def test_run_prints_results_to_stdout_and_dead_letters_to_stderr(say: Say, tmp_p
     assert say("pipeline", "run", str(NAB), "--input", str(READINGS), "--slice", "0").code == 2
 
 
+@pytest.mark.parametrize("steps", [[100, 171, 160, 95], [50_000, 100, 90_000, 49_000], [3_000_000, 100]])
+@pytest.mark.parametrize("revise", ["", "late: {revise: 1m}\n"])
+def test_run_names_the_delay_with_which_no_row_is_late(say: Say, tmp_path: Path, steps: list[int], revise: str) -> None:
+    document = (STREAM.replace("key:", "retention: forever\nkey:") + PIPELINE).replace("steps:", f"{revise}steps:")
+    (tmp_path / "tanks.yaml").write_text(document)
+    (tmp_path / "levels").write_bytes(b"\n".join(map(level, steps)))
+    arguments = ("pipeline", "run", str(tmp_path / "tanks.yaml"), "--input", str(tmp_path / "levels"))
+    shown = say(*arguments)
+    assert (shown.code, " late;" in shown.out) == (0, True)
+    (delay,) = re.findall(r"late rows of tanks: with event_time: delay: (\w+), no row", " ".join(shown.out.split()))
+    (tmp_path / "tanks.yaml").write_text(document.replace("delay: 10s", f"delay: {delay}"))
+    shown = say(*arguments)
+    assert (shown.code, " late" in shown.out, f"{len(steps)} accepted" in shown.out) == (0, False, True)
+
+
 def test_results_are_written_as_columns(say: Say, tmp_path: Path) -> None:
     kept = tmp_path / "results.parquet"
     assert say("pipeline", "run", str(NAB), "--input", str(READINGS), "--output", str(kept)).code == 0

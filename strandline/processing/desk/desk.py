@@ -94,6 +94,8 @@ class DeskCounts:
     """Records, or rows if a record has several."""
     rejected: Counter[str] = field(default_factory=Counter)
     """Reason -> rows, including late ones."""
+    late_by_ms: dict[str, int] = field(default_factory=dict)
+    """Stream -> how much longer its delay must be so that no row is late."""
     results: Counter[str] = field(default_factory=Counter)
     """Stage -> emitted results."""
     slices: int = 0
@@ -323,6 +325,9 @@ class Desk:
             marks = self._clock.watermarks(labels, events_ms[here], is_usable[here], clock_ms)
             limits = np.where(marks == NEVER_LATE, NEVER_LATE, marks - self._pipeline.spec.revise_ms)
             is_late = is_usable[here] & (events_ms[here] < limits)
+            if is_late.any():
+                late_by_ms = int((limits - events_ms[here])[is_late].max())
+                self.counts.late_by_ms[stream.name] = max(late_by_ms, self.counts.late_by_ms.get(stream.name, 0))
             judged.late |= stream.late(rows.texts, log_ms, first + np.flatnonzero(is_late), limits[is_late])
             if self._pipeline.spec.revise_ms:
                 judged.marks_ms[here] = marks

@@ -441,4 +441,15 @@ class _Shown:
             f"{counts.results[stage.name]:,} of {stage.name}" for stage in pipeline.all_stages if stage.emits
         )
         told = f"{counts.records:,} records, {counts.accepted:,} accepted{rejected}; results: {results}"
-        print_tables([*shown, Text(told + (f"; {output} is written" if output else ""))])
+        shown.append(Text(told + (f"; {output} is written" if output else "")))
+        print_tables([*shown, *map(Text, _needed_delays(desk, pipeline))])
+
+
+def _needed_delays(desk: Desk, pipeline: CheckedPipeline) -> Iterator[str]:
+    """Yield the delay of each stream that would have accepted its late rows."""
+    from strandline.core.times.durations import format_duration
+    from strandline.processing.formats.inference.time_order import delay_for
+
+    for stream, late_by_ms in desk.counts.late_by_ms.items():
+        delay_ms = delay_for(pipeline.event_time_rule.of(stream).delay_ms + late_by_ms)
+        yield f"late rows of {stream}: with event_time: delay: {format_duration(delay_ms)}, no row of this input is late"
