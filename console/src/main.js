@@ -8,6 +8,7 @@ import { session } from "./core/session.js";
 import "./elements/action.js";
 import { Element, Follow, Tick } from "./elements/base.js";
 import "./elements/palette.js";
+import "./views/devices.js";
 import "./views/home.js";
 import "./views/job.js";
 import "./views/letters.js";
@@ -108,6 +109,7 @@ class App extends Element {
     if (view === "windows" && name) return keyed(name, html`<sl-windows .name=${name}></sl-windows>`);
     if (view === "results") return keyed(name, html`<sl-results .alias=${name ?? ""}></sl-results>`);
     if (view === "dead-letters") return keyed(name, html`<sl-letters .job=${name ?? ""} .number=${more ?? ""}></sl-letters>`);
+    if (view === "streams" && name && more === "devices") return keyed(name, html`<sl-devices .name=${name}></sl-devices>`);
     if (view === "streams") return keyed(name, html`<sl-streams .name=${name ?? ""}></sl-streams>`);
     if (view === "records") return html`<sl-records .parts=${route.now.parts.slice(1)}></sl-records>`;
     if (view === "activity") return html`<sl-activity></sl-activity>`;

@@ -71,6 +71,7 @@ REST_OPERATIONS: dict[str, RequiredRight] = {
     "GET /v1/streams": RequiredRight.VIEWER,
     "GET /v1/streams/{name}": RequiredRight.VIEWER,
     "GET /v1/streams/{name}/undeclared": RequiredRight.VIEWER,
+    "GET /v1/streams/{name}/devices": RequiredRight.VIEWER,
     "GET /v1/topics/{name}/proposal": RequiredRight.VIEWER,
     "GET /v1/lookups": RequiredRight.VIEWER,
     "GET /v1/lookups/{name}": RequiredRight.VIEWER,

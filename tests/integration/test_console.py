@@ -152,7 +152,7 @@ def test_open_windows_are_searched_by_key_and_name_the_slowest_device(
     rows = page.locator(".windows tbody tr")
     expect(rows).to_have_count(100)
     expect(page.locator("sl-windows .lead")).to_contain_text("Partition 3 of turbines holds the windows open")
-    expect(page.locator("sl-windows .next")).to_contain_text("T1")
+    expect(page.locator("sl-windows .next")).to_contain_text("Its newest records are from T239")
     expect(page.locator("sl-windows tr.slowest")).to_contain_text("3")
     page.get_by_role("link", name="Later").click()
     expect(page.get_by_text("101 to 200 of 300")).to_be_visible()
@@ -164,6 +164,28 @@ def test_open_windows_are_searched_by_key_and_name_the_slowest_device(
     assert "key=t07" in page.url
     page.reload()
     expect(rows).to_have_count(4)
+    context.close()
+
+
+def test_the_silent_device_comes_first_and_devices_are_searched(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    url, tokens, _ = console
+    context, page = open_page(browser, url, watched)
+    page.goto("/#/streams/turbines")
+    page.get_by_label("Token").fill(tokens["viewer"])
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="Devices").click()
+    rows = page.locator("sl-devices tbody tr")
+    expect(rows).to_have_count(100)
+    expect(rows.first).to_contain_text("T007")
+    expect(rows.first).to_contain_text("silent")
+    expect(page.locator("sl-devices")).to_contain_text("Devices without a record since then can be missing")
+    page.get_by_role("link", name="Next").click()
+    expect(page.get_by_text("101 to 200 of 240")).to_be_visible()
+    page.get_by_label("Device contains").fill("t01")
+    page.get_by_role("button", name="Search", exact=True).click()
+    expect(rows).to_have_count(10)
     context.close()
 
 

@@ -22,6 +22,7 @@ VIEWS = {
     "results": ("#/results/turbine-minute?value=load&range=6h", "sl-chart canvas"),
     "dead-letters": ("#/dead-letters/pump-pressure/60", ".bytes"),
     "streams": ("#/streams/turbines", ".fields"),
+    "devices": ("#/streams/turbines/devices", "sl-devices td"),
     "record": ("#/records/turbines/2/402117", ".lives li"),
     "result-records": ("#/records/of/turbine-minute/q3bT0hT4ZWmMyYb1Bfh0sg", "sl-result-records td"),
     "windows": ("#/windows/turbine-health", ".windows td"),

@@ -42,12 +42,15 @@ export class Palette extends Element {
       }
     }
     if (streams.status === "fulfilled") {
-      for (const one of streams.value.streams) found.push({ kind: "Stream", text: one.name, run: () => go("streams", one.name) });
+      for (const one of streams.value.streams) {
+        found.push({ kind: "Stream", text: one.name, run: () => go("streams", one.name) });
+        found.push({ kind: "Devices", text: `Devices of ${one.name}`, run: () => go("streams", one.name, "devices") });
+      }
     }
     if (results.status === "fulfilled") {
       for (const one of results.value.results) found.push({ kind: "Results", text: one.alias, run: () => go("results", one.alias) });
     }
-    const rank = ["View", "Job", "Windows", "Stream", "Results", "Action"];
+    const rank = ["View", "Job", "Windows", "Stream", "Devices", "Results", "Action"];
     this.all = found.sort((a, b) => rank.indexOf(a.kind) - rank.indexOf(b.kind));
   }
 

@@ -61,7 +61,7 @@ export class StreamsView extends Element {
         <p class="about">${readers.length ? html`Read by ${readers.map((/** @type {any} */ job, /** @type {number} */ at) => html`${at ? ", " : ""}<a href=${route.href(["jobs", job.name])}>${job.name}</a>`)}` : "No job reads it."}</p>
       </div>
       <div class="columns">
-        ${panel("Arrival by partition", this.arrivals, () => this.#partitions())}
+        ${panel("Arrival by partition", this.arrivals, () => this.#partitions(), { aside: html`<a href=${route.href(["streams", this.name, "devices"])}>Devices</a>` })}
         ${panel("Fields", this.stream, () => this.#fields())}
       </div>
       ${panel("Undeclared fields", this.undeclared, () => this.#undeclared(), { aside: html`<button class="quiet" @click=${() => this.undeclared.soon()}>Look again</button>` })}

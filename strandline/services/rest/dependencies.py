@@ -18,6 +18,7 @@ from strandline.notices.service import NoticeService
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.services.jobs.apply_documents import Applier
 from strandline.services.jobs.dead_letters import DeadLetters
+from strandline.services.jobs.devices import Devices
 from strandline.services.jobs.histories import Histories
 from strandline.services.jobs.job_lifecycle import JobLifecycle
 from strandline.services.jobs.open_windows import OpenWindowPages
@@ -69,6 +70,11 @@ class Dependencies:
     def open_windows(self) -> OpenWindowPages:
         """Pages of open windows."""
         return OpenWindowPages(self.traces)
+
+    @cached_property
+    def devices(self) -> Devices:
+        """Lists of devices."""
+        return Devices(self.ledger, self.log, self.run_limited)
 
     @cached_property
     def histories(self) -> Histories:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from typing import Annotated
+from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query
 
@@ -15,7 +16,8 @@ from strandline.processing.formats.proposals import infer_from_topic
 from strandline.processing.formats.undeclared import undeclared_fields
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.services.jobs.arrivals import ArrivalsAsked
-from strandline.services.rest.dependencies import Caller, Control, MayReadTopics, require_readable
+from strandline.services.jobs.devices import DeviceList, Order, chosen_devices
+from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control, MayReadTopics, require_readable
 from strandline.services.rest.views import (
     ArrivalList,
     DeletedStreamView,
@@ -77,6 +79,39 @@ def undeclared(control: Control, name: str, records: RecordsWanted = SAMPLE_RECO
         version=row.version,
         records=len(values),
         fields=[UndeclaredFieldView(**vars(one), share=round(one.records / len(values), 4)) for one in fields],
+    )
+
+
+@router.get("/v1/streams/{name}/devices")
+def list_devices(
+    control: Control,
+    name: str,
+    search: Annotated[
+        str, Query(max_length=200, description="Only devices whose name contains this text, regardless of case.")
+    ] = "",
+    order: Annotated[Order, Query(description="`silence`: those that were silent longest first.")] = "silence",
+    skip: Annotated[int, Query(ge=0, le=INTEGER_MAX, description="Number of devices before the page.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> DeviceList:
+    """Return the devices of a stream, according to its newest records: last record, rate, and rejected records. The
+    list names the range of log time that it covers.
+    """
+    found = control.devices.of(name)
+    devices = chosen_devices(found, search, order)
+    following = None
+    if skip + limit < len(devices):
+        options = {"search": search, "order": order, "skip": skip + limit, "limit": limit}
+        following = f"/v1/streams/{quote(name, safe='')}/devices?{urlencode(options)}"
+    return DeviceList(
+        stream=name,
+        read_ms=found.read_ms,
+        from_ms=found.from_ms,
+        is_complete=found.is_complete,
+        records=found.records,
+        devices=len(found.devices),
+        matches=len(devices),
+        page=list(devices[skip : skip + limit]),
+        next=following,
     )
 
 

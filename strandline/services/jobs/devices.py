@@ -1,0 +1,229 @@
+"""Devices of a stream: when each was last seen, how often it sends, and its rejected records.
+
+The newest records of each partition are read, never the whole log. So a list covers a range of log time, which it names. A list
+is kept for some seconds, because each page and each client needs the same list.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Literal
+
+from strandline.core.described import Described
+from strandline.core.errors import TransientError
+from strandline.core.record_headers import HEADER_SOURCE, RECORD_KEY, unpack_header_values
+from strandline.core.streams.stream import StreamSpec
+from strandline.ledger.roles import LedgerReader
+from strandline.log.kafka_status import KafkaStatus, NewestRecords
+from strandline.log.record_key import key_finder
+from strandline.processing.slices.sender_faults import sender_of
+from strandline.services.jobs.job_status import input_streams
+from strandline.services.processes.limited_work import RunLimited
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RECORDS_MAX = 100_000
+"""Maximum number of records of one list."""
+KEPT_S = 20.0
+LETTERS_MAX = 5_000
+"""Maximum number of dead letters that are read, of each job that reads the stream."""
+_SAMPLE_RECORDS = 1_000
+_BYTES_WANTED = 24 << 20
+_BYTES_MAX = 48 << 20
+_WAIT_S = 20.0
+_KEPT_MAX = 4
+_UNKNOWN = ""
+
+Order = Literal["silence", "errors", "records"]
+Place = tuple[int, int]
+"""Partition and offset."""
+
+
+@dataclass(frozen=True)
+class DeviceView(Described):
+    """A device: a value of the stream's key. Without a key, the sender that the gateway noted."""
+
+    device: str
+    """Empty for records without a key and a sender."""
+    last_ms: int
+    """Log time of its newest record."""
+    records: int
+    """Number of its records in the range of the list."""
+    interval_ms: int | None
+    """Mean time between two of its records. Null for a single record."""
+    rejected: int
+    """Number of these records that are dead letters of a job."""
+    partition: int
+    """Partition of its newest record."""
+
+
+@dataclass(frozen=True)
+class DeviceList(Described):
+    """Page of the devices of a stream, according to its newest records."""
+
+    stream: str
+    read_ms: int
+    """Time at which the records were read."""
+    from_ms: int | None
+    """The list contains all devices with a record since this log time. Null if no record was read."""
+    is_complete: bool
+    """True if the list contains all devices with a record in the topic."""
+    records: int
+    """Number of records that were read."""
+    devices: int
+    """Number of devices in all pages, without a search."""
+    matches: int
+    """Number of devices that match the search."""
+    page: list[DeviceView]
+    next: str | None
+    """Path of the next page. Null if there is none."""
+
+
+@dataclass(frozen=True)
+class FoundDevices:
+    """Devices of the records that were read."""
+
+    read_ms: int
+    from_ms: int | None
+    is_complete: bool
+    records: int
+    devices: list[DeviceView]
+
+
+def devices_of(key: str | None, newest: NewestRecords, rejected: Collection[Place]) -> list[DeviceView]:
+    """Return the devices of these records. Runs in a process with limits.
+
+    Args: key: Field of the stream's key. None if it has none. rejected: Positions of rejected records.
+    """
+    find_key = None if key is None else key_finder(key)
+    bad = frozenset(rejected)
+    found: dict[str, list[int]] = {}  # device -> first and last log time, records, rejected, partition
+    columns = newest.partitions, newest.offsets, newest.log_times_ms, newest.values, newest.header_values
+    for partition, offset, log_ms, value, packed in zip(*columns, strict=True):
+        source, named = unpack_header_values(packed)
+        own = None if find_key is None or value is None else find_key(value)
+        device = sender_of(own, named.get(RECORD_KEY), source) or _UNKNOWN
+        facts = found.setdefault(device, [log_ms, log_ms, 0, 0, partition])
+        facts[0] = min(facts[0], log_ms)
+        if log_ms >= facts[1]:
+            facts[1], facts[4] = log_ms, partition
+        facts[2] += 1
+        facts[3] += (partition, offset) in bad
+    return [
+        DeviceView(device, last_ms, count, None if count == 1 else (last_ms - first_ms) // (count - 1), errors, at)
+        for device, (first_ms, last_ms, count, errors, at) in found.items()
+    ]
+
+
+def covered_from_ms(newest: NewestRecords, starts: dict[int, int], ends: dict[int, int], now_ms: int) -> int | None:
+    """Return the log time since which all records were read. None if the whole topic was read.
+
+    Args: starts, ends: First and next offset of each partition.
+    """
+    firsts: dict[int, tuple[int, int]] = {}
+    for partition, offset, log_ms in zip(newest.partitions, newest.offsets, newest.log_times_ms, strict=True):
+        firsts.setdefault(partition, (offset, log_ms))
+    bounds = []
+    for partition, end in ends.items():
+        if starts.get(partition, 0) >= end:
+            continue
+        offset, log_ms = firsts.get(partition, (end, now_ms))
+        if offset > starts.get(partition, 0):
+            bounds.append(log_ms)
+    return max(bounds, default=None)
+
+
+class Devices:
+    """Lists of devices. Reads one stream at a time. Thread-safe."""
+
+    def __init__(
+        self,
+        ledger: LedgerReader,
+        log: KafkaStatus,
+        run_limited: RunLimited,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ledger, self._log, self._run_limited, self._clock = ledger, log, run_limited, clock
+        self._turn = Lock()
+        self._kept: dict[str, tuple[float, FoundDevices]] = {}
+
+    def of(self, stream: str) -> FoundDevices:
+        """Return the devices of the newest records of the stream, as read at most KEPT_S ago.
+
+        Raises NotFound, LogUnavailable, TooExpensive; TransientError while other lists take too long.
+        """
+        row = self._ledger.stream(stream)
+        with self._one_at_a_time():
+            kept_s, kept = self._kept.get(stream, (0.0, None))
+            if kept is not None and self._clock() - kept_s < KEPT_S:
+                return kept
+            found = self._read(StreamSpec.from_document(row.document))
+            self._kept.pop(stream, None)
+            self._kept[stream] = self._clock(), found
+            while len(self._kept) > _KEPT_MAX:
+                self._kept.pop(next(iter(self._kept)))
+            return found
+
+    def _read(self, spec: StreamSpec) -> FoundDevices:
+        """Read the newest records, as many as fit into _BYTES_WANTED according to a sample."""
+        name, now_ms = spec.stream, time.time_ns() // 1_000_000
+        held = self._log.range(name)
+        sample = self._log.newest_records(name, _SAMPLE_RECORDS, _BYTES_MAX)
+        mean = sum(len(value or b"") for value in sample.values) / max(1, len(sample.values))
+        count = max(_SAMPLE_RECORDS, min(RECORDS_MAX, int(_BYTES_WANTED / max(1.0, mean))))
+        newest = self._log.newest_records(
+            name, count, _BYTES_MAX, [HEADER_SOURCE], since=held.offset_first, headers_beside=[RECORD_KEY]
+        )
+        if not newest.offsets:
+            return FoundDevices(now_ms, None, True, 0, [])
+        from_ms = covered_from_ms(newest, held.offset_first, held.offset_next, now_ms)
+        oldest_ms = min(newest.log_times_ms)
+        rejected = self._rejected(name, oldest_ms)
+        devices = self._run_limited("list of devices", devices_of, spec.key, newest, rejected)
+        return FoundDevices(
+            now_ms, oldest_ms if from_ms is None else from_ms, from_ms is None, len(newest.offsets), devices
+        )
+
+    def _rejected(self, stream: str, since_ms: int) -> list[Place]:
+        """Return the positions of rejected records of the stream, according to the newest dead letters of its jobs."""
+        found: list[Place] = []
+        for job in self._ledger.jobs():
+            if stream not in input_streams(self._ledger, job):
+                continue
+            held = self._log.dead_letter_range(job.name, since_ms)
+            if held is None:
+                continue
+            first = max(held.offset_first, held.offset_next - LETTERS_MAX)
+            with closing(self._log.read_dead_letters(job.name, first, held.offset_next)) as lists:
+                for letters in lists:
+                    found += [
+                        (int(one.headers["partition"]), int(one.headers["offset"]))
+                        for one in letters
+                        if one.headers.get("stream") == stream and one.headers.get("offset", "").isdecimal()
+                    ]
+        return found
+
+    @contextmanager
+    def _one_at_a_time(self) -> Iterator[None]:
+        if not self._turn.acquire(timeout=_WAIT_S):
+            raise TransientError("another list of devices is read; try again in some seconds")
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+
+def chosen_devices(found: FoundDevices, search: str, order: Order) -> Sequence[DeviceView]:
+    """Return the devices whose name contains the text, regardless of case. `silence`: those that were silent longest first."""
+    text = search.casefold()
+    some = [one for one in found.devices if text in one.device.casefold()] if text else found.devices
+    if order == "errors":
+        return sorted(some, key=lambda one: (-one.rejected, one.last_ms, one.device))
+    if order == "records":
+        return sorted(some, key=lambda one: (-one.records, one.device))
+    return sorted(some, key=lambda one: (one.last_ms, one.device))
