@@ -325,6 +325,19 @@ def test_receptions_are_recognised_by_the_words_of_their_members(tmp_path: Path)
     assert ("explode" not in tried.proposal.document, len(tried.results)) == (True, 3)
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"at": T0, "total": 7, "planes": [{"id": "a", "total": 5}]},
+        {"at": T0, "total": 7, "names": ["id", "total"], "data": [["a", 5]]},
+    ],
+)
+def test_a_value_of_the_record_is_named_if_a_value_of_its_rows_hides_it(record: dict[str, Any], tmp_path: Path) -> None:
+    tried = try_proposal(lines(record, record), tmp_path)
+    assert [row["total"] for row in tried.results] == [5, 5]
+    assert "$.total of the record is left out, because its rows have a value of this name" in tried.proposal.notes
+
+
 def test_an_array_named_like_labels_is_exploded_if_only_a_time_is_outside(tmp_path: Path) -> None:
     records = [
         {"at": 1_000 * (T0 + at), "tags": [{"name": "a", "value": 5}, {"name": "b", "value": 6}]} for at in range(3)

@@ -100,16 +100,17 @@ def _table(objects: Sequence[dict[str, Any]], notes: list[str]) -> SampleShape |
     for rows_path in _usual(rows, objects):
         for names_path in _usual(names, objects):
             if all(_is_table(_at(one, names_path), _at(one, rows_path)) for one in objects):
-                found = []
+                found: list[tuple[Row, Row]] = []
                 for one in objects:
                     outer = _outer(one, {names_path, rows_path})
                     keys = _at(one, names_path)
                     found += [
-                        outer | {(key,): each for key, each in zip(keys, row, strict=True)}
+                        (outer, {(key,): each for key, each in zip(keys, row, strict=True)})
                         for row in _at(one, rows_path)
                     ]
                 explode = {"columns": path_text(names_path), "rows": path_text(rows_path)}
-                return SampleShape(explode, found, [f"each element of {path_text(rows_path)} becomes a row"])
+                note = f"each element of {path_text(rows_path)} becomes a row"
+                return SampleShape(explode, [outer | own for outer, own in found], [note, *_hidden(found)])
     return None
 
 
@@ -156,13 +157,20 @@ def _array_of_objects(
         f"each element of {path_text(found)} becomes a row; to read single elements instead, remove explode and use "
         f"{path_text((*found, 0))}.name"
     )
-    rows = [
-        _outer(one, {found}) | dict(leaves(element, ()))
+    parts = [
+        (_outer(one, {found}), dict(leaves(element, ())))
         for one in objects
         for element in _at(one, found) or ()
         if isinstance(element, dict)
     ]
-    return SampleShape(path_text(found), rows, [note], array=found)
+    rows = [outer | own for outer, own in parts]
+    return SampleShape(path_text(found), rows, [note, *_hidden(parts)], array=found)
+
+
+def _hidden(parts: Sequence[tuple[Row, Row]]) -> Iterator[str]:
+    """Yield notes on values outside of the rows whose path is also a path within them. `parts`: both for each row."""
+    for path in dict.fromkeys(path for outer, own in parts for path in outer if path in own):
+        yield f"{path_text(path)} of the record is left out, because its rows have a value of this name"
 
 
 def _inner_arrays(objects: Sequence[dict[str, Any]], notes: list[str]) -> SampleShape | None:
