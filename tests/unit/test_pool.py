@@ -22,7 +22,7 @@ from strandline.core.errors import (
     StrandlineError,
 )
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import CheckpointRow, Desired, JobState, SliceRow, offset_count
+from strandline.ledger.states import CheckpointRow, Desired, JobState, SliceRow, SliceStatus, offset_count
 from strandline.processing.emission.cost_meter import NOTE_S
 from strandline.processing.emission.keyed_task import BucketOutcome
 from strandline.processing.emission.member_outcomes import Failure, MemberOutcome
@@ -120,6 +120,8 @@ class Committer:
         self._job, self._epoch = job, epoch
         self.failure: Exception | None = None
         self.replays: list[int] = []
+        self.log_s_a_slice = 0.0
+        """Log time that each slice covers."""
 
     def replayed(self, number: int, outcomes: Any) -> None:
         if self.failure is not None:
@@ -130,7 +132,9 @@ class Committer:
         if self.failure is not None:
             raise self.failure
         assert (before.slice if before else 0) == sliced.number - 1
-        return a_checkpoint(sliced.number, self._epoch, self._job, emitted={}, reached={}, closes_ms=None)
+        log_ms = 1_000_000 + int(sliced.number * self.log_s_a_slice * 1_000)
+        more: dict[str, Any] = {"emitted": {}, "reached": {}, "closes_ms": None, "latest_log_ms": log_ms}
+        return a_checkpoint(sliced.number, self._epoch, self._job, **more)
 
     def committed(self, row: CheckpointRow, outcomes: Any, seconds: float) -> None:
         pass
@@ -162,6 +166,7 @@ class Lab:
             poll_max_s=poll_max_s,
             tries=tries,
             state_bytes_max=1_000,
+            cores_max=0.5,
             on_batch=lambda jobs: self.reported.append(list(jobs)),
             clock=clock,
         )
@@ -378,6 +383,61 @@ def test_the_cost_of_each_member_is_noted(lab: Lab) -> None:
     lab.send("b")
     lab.turn()
     assert lab.pool.jobs == ["a"] and lab.ledger.costs_of(["b"])["b"].cpu_us == 8_000
+
+
+def busy_turns(lab: Lab, jobs: Sequence[str], turns: int, cpu_us: int) -> None:
+    """Let `a` use this CPU time in each turn of a second."""
+    lab.batches.cpu_us["a"] = cpu_us
+    for _ in range(turns):
+        lab.send(*jobs)
+        lab.turn()
+
+
+@pytest.mark.guarantee(
+    "G992",
+    "A job of a pool whose new slices need more cores than the limit over 30 s is moved to its own runner, between two slices.",
+    promise="kills-and-restarts-change-no-result",
+)
+def test_a_job_with_a_high_load_is_moved_out(lab: Lab) -> None:
+    a, b, _ = lab.join(*JOBS)
+    busy_turns(lab, JOBS, 40, 490_000)
+    assert lab.pool.jobs == JOBS
+    busy_turns(lab, JOBS, 35, 600_000)
+    assert lab.pool.jobs == ["b", "c"] and isinstance(a.exception(), MovedOut)
+    assert "cores for 30 s, and the limit is 0.5" in str(a.exception())
+    assert lab.ledger.last_slice("a").status is SliceStatus.COMMITTED, "between two slices"  # type: ignore[union-attr]
+    busy_turns(lab, ["b", "c"], 5, 0)
+    assert b.isActive and lab.committed("b") == lab.committed("c")
+
+
+def test_a_load_moves_no_job_that_is_alone_placed_or_behind(lab: Lab) -> None:
+    placed, other = lab.member("a"), lab.member("b")
+    placed.is_placed = True
+    lab.pool.join(placed)
+    busy_turns(lab, ["a"], 40, 900_000)
+    lab.pool.join(other)
+    busy_turns(lab, ["a", "b"], 40, 900_000)
+    assert lab.pool.jobs == ["a", "b"]
+    lab.new_pool()
+    behind = lab.member("a")
+    lab.committers["a"].log_s_a_slice = 60
+    alone_since = lab.committed("a")[0]
+    lab.pool.join(behind)
+    busy_turns(lab, ["a"], 40, 900_000)
+    lab.join("b")
+    busy_turns(lab, ["a", "b"], 40, 900_000)
+    assert lab.pool.jobs == ["a", "b"] and lab.committed("a")[0] > alone_since + 40
+
+
+def test_replays_are_no_load(lab: Lab) -> None:
+    lab.join("a", interval_s=0)
+    busy_turns(lab, ["a"], 60, 1_000)
+    lab.new_pool()
+    rewinding, _ = lab.join("a", "b", interval_s=0)
+    lab.batches.cpu_us["a"] = 900_000
+    while rewinding.is_rewinding:
+        lab.turn()
+    assert lab.pool.jobs == ["a", "b"]
 
 
 def test_a_job_that_may_end_pools_is_alone_until_it_has_committed(lab: Lab) -> None:

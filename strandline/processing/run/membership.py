@@ -25,6 +25,7 @@ from strandline.ledger.states import (
 )
 from strandline.processing.emission.keyed_task import BucketOutcome
 from strandline.processing.run.ending import Ending
+from strandline.processing.run.member_load import MemberLoad
 from strandline.processing.run.slice_schedule import Closings
 from strandline.processing.slices.joint_planning import PlanningSteps
 from strandline.processing.slices.rewind import RewindPlan
@@ -100,6 +101,9 @@ class PoolMember:
     """True if the member is alone in a batch until it has committed a slice, because it may have ended another pool."""
     state_bytes: int = field(default=0, init=False)
     """Size of the state after its last slice."""
+    is_placed: bool = False
+    """True if the document of the job places it in a pool, so its load doesn't move it out."""
+    load: MemberLoad = field(default_factory=MemberLoad, init=False)
     leave: Callable[[PoolMember], None] = lambda _: None
     """Removes the member from its pool, and returns when no batch contains it."""
     number: int = field(init=False)
@@ -119,6 +123,8 @@ class PoolMember:
     _error: StrandlineError | None = field(default=None, init=False)
     _ended: threading.Event = field(default_factory=threading.Event, init=False)
     _woken: threading.Event = field(default_factory=threading.Event, init=False)
+    _new_slice_us: int = field(default=0, init=False)
+    """CPU time of the last new slice in microseconds."""
     _slice_us: float = field(default=_NEW_MEMBER_US, init=False)
     _record_us: float = field(default=_RECORD_US, init=False)
 
@@ -171,6 +177,7 @@ class PoolMember:
             self._record_us = max(0.1, cpu_us / max(1, part.records))
             self.records_left = max(0, self.records_left - part.records)
         else:
+            self._new_slice_us = cpu_us
             self._slice_us += (cpu_us - self._slice_us) / 4
             self.due_s = part.due_next_s
 
@@ -178,6 +185,7 @@ class PoolMember:
         """Note the last slice whose effects are final, and its checkpoint if the slice was new."""
         self.number, self.failures, self.last_error = number, 0, None
         if row is not None:
+            self.load.add(now_s, self._new_slice_us, row.latest_log_ms)
             if self.closings is not None:
                 self.due_s = min(self.due_s, now_s + self.closings.wait_s(row.closes_ms))
             self.checkpoint, self.is_alone = row, False

@@ -23,6 +23,7 @@ from strandline.processing.emission.cost_meter import CostMeter
 from strandline.processing.emission.keyed_task import BucketOutcome
 from strandline.processing.emission.member_outcomes import MemberOutcome
 from strandline.processing.run.ending import Ending, is_to_end
+from strandline.processing.run.member_load import LOAD_S
 from strandline.processing.run.membership import Part, PoolMember, spread
 from strandline.processing.run.pool_features import MovedOut
 from strandline.processing.slices.joint_planning import count_silence, plan_next_slices
@@ -34,6 +35,8 @@ log = structlog.get_logger()
 
 REPLAY_S = 0.2
 """Replays lengthen a batch by about this time in seconds, if other members have no rewind. Only then do members wait for them."""
+SLICE_ROWS_MAX = 100_000
+"""Maximum number of records of a new slice, if other members may wait for it."""
 _REPLAY_ALONE_S = 2.0
 """Length of a batch in seconds if all members rewind."""
 BACK_OFF_S, BACK_OFF_MAX_S = 0.25, 30.0
@@ -84,15 +87,17 @@ class Pool:
         poll_max_s: float | None = None,
         tries: int | None = None,
         state_bytes_max: int | None = None,
+        cores_max: float | None = None,
         on_batch: Callable[[Sequence[str]], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`index`: used only by the thread of the pool. `tasks_max`: maximum number of tasks of a batch. `poll_s`: time until
         the second look for a member without new records. It doubles with each look, up to `poll_max_s`. None: it stays.
         `tries`: attempts until a failure that passes ends a run. None: no limit. `state_bytes_max`: a member with a larger state
-        is moved out. `on_batch`: called with the jobs of each batch before it, and with none after it.
+        is moved out. `cores_max`: a member whose load is higher is moved out, if there are
+        others. `on_batch`: called with the jobs of each batch before it, and with none after it.
         """
-        self._state_bytes_max, self._on_batch = state_bytes_max, on_batch
+        self._state_bytes_max, self._cores_max, self._on_batch = state_bytes_max, cores_max, on_batch
         self._moved_out: dict[str, str] = {}
         """Job whose slice is being processed, and that is moved out -> reason."""
         self._batches, self._ledger, self._index = batches, ledger, index
@@ -273,9 +278,15 @@ class Pool:
             self._remove(member, member.last_error)  # what it waits for may take long
 
     def _require_room(self, member: PoolMember) -> None:
+        """Raise MovedOut if the member needs too much memory or too many cores."""
         if self._state_bytes_max is not None and member.state_bytes > self._state_bytes_max:
             why = f"its state has {member.state_bytes:,} bytes, and the limit is {self._state_bytes_max:,}"
             raise MovedOut.of(member.job, why)
+        if self._cores_max is not None and not member.is_placed and len(self._members) > 1:
+            cores = member.load.cores(self._clock())
+            if cores > self._cores_max:
+                why = f"its slices needed {cores:.2f} cores for {LOAD_S:g} s, and the limit is {self._cores_max:g}"
+                raise MovedOut.of(member.job, why)
 
     def _new_slices(self) -> list[Part]:
         now_s = self._clock()

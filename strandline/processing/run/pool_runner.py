@@ -206,6 +206,7 @@ class PoolRunner:
             poll_s=_POLL_S,
             poll_max_s=_POLL_MAX_S,
             state_bytes_max=settings.pool_state_bytes_max,
+            cores_max=settings.pool_cores_max,
             on_batch=self._report_batch,
         )
         opened.callback(pool.start().stop)

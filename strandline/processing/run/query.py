@@ -28,7 +28,7 @@ from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.result_streams import emitters_of_inputs
 from strandline.processing.run.ending import Ending, StopRequest, ending_by, schema_in_force, watch_query
 from strandline.processing.run.membership import PoolMember
-from strandline.processing.run.pool import TRIES, Pool
+from strandline.processing.run.pool import SLICE_ROWS_MAX, TRIES, Pool
 from strandline.processing.run.slice_schedule import INTERVAL_S, QUIET_S, closings_of
 from strandline.processing.run.watchdog import Watchdog
 from strandline.processing.slices.planner import SlicePlanner
@@ -165,12 +165,15 @@ class RunQuery:
         if not has_own_pool and run.pipeline.spec.checkpoint.every is None:
             closings = closings_of(run.pipeline, run.pipeline.event_time_rule.delay_ms)
             interval_s = max(interval_s, INTERVAL_S if closings is None else QUIET_S)
+        planner = source.planner
+        if not has_own_pool:  # others wait for the slice
+            planner = replace(planner, rows_max=min(planner.rows_max, SLICE_ROWS_MAX))
         member = PoolMember(
             job=run.job,
             epoch=run.epoch,
             config=config,
             plan=plan,
-            planner=SlicePlanner(source.planner, run.ledger, shared.index),
+            planner=SlicePlanner(planner, run.ledger, shared.index),
             slices=RunSlices(source, run.ledger),
             committer=committer,
             interval_s=interval_s,
@@ -182,6 +185,7 @@ class RunQuery:
             records_left=0 if has_own_pool else rewind_cost(run.ledger, plan, run.job).records,
             lease=self.watchdog.lease,
             is_alone=shared.is_alone_at_first,
+            is_placed=run.pipeline.spec.placement == "pool",
             leave=(lambda _: pool.stop()) if has_own_pool else pool.leave,
         )
         if not has_own_pool:
