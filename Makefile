@@ -10,7 +10,7 @@ KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,$(if $(filter test-all,$(MAKEC
 .DEFAULT_GOAL := help
 # Without bytecode on the disk, each of the hundreds of processes of a test run compiles what it imports, and each worker rewrites all tests.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: console help setup quick run wheel test test-all test-containers check docs format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest chaos-notices try-notices soak simulate simulate-clocks simulate-notices yardsticks sbom pin-images lock clean
+.PHONY: console help setup quick run wheel test test-all test-containers check docs format bench bench-ingest bench-failover bench-recovery chaos chaos-ingest chaos-notices try-notices soak simulate simulate-clocks simulate-notices simulate-pools yardsticks sbom pin-images lock clean
 
 help:
 	@echo "make run     start everything: embedded servers, example fleet, example job (Ctrl-C stops it)"
@@ -39,6 +39,7 @@ help:
 	@echo "make simulate-clocks SEEDS=100000   histories with wrong clocks and rejected records; count late records and stuck windows"
 	@echo "             (RULES=all: compare the rule with its former form and with others)"
 	@echo "make simulate-notices SEEDS=10000   histories of notices with kills and bad receivers; count what is lost, repeated or too much"
+	@echo "make simulate-pools SEEDS=1000 JOBS=100   histories of jobs in pools with kills, zombies, bad jobs and outages of the ledger"
 	@echo "make yardsticks   sizes by package, the engine's lines, and tests of kinds outside of their folders"
 	@echo "make format  rewrite the code in the project's format"
 	@echo "make wheel   build the wheel and its checksum, into build/wheel"
@@ -160,12 +161,16 @@ yardsticks: $(VENV)/.run-ready
 
 SEEDS ?= 100000
 FIRST ?= 0
+JOBS ?= 100
 RULES ?= current
 simulate-clocks: $(VENV)/.test-ready
 	@$(BIN)/python -m tests.simulation.test_clocks --seeds $(SEEDS) --first $(FIRST) --rules $(RULES)
 
 simulate-notices: $(VENV)/.test-ready
 	@$(BIN)/python -m tests.simulation.test_notices --seeds $(SEEDS) --first $(FIRST)
+
+simulate-pools: $(VENV)/.test-ready
+	@$(BIN)/python -m tests.simulation.test_pools --seeds $(SEEDS) --first $(FIRST) --jobs $(JOBS)
 
 simulate: $(VENV)/.test-ready
 	@$(BIN)/python -m tests.simulation.test_simulation --seeds $(SEEDS) --first $(FIRST)
