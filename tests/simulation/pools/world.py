@@ -19,6 +19,7 @@ from strandline.ledger.states import (
     CheckpointRow,
     Desired,
     EventTimeRule,
+    JobRow,
     RunRow,
     SliceRow,
     SliceStatus,
@@ -129,6 +130,10 @@ class PoolLedger(TwinLedger):
     def progress_of(self, names: Collection[str]) -> dict[str, JobProgress]:
         self._world.require_ledger()
         return super().progress_of(names)
+
+    def jobs_named(self, names: Collection[str]) -> dict[str, JobRow]:
+        self._world.require_ledger()
+        return super().jobs_named(names)
 
     def plan_slices(self, rows: Sequence[SliceRow]) -> Refusals:
         return self._written("plan", lambda: super(PoolLedger, self).plan_slices(rows))
