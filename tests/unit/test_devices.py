@@ -65,7 +65,7 @@ def test_the_range_begins_where_the_shortest_partition_begins() -> None:
 
 
 @pytest.mark.guarantee(
-    "G982",
+    "G985",
     "A page of devices has a limited number of them, searched and ordered by the service, and names the range of log time that "
     "it covers. The newest records are read once for all pages and clients of 20 s, never the whole log.",
     promise="no-client-can-exhaust-a-service",

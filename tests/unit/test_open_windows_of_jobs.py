@@ -137,7 +137,7 @@ def a_list(slice_: int, count: int = 3) -> OpenWindows:
 
 
 @pytest.mark.guarantee(
-    "G981",
+    "G984",
     "Each page of the open windows names the slice that it contains, and the partition that holds the windows open, with its "
     "devices. Pages after the first one need no further replay.",
     promise="failures-are-reported-with-their-remedy",
