@@ -93,7 +93,7 @@ class Index:
 
     def ids(self) -> list[str]:
         ask(self.url, "POST", f"/{self.name}-*/_refresh", timeout_s=30)
-        found = ask(self.url, "POST", f"/{self.name}-*/_search", timeout_s=30, body={"size": 1000, "_source": False})
+        found = ask(self.url, "POST", f"/{self.name}-*/_search", timeout_s=30, body={"size": 10_000, "_source": False})
         return [hit["_id"] for hit in found["hits"]["hits"]]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from strandline.ledger.schema import HEAD
 from strandline.log.admin import KafkaAdmin
 from strandline.results.elasticsearch_client import RequestRefused
 from strandline.results.sinks.registry import installed_sinks
+from strandline.results.sinks.sink import Sink, SinkFinding
 from strandline.services.cli.commands import app
 from strandline.services.doctor.elasticsearch import check_elasticsearch, free_bytes_needed
 from strandline.services.doctor.finding import Finding, State, examine, ok
@@ -558,12 +560,34 @@ def test_an_mqtt_broker_that_is_not_there_or_misnamed_is_one_finding() -> None:
 def test_a_sql_sink_is_tried_with_a_table_of_the_doctors_own(tmp_path: Path) -> None:
     sql = installed_sinks()["sql"]
     assert not sql.has_server(Settings())
-    assert list(check_sink(sql, Settings())) == []
+    assert list(check_sink("sql", sql, Settings())) == []
     url = f"sqlite:///{tmp_path}/results.sqlite"
-    assert bad(check_sink(sql, Settings(sql_sink_url=url))) == []
+    assert bad(check_sink("sql", sql, Settings(sql_sink_url=url))) == []
     assert run_sql(url, "SELECT name FROM sqlite_master") == []
-    ((state, sentence),) = bad(check_sink(sql, Settings(sql_sink_url=f"sqlite:///{tmp_path}/none/results.sqlite")))
+    ((state, sentence),) = bad(
+        check_sink("sql", sql, Settings(sql_sink_url=f"sqlite:///{tmp_path}/none/results.sqlite"))
+    )
     assert state == "wrong" and "can't be reached" in sentence
+
+
+class _StoreOfPackage(Sink):
+    def __init__(self, target: str = "") -> None:
+        self._target = target
+
+    def target(self, settings: Settings) -> str:
+        return self._target
+
+    def examine(self, settings: Settings) -> Iterator[SinkFinding]:
+        yield SinkFinding("the store responds")
+
+
+@pytest.mark.parametrize(
+    ("target", "subject"),
+    [("", "sink acme_store"), ("https://me:planted@store:9200/a", "sink acme_store (https://store:9200/a)")],
+)
+def test_a_finding_about_the_sink_of_a_package_names_the_sink_and_its_target(target: str, subject: str) -> None:
+    (finding,) = check_sink("acme_store", _StoreOfPackage(target), Settings())
+    assert (finding.subject, finding.message) == (subject, "the store responds")
 
 
 def test_the_databases_of_lookups_are_asked(tmp_path: Path) -> None:

@@ -239,6 +239,10 @@ class Sink:
         """
         return False
 
+    def target(self, settings: Settings) -> str:
+        """Return the server or directory that `examine` checks, without secrets. Empty if it has no name. For the doctor."""
+        return ""
+
     def examine(self, settings: Settings) -> Iterator[SinkFinding]:
         """Yield the findings about this server. Write to it only under a name of the doctor's own. Raises InvalidSettings."""
         return iter(())

@@ -15,7 +15,7 @@ from strandline.services.doctor.gateways import check_gateway
 from strandline.services.doctor.kafka import check_kafka
 from strandline.services.doctor.ledger import check_ledger
 from strandline.services.doctor.schema_registry import check_registry
-from strandline.services.doctor.sinks import check_sink
+from strandline.services.doctor.sinks import check_sink, subject_of
 from strandline.services.doctor.sql_sources import check_sql_sources
 
 DEADLINE_S = 60.0
@@ -36,7 +36,7 @@ def server_checks(settings: Settings, servers: StackServers | None) -> Mapping[s
         checks["registry"] = partial(check_registry, settings)
     for name, sink in installed_sinks().items():
         if sink.has_server(settings):
-            checks[name] = partial(check_sink, sink, settings)
+            checks[subject_of(name, sink)] = partial(check_sink, name, sink, settings)
     if settings.sql_sources:
         checks["sql sources"] = partial(check_sql_sources, settings)
     return checks
