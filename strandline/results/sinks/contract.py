@@ -306,11 +306,16 @@ def _check_refusals(run: _Run) -> None:
 
 def _check_divergence(run: _Run) -> None:
     rows = list(range(1, _ROWS + 1))
-    _require_divergence(run, [batch_of(run.shape, rows, load=-1.0)], 10, 1, "another value under the same id")
-    single = [batch_of(run.shape, rows[:99]), batch_of(run.shape, [100], load=-1.0), batch_of(run.shape, rows[100:])]
-    _require_divergence(run, single, 11, 1, "another value in one of 250 rows")
-    run.commit(1, 12, _written_again(run, [batch_of(run.shape, rows)], 12, 1, "the value was changed by a Divergence"))
-    run.require_ids("after a Divergence")
+    pieces = [batch_of(run.shape, rows[:99]), batch_of(run.shape, [100], load=-1.0), batch_of(run.shape, rows[100:])]
+    (single,) = pa.Table.from_batches(pieces).combine_chunks().to_batches()
+    for epoch, changed, what in (
+        (10, batch_of(run.shape, rows, load=-1.0), "another value under the same id"),
+        (12, single, f"another value in one of {_ROWS} rows"),
+    ):
+        _require_divergence(run, [changed], epoch, 1, what)
+        again = "the value was changed by a Divergence"
+        run.commit(1, epoch + 1, _written_again(run, [batch_of(run.shape, rows)], epoch + 1, 1, again))
+        run.require_ids("after a Divergence")
 
 
 def _check_pair(run: _Run, emission: int, name: str, value: object, other: object) -> None:
@@ -351,7 +356,7 @@ def _check_versions(run: _Run) -> None:
     emission = 7 if run.is_committed else 1
     run.writer = run.new_writer(replace(run.shape, version=2))
     what = "another version of the job can't write equal results again"
-    run.commit(emission, 13, _written_again(run, batches, 13, emission, what))
+    run.commit(emission, 14, _written_again(run, batches, 14, emission, what))
     run.writer = first
     run.require_ids("after another version has written the same results")
 
