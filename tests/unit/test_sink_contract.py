@@ -64,8 +64,8 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.mark.guarantee(
     "G983",
-    "The contract suite of sinks accepts a correct sink of a package, and names each of 32 planted mistakes: lost, repeated, "
-    "rounded, or overwritten rows, wrong counts, and outages that aren't reported.",
+    "The contract suite of sinks accepts a correct sink of a package, and names each of 32 planted mistakes. They lose, repeat, "
+    "round, or overwrite rows, count them wrongly, or don't report an outage.",
     promise="each-sink-contains-each-result-once",
 )
 @pytest.mark.parametrize("mistake", MISTAKES)

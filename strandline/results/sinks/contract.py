@@ -92,7 +92,9 @@ def record_shape(sink: SinkUnderTest) -> RecordShape:
     return replace(shape, **sink.shape_changes)  # type: ignore[arg-type]
 
 
-def batch_of(shape: DocumentShape, rows: Sequence[int], load: float | None = None, **values: Any) -> pa.RecordBatch:
+def batch_of(
+    shape: DocumentShape, rows: Sequence[int], load: float | None = None, values: Mapping[str, Any] | None = None
+) -> pa.RecordBatch:
     """Return these rows, over two days.
 
     Args: load: One value for all rows, instead of their own. values: Field -> value; only for a batch of one row.
@@ -121,7 +123,7 @@ def batch_of(shape: DocumentShape, rows: Sequence[int], load: float | None = Non
         "note": pa.array([None if row % 4 == 0 else f"note {row} ü" for row in rows], pa.string()),
     }
     return pa.RecordBatch.from_pydict(
-        columns | {name: pa.array([value], columns[name].type) for name, value in values.items()}
+        columns | {name: pa.array([value], columns[name].type) for name, value in (values or {}).items()}
     )
 
 
@@ -318,9 +320,9 @@ def _check_divergence(run: _Run) -> None:
         run.require_ids("after a Divergence")
 
 
-def _check_pair(run: _Run, emission: int, name: str, value: object, other: object) -> None:
+def _check_pair(run: _Run, emission: int, name: str, value: Any, other: Any) -> None:
     """Write a value, and then one that a sink could confuse with it."""
-    batches, changed = ([batch_of(run.shape, [emission + 2000], **{name: one})] for one in (value, other))
+    batches, changed = ([batch_of(run.shape, [emission + 2000], values={name: one})] for one in (value, other))
     run.add(batches)
     run.commit(emission, 1, run.write(batches, 1, emission))
     what = f"{name} = {other!r}, where the sink has {value!r}: it rounds or loses values, or doesn't compare them. This"

@@ -233,6 +233,10 @@ class LosesParallelRows(MemoryWriter):
         STORES[self.name].rows = copy.rows
 
 
+_ALL_READ_S = 300
+"""Maximum time for the four tasks to read. The test fails after it."""
+
+
 class _Barrier:
     """Lets the tasks of the parallel check read before any of them writes."""
 
@@ -241,7 +245,7 @@ class _Barrier:
 
     def wait_for_others(self, rows: list[dict[str, Any]]) -> None:
         if threading.current_thread() is not threading.main_thread():
-            self._barrier.wait(30)
+            self._barrier.wait(_ALL_READ_S)
 
 
 _BARRIER = _Barrier()
