@@ -65,7 +65,7 @@ def test_when_it_returns_every_partition_answers_at_once(topics, kafka):
         consumer.close()
 
 
-@pytest.mark.guarantee("G981")
+@pytest.mark.guarantee("G996")
 def test_the_topic_of_a_stream_that_had_one_is_not_created(topics, name):
     with pytest.raises(NotFound, match=name):
         topics.ensure_stream_topic(spec(name), creates=False)

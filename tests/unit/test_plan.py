@@ -253,7 +253,7 @@ def test_a_stream_is_refused_before_anything_is_changed(api: Api) -> None:
 
 
 @pytest.mark.guarantee(
-    "G981",
+    "G996",
     "If the topic of a registered stream was lost or recreated, `apply` refuses the stream, and the pipelines and lookups that "
     "use it, before a change. No topic is created. The commands in the refusal free the name of the stream.",
     promise="unusable-documents-are-refused",

@@ -16,6 +16,7 @@ from strandline.core.errors import Divergence, SinkUnavailable
 from strandline.results.document import DocumentShape
 from strandline.results.sinks.typed_rows import ID
 from strandline.results.writer import WriteReport
+from tests.support.waiting import stretched
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ class LosesParallelRows(MemoryWriter):
         STORES[self.name].rows = copy.rows
 
 
-_ALL_READ_S = 300
+_ALL_READ_S = 30
 """Maximum time for the four tasks to read. The test fails after it."""
 
 
@@ -245,7 +246,7 @@ class _Barrier:
 
     def wait_for_others(self, rows: list[dict[str, Any]]) -> None:
         if threading.current_thread() is not threading.main_thread():
-            self._barrier.wait(_ALL_READ_S)
+            self._barrier.wait(stretched(_ALL_READ_S))
 
 
 _BARRIER = _Barrier()
