@@ -47,7 +47,7 @@ export const figure = (label, value, note = nothing, tone = "") =>
 
 /** @param {string} text a command line or a REST call */
 export const command = (text) => html`<div class="command">
-  <code>${text}</code>
+  <code tabindex="0">${text}</code>
   <button class="quiet" title="Copy" aria-label="Copy: ${text}" @click=${(/** @type {Event} */ event) => copy(text, event)}>Copy</button>
 </div>`;
 

@@ -62,7 +62,7 @@ export class DevicesView extends Element {
         ? html`The list contains all devices of the topic: ${whole(found.devices)} in ${whole(found.records)} records, since ${time(found.from_ms)}.`
         : html`The list covers the newest ${whole(found.records)} records, complete since ${time(found.from_ms)} (${duration(range)}). Devices without a record since then can be missing.`}</p>
       ${found.page.length
-        ? html`<div class="scroll"><table>
+        ? html`<div class="scroll" tabindex="0"><table>
             <thead><tr><th>Device</th><th>Last record</th><th>State</th><th class="number">Records</th><th class="number">One record in</th><th class="number">Rejected</th><th class="number wide">Partition</th></tr></thead>
             <tbody>${found.page.map((/** @type {Json} */ one) => html`<tr>
               <td>${one.device || html`<span class="muted">unknown</span>`}</td>

@@ -140,7 +140,7 @@ export class JobView extends Element {
     if (!rows.length && !open.length) return empty("No slice is planned yet.");
     const took = (/** @type {any} */ row) => (planned.has(row.slice) ? row.committed_ms - planned.get(row.slice).planned_ms : null);
     const longest = Math.max(1, ...rows.map((/** @type {any} */ row) => took(row) ?? 0));
-    return html`<div class="scroll"><table>
+    return html`<div class="scroll" tabindex="0"><table>
       <thead>
         <tr>
           <th class="number">Slice</th><th>Committed</th><th class="wide">Kind</th><th class="number">Took</th><th class="line wide"><span class="visually-hidden">Time</span></th>

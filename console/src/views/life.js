@@ -126,7 +126,7 @@ class ResultRecords extends Computed {
         <dt>Slice</dt><dd>${found.slice}</dd>
         <dt>Replay</dt><dd>${whole(found.records_read)} records were read again</dd>
       </dl>
-      <div class="scroll"><table>
+      <div class="scroll" tabindex="0"><table>
         <thead><tr><th>Stream</th><th class="number">Partition</th><th class="number">Offset</th></tr></thead>
         <tbody>${found.records.slice(0, RECORDS_SHOWN).map((/** @type {Json} */ one) => html`<tr><td>${one.stream}</td><td class="number">${one.partition}</td>
           <td class="number"><a href=${route.href(["records", one.stream, String(one.partition), String(one.offset)])}>${one.offset}</a></td></tr>`)}</tbody>

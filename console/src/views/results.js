@@ -101,7 +101,7 @@ export class ResultsView extends Element {
     /** @param {typeof by} name @param {string} text */
     const head = (name, text) => html`<th class=${name === "key" ? "" : "number"} aria-sort=${by === name ? (isDown ? "descending" : "ascending") : nothing}>
       <button class="sort" @click=${() => (this.order = { by: name, isDown: by === name ? !isDown : name !== "key" })}>${text}${by === name ? (isDown ? " ↓" : " ↑") : ""}</button></th>`;
-    return html`<div class="scroll"><table class="values">
+    return html`<div class="scroll" tabindex="0"><table class="values">
       <thead><tr>${head("key", data.by ?? "series")}${head("now", this.at === null ? "Newest" : "At pointer")}<th class="wide">Window</th><th class="wide spark"><span class="visually-hidden">Course</span></th>${head("least", "Least")}${head("mean", "Mean")}${head("most", "Most")}</tr></thead>
       <tbody>
         ${rows.map((/** @type {any} */ row) => html`<tr class=${this.hidden_.has(row.key) ? "off" : ""}>

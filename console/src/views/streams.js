@@ -35,7 +35,7 @@ export class StreamsView extends Element {
         const of = new Map(this.arrivals.data.arrivals.map((/** @type {any} */ one) => [one.stream, one]));
         const rows = this.streams.data.streams;
         if (!rows.length) return empty("No stream is registered.", command("strandline stream infer --sample records.ndjson --name readings"));
-        return html`<div class="scroll"><table>
+        return html`<div class="scroll" tabindex="0"><table>
           <thead><tr><th>Stream</th><th>Format</th><th>Newest record</th><th class="number">Records</th><th class="number wide">Partitions</th><th class="number wide">Fields</th><th class="wide">Read by</th></tr></thead>
           <tbody>${rows.map((/** @type {any} */ row) => {
             const arrival = of.get(row.name);

@@ -54,7 +54,7 @@ class WindowList extends Computed {
       <p class="muted">${whole(found.matches)} ${found.matches === 1 ? "window is" : "windows are"} open after slice ${found.slice} (${since(found.committed_ms)}), by version ${found.version}.
         The windows that close first come first.</p>
       ${found.windows.length
-        ? html`<div class="scroll"><table class="windows">
+        ? html`<div class="scroll" tabindex="0"><table class="windows">
             <thead><tr>${names.map((name) => html`<th>${name}</th>`)}<th>Stage</th><th>Window</th><th class="number">Records</th><th>Closes</th></tr></thead>
             <tbody>${found.windows.map((/** @type {Json} */ one) => html`<tr>
               ${names.map((name) => html`<td>${one.key[name] === undefined ? "" : String(one.key[name])}</td>`)}
