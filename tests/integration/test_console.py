@@ -94,7 +94,7 @@ def test_a_viewer_sees_the_reason_instead_of_actions(
     assert page.get_by_role("button", name="Stop", exact=True).count() == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     page.goto("/#/dead-letters/pump-pressure")
-    expect(page.locator(".aside")).to_contain_text(["Replay needs the role operator"])
+    expect(page.locator(".aside")).to_contain_text(["Requeue needs the role operator"])
     context.close()
 
 
