@@ -67,7 +67,8 @@ _REFUSED = {
     "intersect": "it needs all rows of both sides, but a stream has no end",
     "except": "it needs all rows of both sides, but a stream has no end",
     "minus": "it needs all rows of both sides, but a stream has no end",
-    "emit": "results of a window are emitted once, when it closes; remove it",
+    "emit": "each window has one result, which is emitted when the window closes; remove 'emit'. To see open windows before, "
+    "write the pipeline in YAML with updates at the sink: emit: [{elasticsearch: {name: NAME, updates: 10s}}]",
     "sort": "results are written as their windows close, so a query can't order them; sort them when you search them",
     "cluster": "a query doesn't control how records are distributed; remove it",
     "distribute": "a query doesn't control how records are distributed; remove it",
