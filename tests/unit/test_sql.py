@@ -470,7 +470,11 @@ def test_event_time_of_several_streams_that_differ_is_called_event_time():
             "'order by' is not supported",
         ),
         ("select * from turbines limit 10", (2, 24), "'limit' is not supported: a stream has no end"),
-        ("select * from turbines emit changes", (2, 24), "open windows before, write the pipeline in YAML with updates"),
+        (
+            "select * from turbines emit changes",
+            (2, 24),
+            "open windows before, write the pipeline in YAML with updates",
+        ),
         ("select distinct turbine from turbines", (2, 8), "'select distinct' would need every row"),
         ("select turbine, sum(power) over (order by ts) as s from turbines", (2, 28), "'over' needs earlier rows"),
         ("select * from turbines window w as (order by ts)", (2, 24), "'window' is not supported"),
