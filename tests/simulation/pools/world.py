@@ -1,7 +1,7 @@
 """A history of jobs in pools: the real loop, planners, and members, with a ledger in memory and stores that are checked.
 
-A turn of a pool is one call, so other actors act inside it, at *hooks*. A hook is before or after each write to the ledger,
-and before each document of a job. At a hook, a pool is killed or paused. The jobs of a paused pool begin in another pool, and the paused
+A turn of a pool is one call, so other actors act inside it, at *hooks*. A hook is before or after each write to the ledger, and
+before each document of a job. At a hook, a pool is killed or paused. The jobs of a paused pool begin in another pool. The paused
 pool continues its turn afterwards.
 """
 
