@@ -42,7 +42,7 @@ class Fields(DocumentModel):
 
 
 AFTER_END = (
-    "Only the rate is below the limit again. The dead letters still exist, and are missing from the results until you replay "
+    "Only the rate is below the limit again. The dead letters still exist, and are missing from the results until you requeue "
     "them. To see them, run: strandline dead-letters list {job}"
 )
 """Next step after the end of a problem."""
