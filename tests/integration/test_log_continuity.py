@@ -188,7 +188,7 @@ def test_a_topic_that_is_recreated_under_a_running_job_ends_it_for_good(audit_la
     assert codes == [EXIT_FAILED]
     state, message = outcome(lab, "recreated")
     assert state is JobState.FAILED
-    assert "Register the stream under another name" in message
+    assert "stream under another name, and submit a pipeline of another name" in message
     assert read(lab, "recreated") == {0: 20, 1: 0}
 
     lab.ledger.set_desired("recreated", Desired.RUNNING)

@@ -144,6 +144,7 @@ def keyed_of(pipeline: CheckedPipeline, shape: str, keys: tuple[int, ...], check
 def facts_of(outcomes: Sequence[BucketOutcome]) -> tuple[object, ...]:
     """All that a checkpoint records of the outcomes of a slice."""
     facts = add_facts(one for outcome in outcomes for one in outcome.facts)
+    facts.bytes = facts.cpu_us = 0  # costs, on which no result depends
     results, refused = Counter[str](), Counter[str]()
     for outcome in outcomes:
         results.update(outcome.results)

@@ -88,8 +88,9 @@ class MadeTopic:
 class Topics:
     """Replaces Kafka's topics. `id_of` may be changed, like a topic that is deleted and recreated."""
 
-    def __init__(self) -> None:
-        self.id_of: dict[str, str] = {}
+    def __init__(self, ledger: Ledger) -> None:
+        """Like Kafka, it has the topics of all streams that are registered."""
+        self.id_of = {row.name: row.topic_id or "id-1" for row in ledger.streams()}
         self.deleted: list[str] = []
         self.dead_letters: list[str] = []
         self.has_room: list[str] = []
@@ -281,7 +282,7 @@ class Api:
         sources: TypedSources | None = None,
     ) -> None:
         self.ledger = ledger
-        self.topics, self.log, self.supervisor = Topics(), Log(), supervisor or IdleSupervisor()
+        self.topics, self.log, self.supervisor = Topics(ledger), Log(), supervisor or IdleSupervisor()
         self.audits = audits or AuditJobs(ledger, Path("/nowhere"))
         self.templates: list[str] = []
         self.index_is_away = False

@@ -225,7 +225,7 @@ def test_each_planted_difference_in_files_is_found_and_named(lab: Lab) -> None:
         assert details[ids[0]] == "belongs in day=2024-05-02"
         assert details[ids[2]].startswith(f"{value} is ") and "in the file, this run computed" in details[ids[2]]
         assert details[ids[5]].startswith("strandline.job is 'another' in the file")
-        assert "power." in next(one.place for one in of_stage if one.id == "by-hand")
+        assert "power." in next(one.location for one in of_stage if one.id == "by-hand")
     assert {store for store, counts in lab.counts().items() if counts.keys() & {"missing", "extra"}} == {
         "all",
         "minutes",

@@ -58,7 +58,11 @@ def nested(levels: int) -> str:
 def test_documents_checked_by_the_process_are_those_checked_here(work: LimitedWork, tmp_path: Path) -> None:
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     applier = Applier(
-        ledger, Topics(), lambda pipeline: None, lambda topic: {}, check=partial(work.run, "check", check_documents)
+        ledger,
+        Topics(ledger),
+        lambda pipeline: None,
+        lambda topic: {},
+        check=partial(work.run, "check", check_documents),
     )
     here = check_documents(documents(), "a.yaml", {})
     assert applier.check(documents(), "a.yaml") == here

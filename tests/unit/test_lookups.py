@@ -277,7 +277,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def apply(ledger: Ledger, *texts: str) -> list[tuple[str, str, int, list[str]]]:
-    made = Applier(ledger, Topics(), lambda pipeline: None, lambda topic: {0: 0, 1: 0})
+    made = Applier(ledger, Topics(ledger), lambda pipeline: None, lambda topic: {0: 0, 1: 0})
     applied = made.apply("---\n".join(texts).encode(), "a.yaml")
     return [(one.kind, one.outcome, one.version, one.notes) for one in applied]
 

@@ -188,7 +188,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 def apply(ledger: Ledger, document: StreamSpec, more: str = "") -> list[Any]:
     import yaml
 
-    applier = Applier(ledger, Topics(), lambda pipeline: None, lambda topic: {0: 0, 1: 0})  # type: ignore[arg-type]
+    applier = Applier(ledger, Topics(ledger), lambda pipeline: None, lambda topic: {0: 0, 1: 0})  # type: ignore[arg-type]
     return applier.apply(f"{yaml.safe_dump(document.as_document(), sort_keys=False)}---\n{more}".encode(), "a.yaml")
 
 
