@@ -158,34 +158,38 @@ def bits(found: list[Outcome]) -> list[str]:
 
 
 def late_ones(case: Case) -> set[int]:
-    """Return which lines are late by docs/desk.md: it depends on the lines before, and log time is event time."""
+    """Return which lines are late by docs/desk.md: it depends on the lines before, and log time is event time. Without windows, no
+    record is late."""
+    if not case.has_windows:
+        return set()
     reached: dict[int, int] = {}
     came: dict[int, int] = {}
     late: set[int] = set()
     now_ms, watermark_ms = -1, -1
 
-    def by_rule(newcomer: bool) -> int:
-        silence = {at: now_ms - came[at] for at in reached}
+    def by_rule(arriving: int | None) -> int:
+        """The watermark by what was accepted. A partition with a new record isn't idle. Its first record says nothing yet."""
+        silence = {at: 0 if at == arriving else now_ms - came[at] for at in reached}
         awake = [at for at in reached if case.idle_ms is None or silence[at] < case.idle_ms]
-        if not reached or newcomer:
+        if not reached or (arriving is not None and arriving not in reached):
             return -1
         if case.idle_ms is not None and not awake:
-            return max(reached.values()) + min(silence.values()) - case.idle_ms - case.delay_ms
+            shortest_ms = min(silence.values())
+            least_ms = min(reached.values()) + shortest_ms - case.idle_ms
+            released_ms = max(reached.values()) + shortest_ms - 2 * case.idle_ms
+            return (max(least_ms, released_ms) if shortest_ms >= 2 * case.idle_ms else least_ms) - case.delay_ms
         return min(reached[at] for at in awake) - case.delay_ms
 
     for number, (partition, _, record) in enumerate(case.lines):
         if record is None:
-            if now_ms >= 0:
-                came[partition] = now_ms
             continue
         now_ms = max(now_ms, record.ts_ms)
-        watermark_ms = max(watermark_ms, by_rule(partition not in reached))
-        came[partition] = now_ms
+        watermark_ms = max(watermark_ms, by_rule(partition))
         if record.ts_ms < watermark_ms:
             late.add(number)
         else:
-            reached[partition] = max(record.ts_ms, reached.get(partition, 0))
-        watermark_ms = max(watermark_ms, by_rule(False))
+            reached[partition], came[partition] = max(record.ts_ms, reached.get(partition, 0)), now_ms
+        watermark_ms = max(watermark_ms, by_rule(None))
     return late
 
 
