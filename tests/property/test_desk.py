@@ -158,8 +158,10 @@ def bits(found: list[Outcome]) -> list[str]:
 
 
 def late_ones(case: Case) -> set[int]:
-    """Return which lines are late by docs/desk.md: it depends on the lines before, and log time is event time. Without windows, no
-    record is late."""
+    """Return which lines are late by docs/desk.md: it depends on the lines before, and log time is event time.
+
+    Without windows, no record is late.
+    """
     if not case.has_windows:
         return set()
     reached: dict[int, int] = {}
