@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from strandline.ledger.notices import ReadingsRow
+from strandline.notices.finding import Finding, Sight
 from strandline.notices.view import View, show_time
 
 CURRENT_MS = 120_000
@@ -91,6 +92,22 @@ def certificates(view: View) -> Iterator[Reading]:
     for row in view.ledger.service_readings():
         for entry in row.readings.get("certificates", ()):
             yield _reading(view, row, entry)
+
+
+def sight_of(
+    readings: Iterable[Reading], subject_of: Callable[[Reading], str], find: Callable[[str, Reading], Finding | None]
+) -> Sight:
+    """Return the result of a check of readings. `find`: returns the problem of a current reading with this subject, or None."""
+    holding, unknown, lost = {}, set(), {}
+    for reading in readings:
+        subject = subject_of(reading)
+        if reading.is_lost:
+            lost[subject] = reading.lost_reason
+        elif not reading.is_known:
+            unknown.add(subject)
+        elif (finding := find(subject, reading)) is not None:
+            holding[subject] = finding
+    return Sight(holding=holding, unknown=frozenset(unknown), lost=lost)
 
 
 def _reading(view: View, row: ReadingsRow, facts: Mapping[str, Any]) -> Reading:

@@ -123,12 +123,20 @@ def job_subject(job: str) -> str:
     return f"job {job}"
 
 
-def stopped_on_request(job: JobRow) -> str | None:
-    """Return the reason why a running job's problems are no longer checked, if the job was stopped or drained on request. None
-    if it should run."""
-    if job.desired is Desired.RUNNING:
-        return None
-    return f"Job {job.name} was {job.desired.value} on request. A remaining problem is reported again after its next start."
+def jobs_that_should_run(view: View) -> tuple[list[JobRow], dict[str, str]]:
+    """Return the jobs whose progress is checked. Also return subject -> reason why its problems are no longer checked, for jobs
+    that were stopped or drained on request. A completed batch is in neither."""
+    checked, lost = [], {}
+    for job in view.jobs.values():
+        if job.has_completed:
+            continue
+        if job.desired is Desired.RUNNING:
+            checked.append(job)
+        else:
+            lost[job_subject(job.name)] = (
+                f"Job {job.name} was {job.desired.value} on request. A remaining problem is reported again after its next start."
+            )
+    return checked, lost
 
 
 def stopped_results(view: View, job: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
 import pyarrow as pa
@@ -125,7 +125,7 @@ class StoreWriter(ResultWriter, Protocol):
 def with_deadline(writer: StoreWriter, seconds: float) -> StoreWriter:
     """Return the writer with this limit for its attempts. A writer without the field `deadline_s`, as that of a package, is
     returned as it is."""
-    held: Any = writer
-    if is_dataclass(held) and any(one.name == "deadline_s" for one in fields(held)):
-        return cast(StoreWriter, replace(cast(Any, writer), deadline_s=seconds))
-    return writer
+    if "deadline_s" not in getattr(writer, "__dataclass_fields__", {}):
+        return writer
+    limited: StoreWriter = replace(cast(Any, writer), deadline_s=seconds)
+    return limited

@@ -7,7 +7,7 @@ from pydantic import Field
 from strandline.core.document_model import DocumentModel
 from strandline.notices.finding import Finding, Sight
 from strandline.notices.options import Share
-from strandline.notices.readings import Reading, disks
+from strandline.notices.readings import Reading, disks, sight_of
 from strandline.notices.view import View
 
 
@@ -25,16 +25,11 @@ class Fields(DocumentModel):
 
 def look(options: DiskFullSpec, view: View) -> Sight:
     """Check the disk with the data directory of each control service."""
-    holding, unknown, lost = {}, set(), {}
-    for reading in disks(view):
-        subject = f"disk of control service {reading.service}"
-        if reading.is_lost:
-            lost[subject] = reading.lost_reason
-        elif not reading.is_known:
-            unknown.add(subject)
-        elif _share(reading) > options.above:
-            holding[subject] = _finding(subject, reading)
-    return Sight(holding=holding, unknown=frozenset(unknown), lost=lost)
+
+    def find(subject: str, reading: Reading) -> Finding | None:
+        return _finding(subject, reading) if _share(reading) > options.above else None
+
+    return sight_of(disks(view), lambda reading: f"disk of control service {reading.service}", find)
 
 
 def _share(reading: Reading) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from pydantic import Field
 
@@ -10,7 +11,7 @@ from strandline.core.document_model import DocumentModel
 from strandline.core.document_values import Duration
 from strandline.core.times.durations import format_about
 from strandline.notices.finding import Finding, Sight
-from strandline.notices.readings import Reading, certificates
+from strandline.notices.readings import Reading, certificates, sight_of
 from strandline.notices.view import View, show_time
 
 CONSEQUENCES = {
@@ -37,7 +38,7 @@ class Fields(DocumentModel):
 
 def look(options: ExpirySpec, view: View) -> Sight:
     """Find tokens and certificates that expire soon."""
-    holding = {}
+    tokens = {}
     for token in view.ledger.live_tokens():
         if token.expires_ms is not None and token.expires_ms - view.now_ms < options.within:
             role = "" if token.role is None else f" --role {token.role.value}"
@@ -52,17 +53,17 @@ def look(options: ExpirySpec, view: View) -> Sight:
                     f"strandline token revoke {token.name}"
                 ),
             )
-            holding[finding.subject] = finding
-    unknown, lost = set(), {}
-    for reading in certificates(view):
-        subject = f"certificate {reading.facts['setting']} of control service {reading.service}"
-        if reading.is_lost:
-            lost[subject] = reading.lost_reason
-        elif not reading.is_known:
-            unknown.add(subject)
-        elif reading.facts["expires_ms"] - view.now_ms < options.within:
-            holding[subject] = _of_certificate(subject, reading, view.now_ms)
-    return Sight(holding=holding, unknown=frozenset(unknown), lost=lost)
+            tokens[finding.subject] = finding
+
+    def subject_of(reading: Reading) -> str:
+        return f"certificate {reading.facts['setting']} of control service {reading.service}"
+
+    def find(subject: str, reading: Reading) -> Finding | None:
+        is_near = reading.facts["expires_ms"] - view.now_ms < options.within
+        return _of_certificate(subject, reading, view.now_ms) if is_near else None
+
+    found = sight_of(certificates(view), subject_of, find)
+    return replace(found, holding=tokens | dict(found.holding))
 
 
 def _of_certificate(subject: str, reading: Reading, now_ms: int) -> Finding:

@@ -7,7 +7,7 @@ from pydantic import Field
 from strandline.core.document_model import DocumentModel
 from strandline.core.document_values import Duration
 from strandline.notices.finding import Finding, Sight
-from strandline.notices.view import View, job_subject, show_duration, stopped_on_request
+from strandline.notices.view import View, job_subject, jobs_that_should_run, show_duration
 
 
 class LagSpec(DocumentModel):
@@ -26,14 +26,10 @@ class Fields(DocumentModel):
 
 def look(options: LagSpec, view: View) -> Sight:
     """Find running jobs with a large lag. The lag is unknown while Kafka doesn't respond."""
-    holding, unknown, lost = {}, set(), {}
-    for job in view.jobs.values():
+    jobs, lost = jobs_that_should_run(view)
+    holding, unknown = {}, set()
+    for job in jobs:
         subject = job_subject(job.name)
-        if job.has_completed:
-            continue
-        if (reason := stopped_on_request(job)) is not None:
-            lost[subject] = reason
-            continue
         lag = view.surroundings.job_facts(job.name).lag_records
         if lag is None:
             unknown.add(subject)

@@ -8,7 +8,7 @@ from strandline.core.document_model import DocumentModel
 from strandline.core.document_values import Duration
 from strandline.ledger.states import JobRow, SliceStatus
 from strandline.notices.finding import Finding, Sight
-from strandline.notices.view import View, job_subject, show_duration, show_time, stopped_on_request
+from strandline.notices.view import View, job_subject, jobs_that_should_run, show_duration, show_time
 
 
 class NoCheckpointSpec(DocumentModel):
@@ -26,14 +26,10 @@ class Fields(DocumentModel):
 def look(options: NoCheckpointSpec, view: View) -> Sight:
     """Find jobs that should run, have records to process, and have committed nothing for too long. A job without new records
     also commits nothing, which is no problem."""
-    holding, unknown, lost = {}, set(), {}
-    for job in view.jobs.values():
+    jobs, lost = jobs_that_should_run(view)
+    holding, unknown = {}, set()
+    for job in jobs:
         subject = job_subject(job.name)
-        if job.has_completed:
-            continue
-        if (stopped := stopped_on_request(job)) is not None:
-            lost[subject] = stopped
-            continue
         checkpoint, last = view.ledger.last_checkpoint(job.name), view.ledger.last_slice(job.name)
         since_ms = max(job.created_ms, checkpoint.committed_ms if checkpoint is not None else 0)
         if view.now_ms - since_ms <= options.hold:

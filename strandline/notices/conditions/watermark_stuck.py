@@ -9,7 +9,7 @@ from strandline.core.document_values import Duration
 from strandline.core.times.durations import format_about
 from strandline.ledger.states import JobState
 from strandline.notices.finding import Finding, Sight
-from strandline.notices.view import StuckWatermark, View, job_subject, show_time, stopped_on_request
+from strandline.notices.view import StuckWatermark, View, job_subject, jobs_that_should_run, show_time
 
 
 class WatermarkStuckSpec(DocumentModel):
@@ -26,14 +26,10 @@ class Fields(DocumentModel):
 
 def look(options: WatermarkStuckSpec, view: View) -> Sight:
     """Find running jobs whose watermark doesn't advance, with the partition and the device that hold it back."""
-    holding, unknown, lost = {}, set(), {}
-    for job in view.jobs.values():
+    jobs, lost = jobs_that_should_run(view)
+    holding, unknown = {}, set()
+    for job in jobs:
         subject = job_subject(job.name)
-        if job.has_completed:
-            continue
-        if (reason := stopped_on_request(job)) is not None:
-            lost[subject] = reason
-            continue
         if job.state is not JobState.RUNNING:
             unknown.add(subject)
             continue

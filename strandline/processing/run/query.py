@@ -161,13 +161,12 @@ class RunQuery:
         own = directory.of_member(run.job, run.epoch)
         config = directory.configs.add(MemberConfig(source.task, replace(task, checkpoint=own)))
         schema = schema_in_force(run)
-        interval_s, closings = source.slice_interval_ms / 1_000, None
-        if not has_own_pool and run.pipeline.spec.checkpoint.every is None:
-            closings = closings_of(run.pipeline, run.pipeline.event_time_rule.delay_ms)
-            interval_s = max(interval_s, INTERVAL_S if closings is None else QUIET_S)
-        planner = source.planner
-        if not has_own_pool:  # others wait for the slice
+        interval_s, closings, planner = source.slice_interval_ms / 1_000, None, source.planner
+        if not has_own_pool:  # other members wait for the slice
             planner = replace(planner, rows_max=min(planner.rows_max, SLICE_ROWS_MAX))
+            if run.pipeline.spec.checkpoint.every is None:
+                closings = closings_of(run.pipeline, run.pipeline.event_time_rule.delay_ms)
+                interval_s = max(interval_s, INTERVAL_S if closings is None else QUIET_S)
         member = PoolMember(
             job=run.job,
             epoch=run.epoch,
