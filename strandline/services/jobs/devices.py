@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Literal
 
 from strandline.core.described import Described
 from strandline.core.errors import TransientError
-from strandline.core.record_headers import HEADER_SOURCE, RECORD_KEY, unpack_header_values
+from strandline.core.record_headers import HEADER_SOURCE, RECORD_KEY
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.roles import LedgerReader
 from strandline.log.kafka_status import KafkaStatus, NewestRecords
-from strandline.log.record_key import key_finder
-from strandline.processing.slices.sender_faults import sender_of
 from strandline.services.jobs.job_status import input_streams
+from strandline.services.jobs.senders import sender_finder
 from strandline.services.processes.limited_work import RunLimited
 
 if TYPE_CHECKING:
@@ -100,14 +99,12 @@ def devices_of(key: str | None, newest: NewestRecords, rejected: Collection[Plac
 
     Args: key: Field of the stream's key. None if it has none. rejected: Positions of rejected records.
     """
-    find_key = None if key is None else key_finder(key)
+    find = sender_finder(key)
     bad = frozenset(rejected)
     found: dict[str, list[int]] = {}  # device -> first and last log time, records, rejected, partition
     columns = newest.partitions, newest.offsets, newest.log_times_ms, newest.values, newest.header_values
     for partition, offset, log_ms, value, packed in zip(*columns, strict=True):
-        source, named = unpack_header_values(packed)
-        own = None if find_key is None or value is None else find_key(value)
-        device = sender_of(own, named.get(RECORD_KEY), source) or _UNKNOWN
+        device = find(value, packed) or _UNKNOWN
         facts = found.setdefault(device, [log_ms, log_ms, 0, 0, partition])
         facts[0] = min(facts[0], log_ms)
         if log_ms >= facts[1]:

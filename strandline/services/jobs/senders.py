@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from strandline.core.record_headers import HEADER_SOURCE, RECORD_KEY, unpack_header_values
@@ -27,21 +28,33 @@ class NewestSenders:
     """At most three, that of the newest record first."""
 
 
+def sender_finder(key: str | None) -> Callable[[bytes | None, bytes | None], str | None]:
+    """Return the function that returns the sender of a record by its value and its packed headers. None if it is unknown.
+
+    Args: key: Field of the key of the stream. None if it has none. The headers contain HEADER_SOURCE and RECORD_KEY.
+    """
+    find_key = None if key is None else key_finder(key)
+
+    def find(value: bytes | None, packed: bytes | None) -> str | None:
+        source, named = unpack_header_values(packed)
+        own = None if find_key is None or value is None else find_key(value)
+        return sender_of(own, named.get(RECORD_KEY), source)
+
+    return find
+
+
 def newest_senders(ledger: LedgerReader, log: KafkaStatus, stream: str, partition: int) -> NewestSenders:
     """Return the senders of the newest records of a partition.
 
     Raises NotFound, LogUnavailable.
     """
-    key = StreamSpec.from_document(ledger.stream(stream).document).key
-    find_key = None if key is None else key_finder(key)
+    find = sender_finder(StreamSpec.from_document(ledger.stream(stream).document).key)
     newest = log.newest_records(
         stream, _RECORDS, _BYTES_MAX, [HEADER_SOURCE], headers_beside=[RECORD_KEY], partitions=[partition]
     )
     devices: dict[str, None] = {}
     for value, packed in zip(reversed(newest.values), reversed(newest.header_values), strict=True):
-        source, named = unpack_header_values(packed)
-        own = None if find_key is None or value is None else find_key(value)
-        if (sender := sender_of(own, named.get(RECORD_KEY), source)) is not None:
+        if (sender := find(value, packed)) is not None:
             devices.setdefault(sender)
     log_ms = newest.log_times_ms[-1] if newest.log_times_ms else None
     return NewestSenders(log_ms, tuple(devices)[:_DEVICES_MAX])
