@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ class Database:
         engine = _sqlite_engine(parsed) if self.is_sqlite else _postgresql_engine(parsed)
         self._readers = engine
         self._writers = engine.execution_options(is_writing=True)
+        self._write_turns = _LockInTime() if self.is_sqlite else contextlib.nullcontext()
         self._is_closed = False
 
     def close(self) -> None:
@@ -54,7 +56,7 @@ class Database:
     @contextmanager
     def writing(self, action: str) -> Iterator[sa.Connection]:
         """Open a transaction for a `with` statement: committed at the end of the block, rolled back if an error leaves it."""
-        with self._seam(action), self._writers.begin() as connection:
+        with self._seam(action), self._write_turns, self._writers.begin() as connection:
             yield connection
 
     def clock_ms(self) -> sa.ColumnElement[int]:
@@ -96,6 +98,25 @@ class Database:
             # closed in the meantime: the connection was returned to a pool that will not be closed again
             if self._is_closed:
                 pool.dispose()
+
+
+class _LockInTime:
+    """Lets the threads of a process write one after another, without a connection while they wait.
+
+    SQLite has one writer at a time. A thread that waits in SQLite sleeps longer and longer, so many of them leave the
+    database idle, and hold all connections meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        """Raises TimeoutError of SQLAlchemy after BUSY_TIMEOUT_S."""
+        if not self._lock.acquire(timeout=BUSY_TIMEOUT_S):
+            raise exc.TimeoutError(f"other threads of this process wrote for {BUSY_TIMEOUT_S} s")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 def without_secrets(url: str) -> str:

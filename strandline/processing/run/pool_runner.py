@@ -44,6 +44,8 @@ _FETCH_S, _STORE_S = 10.0, 15.0
 """Maximum time in seconds for which a batch waits for the log and for Elasticsearch. Other members wait meanwhile."""
 _LOOK_S = 0.2
 _ORDERS_BYTES = 65_536
+_STARTS_MAX = 4
+"""Number of runs that prepare at once. They share the cores with the slices of the others, and mostly wait for servers."""
 _REPORT_PAUSE_S = 1.0
 
 
@@ -210,7 +212,7 @@ class PoolRunner:
             on_batch=self._report_batch,
         )
         opened.callback(pool.start().stop)
-        self._shared = SharedPool(pool, directory, index, ledger)
+        self._shared = SharedPool(pool, directory, index, ledger, threading.BoundedSemaphore(_STARTS_MAX))
 
     def _move_out(self, mark: FoundMark, why: str) -> None:
         assert self._shared is not None, "workers have marks only after the pool is open"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,6 +62,8 @@ class SharedPool:
     index: LogIndex
     """Used only by the thread of the pool."""
     ledger: RunLedger
+    start_turns: threading.Semaphore | None = None
+    """Taken by a run until it has joined the pool. See `StartTurn`."""
     is_alone_at_first: bool = False
     """True if a member that joins is alone in a batch until it has committed a slice."""
 
@@ -81,6 +84,8 @@ class RunQuery:
     """True if no other thread plans queries in the session."""
     pool: SharedPool | None = None
     """The pool that the run joins. None: it gets one of its own."""
+    joined: Callable[[], None] = lambda: None
+    """Called when the run has joined its pool."""
 
     def run_to_end(self, plan: RewindPlan, checkpoint: Path | None) -> Ending:
         """Start the query and watch it to its end. Spark's checkpoint is `checkpoint`, or the temporary one.
@@ -190,6 +195,7 @@ class RunQuery:
         if not has_own_pool:
             self.stop_now.on_set = member.wake
         pool.join(member)
+        self.joined()
         try:
             executors = ExecutorWatch(self.spark, run.settings)
             # The threads of a pool with many members would use more CPU time than the slices if they looked often.

@@ -41,6 +41,7 @@ from strandline.processing.run.preparation import prepare_run
 from strandline.processing.run.query import RunQuery, SharedPool
 from strandline.processing.run.snapshot_choice import SnapshotChoice
 from strandline.processing.run.start import RunStart
+from strandline.processing.run.start_turn import StartTurn
 from strandline.processing.run.watchdog import Watchdog, end_process_group
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.spark.scratch import scratch_checkpoint, scratch_directory
@@ -87,6 +88,7 @@ class Runner:
         self._writer_of = writer_of or elasticsearch_writers(settings, job)
         self._pool = pool
         self._ledger = RunLedger.open(settings.ledger_url) if pool is None else pool.ledger
+        self._turn = StartTurn(pool.start_turns if pool is not None else None)
         self._stop_now = StopRequest()
         self._closing = ExitStack()
         self._scratch: Path | None = None
@@ -106,6 +108,7 @@ class Runner:
         present_version = False
         try:
             while True:
+                self._turn.take()
                 try:
                     self._require_pool_runs_it()
                     row = self._ledger.begin_run(
@@ -134,6 +137,7 @@ class Runner:
                     self._failed(row.epoch, StrandlineError(f"{type(error).__name__}: {error}"))
                     raise
         finally:
+            self._turn.give_back()
             if self._spark is not None and self._is_own_spark:
                 with contextlib.suppress(Py4JError, OSError):  # its JVM may be what has died
                     self._spark.stop()
@@ -196,6 +200,7 @@ class Runner:
                     self._stop_now,
                     self._is_alone,
                     self._pool,
+                    self._turn.give_back,
                 )
                 return query.run_to_end(plan, checkpoint)
 
