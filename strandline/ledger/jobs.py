@@ -68,6 +68,20 @@ class JobReader(Part):
         with self._database.reading(f"read where job {job} emits to") as connection:
             return [StageSink(*row) for row in connection.execute(wanted.order_by(places.c.kind, places.c.name))]
 
+    def owner_of_sink(self, kind: str, name: str) -> str | None:
+        """Return the job whose current version emits to this sink. None if there is none."""
+        wanted = sa.select(places.c.job).where(places.c.kind == kind, places.c.name == name)
+        with self._database.reading(f"read which job emits to {kind} {name}") as connection:
+            owner: str | None = connection.execute(wanted).scalar()
+            return owner
+
+    def current_versions_of_jobs(self) -> dict[str, JobVersionRow]:
+        """Return job -> its current version, for all jobs, by name."""
+        of_job = (job_versions.c.job == jobs.c.name) & (job_versions.c.version == jobs.c.version)
+        wanted = sa.select(job_versions).join(jobs, of_job).where(_IS_THERE).order_by(jobs.c.name)
+        with self._database.reading("read the documents of all jobs") as connection:
+            return {row.job: JobVersionRow(*row) for row in connection.execute(wanted)}
+
     def result_indices(self, job: str) -> set[str]:
         """Return the indices that the job created, including deleted ones."""
         with self._database.reading(f"list the indices of job {job}") as connection:

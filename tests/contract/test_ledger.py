@@ -1140,3 +1140,16 @@ class TestRegisteredSchemas:
         with ThreadPoolExecutor(4) as pool:
             found = list(pool.map(lambda at: ledger.keep_schema("avro", 1, f"{at}"), range(8)))
         assert len({one.document for one in found}) == 1
+
+
+def test_the_documents_and_the_results_of_all_jobs_are_read_at_once(ledger: Ledger) -> None:
+    for name in ("power", "heat"):
+        ledger.submit_job(name, "", {"pipeline": name})
+    ledger.submit_job("heat", "", {"pipeline": "heat", "late": "drop"}, [StageSink("stream", "minutes", "w")])
+    current = ledger.current_versions_of_jobs()
+    assert {job: (row.version, row.document) for job, row in current.items()} == {
+        "heat": (2, {"pipeline": "heat", "late": "drop"}),
+        "power": (1, {"pipeline": "power"}),
+    }
+    assert (ledger.owner_of_sink("stream", "minutes"), ledger.owner_of_sink("stream", "hours")) == ("heat", None)
+    assert ledger.last_result_offsets() == {}

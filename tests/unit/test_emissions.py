@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.states import EventTimeRule, SliceKind
+from strandline.ledger.states import EventTimeRule, SliceKind, StageSink
 from strandline.processing.audit import event_times
 from strandline.processing.kinds.cumulative.shape import CumulativeShape
 from strandline.processing.kinds.cumulative_days.shape import CumulativeDayShape
@@ -106,7 +106,7 @@ class Lab:
         self.ledger = Ledger.open(f"sqlite:///{path}/ledger.sqlite")
         for name in ("raw", "results"):
             self.ledger.put_stream(name, {**STREAM, "stream": name})
-        self.ledger.submit_job("tens", "", EMITTER)
+        self.ledger.submit_job("tens", "", EMITTER, [StageSink("stream", "results", "w")])
         self.ledger.submit_job("j", "", READER)
         self.emitter, self.run = self.ledger.begin_run("tens", 1), self.ledger.begin_run("j", 1)
         self.log, self.number, self.field, self.rows_max = TwoLogs(), 0, field, rows_max

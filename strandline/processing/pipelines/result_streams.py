@@ -13,9 +13,9 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.graph.branches import made_by
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stages import RecordStage, Stage
-from strandline.processing.pipelines.stored import spec_of_version
+from strandline.processing.pipelines.stored import spec_of_row
 from strandline.results.names import EVENT_TIME_FIELD, WINDOW_FIELDS
-from strandline.results.sinks.registry import sink_of
+from strandline.results.sinks.registry import kind_of_streams, sink_of
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
     from strandline.ledger.roles import LedgerReader
@@ -37,15 +37,12 @@ def streams_of_windows(pipeline: PipelineSpec) -> Iterator[str]:
 
 def present_pipelines(ledger: LedgerReader) -> dict[str, PipelineSpec]:
     """Return job -> its current version."""
-    return {job.name: spec_of_version(ledger, job.name, job.version) for job in ledger.jobs()}
+    return {job: spec_of_row(row) for job, row in ledger.current_versions_of_jobs().items()}
 
 
 def emitter_of(ledger: LedgerReader, stream: str) -> str | None:
     """Return the job whose current version emits to the stream. A stream has at most one. None if there is none."""
-    for job, pipeline in present_pipelines(ledger).items():
-        if any(emitted == stream for _, emitted in emissions_to_streams(pipeline)):
-            return job
-    return None
+    return ledger.owner_of_sink(kind_of_streams(), stream)
 
 
 def emitters_of_inputs(ledger: LedgerReader, pipeline: CheckedPipeline) -> dict[str, str]:
@@ -62,9 +59,9 @@ def former_emitter_of(ledger: LedgerReader, stream: str) -> str | None:
     if emitter_of(ledger, stream) is not None:
         return None
     ends = {
-        job.name: sum(last.result_offsets[stream].values())
-        for job in ledger.jobs()
-        if (last := ledger.last_checkpoint(job.name)) is not None and last.result_offsets.get(stream)
+        job: sum(offsets[stream].values())
+        for job, offsets in ledger.last_result_offsets().items()
+        if offsets.get(stream)
     }
     return max(ends, key=lambda job: ends[job], default=None)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from strandline.core.lookups.lookup import LookupSpec
 from strandline.core.streams.stream import StreamSpec
-from strandline.ledger.states import RunRow, SliceStatus, StreamVersions
+from strandline.ledger.states import JobVersionRow, RunRow, SliceStatus, StreamVersions
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import as_far_as_known, check
 from strandline.processing.pipelines.lookups.lookup_shapes import LookupShape, shape_of_versions
@@ -37,7 +39,17 @@ def load_pipeline(
 
 def spec_of_version(ledger: LedgerReader, job: str, version: int) -> PipelineSpec:
     """Return the document of one version of a job's pipeline. Raises NotFound if the job or the version doesn't exist."""
-    return PipelineSpec.from_document(ledger.job_version(job, version).document)
+    return spec_of_row(ledger.job_version(job, version))
+
+
+def spec_of_row(row: JobVersionRow) -> PipelineSpec:
+    """Return the document of a version of a job's pipeline. Documents that are equal are parsed once."""
+    return _parsed(json.dumps(row.document))
+
+
+@lru_cache(maxsize=1_024)
+def _parsed(document: str) -> PipelineSpec:
+    return PipelineSpec.from_document(json.loads(document))
 
 
 def check_stored(

@@ -59,6 +59,12 @@ def form_of(kind: str) -> Sink:
     return sink
 
 
+@cache
+def kind_of_streams() -> str:
+    """Return the field of `emit` for streams of results. No package can provide one."""
+    return next(kind for kind in SINKS if form_of(kind).is_stream)
+
+
 def sink_of(emission: Emission) -> Sink:
     """Return the sink of an emission. If it is of a package that can't be used, only its writer raises an error."""
     return sink_and_name(emission)[0]
@@ -82,7 +88,7 @@ def store_of(emission: Emission) -> str:
 
 def stream_store(stream: str) -> str:
     """Return the name of a stream of results in reports of an audit."""
-    return next(form.store_prefix for form in map(form_of, SINKS) if form.is_stream) + stream
+    return form_of(kind_of_streams()).store_prefix + stream
 
 
 def sink_of_store(store: str) -> Sink:
