@@ -25,6 +25,7 @@ from strandline.processing.run.pool_orders import (
     read_ended,
 )
 from strandline.processing.run.pool_watch import PoolWatch
+from strandline.services.supervision.failures import SOUND_S
 from strandline.services.supervision.placement import pool_placement
 from strandline.services.supervision.pools import PoolProcess, Pools
 from tests.support.waiting import wait_until
@@ -85,23 +86,51 @@ def end_pool_in_batch(pools: Pools, jobs: list[str]) -> None:
     pools.keep()
 
 
-def test_the_only_job_of_the_last_batch_is_named(pools: Pools) -> None:
+def test_a_kill_from_outside_accuses_no_job(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
+    pools.keep()
+    first = pools.start("a", 1)
+    end_pool_in_batch(pools, ["a"])
+    assert first.has_lost_pool and first.reap() == -signal.SIGKILL
+    assert (pools.guilty, starts_after(pools, monkeypatch, ["a"])) == (set(), [False])
+
+
+def test_the_only_job_in_the_batches_of_two_ended_pools_is_named(pools: Pools) -> None:
     pools.keep()
     first, second = pools.start("a", 1), pools.start("b", 1)
+    end_pool_in_batch(pools, ["a", "b"])
+    assert first.has_lost_pool and second.has_lost_pool
+    pools.start("a", 1), pools.start("b", 1)
     end_pool_in_batch(pools, ["b"])
-    assert pools.guilty == {"b"} and first.has_lost_pool and second.has_lost_pool
-    assert first.reap() == second.reap() == -signal.SIGKILL
+    assert pools.guilty == {"b"}
     assert not only(pools).has_ended()
 
 
-def test_the_jobs_of_the_last_batch_are_alone_in_the_next_pool(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_jobs_in_the_batches_of_two_ended_pools_are_alone_in_the_next_one(
+    pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pools.keep()
-    pools.start("a", 1), pools.start("b", 1)
-    end_pool_in_batch(pools, ["a", "b"])
+    for _ in range(2):
+        pools.start("a", 1), pools.start("b", 1)
+        end_pool_in_batch(pools, ["a", "b"])
+    assert (pools.guilty, starts_after(pools, monkeypatch, ["a", "a"])) == (set(), [True, False])
+
+
+def test_an_end_long_after_the_one_before_accuses_no_job(pools: Pools) -> None:
+    pools.keep()
+    pools.start("a", 1)
+    end_pool_in_batch(pools, ["a"])
+    pools.start("a", 1).began_at -= SOUND_S
+    end_pool_in_batch(pools, ["a"])
+    assert pools.guilty == set()
+
+
+def starts_after(pools: Pools, monkeypatch: pytest.MonkeyPatch, jobs: list[str]) -> list[bool]:
+    """Start the jobs, and return for each start whether it is alone in a batch."""
     orders: list[StartOrder | EndOrder] = []
     monkeypatch.setattr(only(pools), "order", orders.append)
-    pools.start("a", 1), pools.start("a", 1)
-    assert pools.guilty == set() and [one.alone for one in orders if isinstance(one, StartOrder)] == [True, False]
+    for job in jobs:
+        pools.start(job, 1)
+    return [one.alone for one in orders if isinstance(one, StartOrder)]
 
 
 def test_marks_name_the_jobs_of_workers(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ _FETCH_S, _STORE_S = 10.0, 15.0
 """Maximum time in seconds for which a batch waits for the log and for Elasticsearch. Other members wait meanwhile."""
 _LOOK_S = 0.2
 _ORDERS_BYTES = 65_536
-_STARTS_MAX = 4
+_STARTS_MAX = 12
 """Number of runs that prepare at once. They share the cores with the slices of the others, and mostly wait for servers."""
 _REPORT_PAUSE_S = 1.0
 

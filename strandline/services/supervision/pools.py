@@ -5,8 +5,10 @@ A job in a pool has a `PooledRunner`, which has the methods of a runner's proces
 A pool whose process has ended is replaced, and its jobs start again in the next one. That is the spare pool, if there is one: a
 pool without jobs that has Spark running. It starts only while no run starts, because a start uses all cores for seconds.
 
-If a single job was in the batch of an ended pool, this job ended it. If several were, each of them runs alone in a batch of the
-next pool until it has committed a slice. So a job that ends pools is named after the second end at the latest.
+A pool can also end by a kill from outside, so one end accuses no job. If the next pool ends soon after it, jobs that were in the
+last batches of both are suspects: each runs alone in a batch of the next pool until it has committed a slice. A job that was the
+only one in the second batch ended it. So a job that ends pools is named after the third end at the latest, and all other jobs
+start again together after a kill.
 """
 
 from __future__ import annotations
@@ -147,6 +149,8 @@ class Pools:
         """Ends of pools without jobs."""
         self._busy_at = time.monotonic()
         self._suspects: set[str] = set()
+        self._in_last_end: set[str] = set()
+        """Jobs in the batch of the pool that ended last."""
         self.guilty: set[str] = set()
         """Jobs that ended a pool. The supervisor removes those that it has moved out."""
 
@@ -208,7 +212,10 @@ class Pools:
             self._failures.add(_PAUSE_FIRST_S, PAUSE_MAX_S)
         jobs = {one.job for one in pool.runners.values() if one.code is None}
         in_batch = jobs.intersection(read_batch(pool.directory))
-        (self.guilty if len(in_batch) == 1 else self._suspects).update(in_batch)
+        young = {one.job for one in pool.runners.values() if time.monotonic() - one.began_at < SOUND_S}
+        again = in_batch & self._in_last_end & young
+        (self.guilty if len(in_batch) == 1 else self._suspects).update(again)
+        self._in_last_end = in_batch
         shutil.rmtree(pool.directory, ignore_errors=True)
         logger.warning(
             f"pool {pool.name} {ending(pool.code)}; see its log {pool.log}",
