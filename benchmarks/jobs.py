@@ -191,7 +191,7 @@ class Bench:
                     for job, state in self.states().items():
                         if state["slice"] != before[job]:
                             done.setdefault(job, time.monotonic() - began_s)
-                    time.sleep(LOOK_S)
+                    time.sleep(1.0)  # the status of many jobs costs much
                 for one in sending:
                     one.result()
                 if len(done) == len(before) or time.monotonic() - began_s > RECOVERY_S_MAX:

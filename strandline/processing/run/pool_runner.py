@@ -30,6 +30,7 @@ from strandline.processing.run.pool_orders import EndOrder, PoolReports, StartOr
 from strandline.processing.run.pool_watch import PoolWatch
 from strandline.processing.run.query import SharedPool
 from strandline.processing.run.runner import Runner
+from strandline.processing.run.start_turn import StartTurns
 from strandline.processing.run.watchdog import end_process_group
 from strandline.processing.spark.pool_batches import PoolBatches
 from strandline.processing.spark.scratch import scratch_checkpoint, scratch_directory
@@ -191,6 +192,7 @@ class PoolRunner:
             opened.callback(self._spark.stop)
         ledger = opened.enter_context(closing(RunLedger.open(settings.ledger_url)))
         index = opened.enter_context(LogIndex(settings.kafka_bootstrap, patience_s=0))
+        turns = opened.enter_context(closing(StartTurns(_STARTS_MAX, lambda: LogIndex(settings.kafka_bootstrap))))
         task = PoolTask(
             directory,
             settings.kafka_bootstrap,
@@ -212,7 +214,7 @@ class PoolRunner:
             on_batch=self._report_batch,
         )
         opened.callback(pool.start().stop)
-        self._shared = SharedPool(pool, directory, index, ledger, threading.BoundedSemaphore(_STARTS_MAX))
+        self._shared = SharedPool(pool, directory, index, ledger, turns)
 
     def _move_out(self, mark: FoundMark, why: str) -> None:
         assert self._shared is not None, "workers have marks only after the pool is open"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from strandline.processing.run.ending import Ending, StopRequest, ending_by, sch
 from strandline.processing.run.membership import PoolMember
 from strandline.processing.run.pool import SLICE_ROWS_MAX, TRIES, Pool
 from strandline.processing.run.slice_schedule import INTERVAL_S, QUIET_S, closings_of
+from strandline.processing.run.start_turn import StartTurns
 from strandline.processing.run.watchdog import Watchdog
 from strandline.processing.slices.planner import SlicePlanner
 from strandline.processing.slices.rewind import RewindPlan, rewind_cost
@@ -62,8 +62,8 @@ class SharedPool:
     index: LogIndex
     """Used only by the thread of the pool."""
     ledger: RunLedger
-    start_turns: threading.Semaphore | None = None
-    """Taken by a run until it has joined the pool. See `StartTurn`."""
+    start_turns: StartTurns | None = None
+    """A run has a turn until it has joined the pool. None for the pool of a run that is alone in its process."""
     is_alone_at_first: bool = False
     """True if a member that joins is alone in a batch until it has committed a slice."""
 
@@ -232,7 +232,8 @@ class RunQuery:
     ) -> SliceCommitter:
         streams = self.spark._jsparkSession.streams()  # the way to what Spark's listeners only hear afterwards
         return SliceCommitter(
-            self.run,
+            # Commits are in the thread of the pool. What the run reads the log with belongs to another run by then.
+            self.run if self.pool is None else replace(self.run, index=self.pool.index),
             plan,
             lambda: streams.active()[0].streamingQuery(),
             self._has_committed,

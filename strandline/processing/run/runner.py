@@ -41,7 +41,6 @@ from strandline.processing.run.preparation import prepare_run
 from strandline.processing.run.query import RunQuery, SharedPool
 from strandline.processing.run.snapshot_choice import SnapshotChoice
 from strandline.processing.run.start import RunStart
-from strandline.processing.run.start_turn import StartTurn
 from strandline.processing.run.watchdog import Watchdog, end_process_group
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.spark.scratch import scratch_checkpoint, scratch_directory
@@ -88,7 +87,7 @@ class Runner:
         self._writer_of = writer_of or elasticsearch_writers(settings, job)
         self._pool = pool
         self._ledger = RunLedger.open(settings.ledger_url) if pool is None else pool.ledger
-        self._turn = StartTurn(pool.start_turns if pool is not None else None)
+        self._turn = pool.start_turns.turn() if pool is not None and pool.start_turns is not None else None
         self._stop_now = StopRequest()
         self._closing = ExitStack()
         self._scratch: Path | None = None
@@ -108,7 +107,8 @@ class Runner:
         present_version = False
         try:
             while True:
-                self._turn.take()
+                if self._turn is not None:
+                    self._turn.take()
                 try:
                     self._require_pool_runs_it()
                     row = self._ledger.begin_run(
@@ -120,7 +120,7 @@ class Runner:
                 log.info("run begins", job=self._job, epoch=row.epoch, version=row.version)
                 failpoint("run.begun")
                 try:
-                    with self._watchdog(row) as watchdog, LogIndex(self._settings.kafka_bootstrap) as index:
+                    with self._watchdog(row) as watchdog, self._log_index() as index:
                         ending = self._run_version(row, index, watchdog)
                         self._end(row, ending)
                     if ending != "replaced":
@@ -137,7 +137,7 @@ class Runner:
                     self._failed(row.epoch, StrandlineError(f"{type(error).__name__}: {error}"))
                     raise
         finally:
-            self._turn.give_back()
+            self._give_back_turn()
             if self._spark is not None and self._is_own_spark:
                 with contextlib.suppress(Py4JError, OSError):  # its JVM may be what has died
                     self._spark.stop()
@@ -157,6 +157,19 @@ class Runner:
         before, after = row.version, self._ledger.job(self._job).version
         specs = [spec_of_version(self._ledger, self._job, version) for version in (before, after)]
         return leaves_own_runner(*specs)
+
+    def _give_back_turn(self) -> None:
+        if self._turn is not None:
+            self._turn.give_back()
+
+    @contextmanager
+    def _log_index(self) -> Iterator[LogIndex]:
+        """Read the log with this. In a pool, only until the run has joined it."""
+        if self._turn is not None:
+            yield self._turn.take()
+            return
+        with LogIndex(self._settings.kafka_bootstrap) as index:
+            yield index
 
     @contextmanager
     def _watchdog(self, row: RunRow) -> Iterator[Watchdog]:
@@ -200,7 +213,7 @@ class Runner:
                     self._stop_now,
                     self._is_alone,
                     self._pool,
-                    self._turn.give_back,
+                    self._give_back_turn,
                 )
                 return query.run_to_end(plan, checkpoint)
 
