@@ -1,4 +1,4 @@
-"""Turns of runs to start: only a few runs of a pool prepare at once, and each of them uses one of a few connections to the log."""
+"""Turns of runs to start. Only a few runs of a pool prepare at once, with a few connections to the log."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ TURN_S = 20.0
 class StartTurns:
     """The turns of a pool. Used by the threads of all its runs.
 
-    After a kill of a pool, all its runs begin. If all of them prepared at once, each would wait for the others at the ledger
-    and at the stores, and the first results of all of them would be late. A few at once let the first jobs go on in a moment.
+    After a kill of a pool, all its runs begin. If all prepared at once, each would wait for the others at the ledger and at the
+    stores. A few at once let the first jobs go on in a moment.
     """
 
     def __init__(self, count: int, make_index: Callable[[], LogIndex]) -> None:
