@@ -103,7 +103,7 @@ class Database:
 class _LockInTime:
     """Lets the threads of a process write one after another, without a connection while they wait.
 
-    SQLite has one writer at a time. A thread that waits in SQLite sleeps longer and longer, so many of them leave the
+    SQLite has one writer at a time. A thread that waits in SQLite sleeps longer and longer, so a lot of waiting threads leave the
     database idle, and hold all connections meanwhile.
     """
 

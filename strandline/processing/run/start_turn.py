@@ -22,7 +22,7 @@ class StartTurns:
         """`count`: number of runs that may prepare at once."""
         self._free, self._make_index = threading.BoundedSemaphore(count), make_index
         self._indices: list[LogIndex] = []
-        """Those that no run uses. A new one costs a connection and some threads."""
+        """Connections that no run uses. Opening one takes time and some threads."""
 
     def turn(self) -> StartTurn:
         """Return the turn of one run, which doesn't have it yet."""

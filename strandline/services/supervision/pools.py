@@ -5,10 +5,9 @@ A job in a pool has a `PooledRunner`, which has the methods of a runner's proces
 A pool whose process has ended is replaced, and its jobs start again in the next one. That is the spare pool, if there is one: a
 pool without jobs that has Spark running. It starts only while no run starts, because a start uses all cores for seconds.
 
-A pool can also end by a kill from outside, so one end accuses no job. If the next pool ends soon after it, jobs that were in the
-last batches of both are suspects: each runs alone in a batch of the next pool until it has committed a slice. A job that was the
-only one in the second batch ended it. So a job that ends pools is named after the third end at the latest, and all other jobs
-start again together after a kill.
+A kill from outside also ends a pool, so one end accuses no job. If the next pool ends soon, too, the jobs that were in the last
+batches of both are suspects. Each of them runs alone in a batch of the next pool until it has committed a slice. A suspect that was
+the only job in its batch ended the pool. So a job that ends pools is named after the third end at the latest.
 """
 
 from __future__ import annotations
