@@ -6,8 +6,8 @@ A pool whose process has ended is replaced, and its jobs start again in the next
 pool without jobs that has Spark running. It starts only while no run starts, because a start uses all cores for seconds.
 
 A kill from outside also ends a pool, so one end accuses no job. If the next pool ends soon, too, the jobs that were in the last
-batches of both are suspects. Each of them runs alone in a batch of the next pool until it has committed a slice. A suspect that was
-the only job in its batch ended the pool. So a job that ends pools is named after the third end at the latest.
+batches of both are suspects. Each of them runs alone in a batch of the next pool until it has committed a slice. A suspect that
+was the only job in its batch ended the pool. So a job that ends pools is named after the third end at the latest.
 """
 
 from __future__ import annotations
