@@ -12,14 +12,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.latency import percentile
 from benchmarks.process_tree import cpu_by_role
+from benchmarks.runners import runner_pid
 from benchmarks.servers import free_offset
+from strandline.core.errors import StrandlineError
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, SliceRow
 from strandline.services.processes.pids import PidFile
@@ -92,12 +94,21 @@ def cpu_sentence(looks: list[Look], checkpoints: list[CheckpointRow], from_ms: i
     return f"CPU time of the runner: {sum(each_ms.values()):.0f} ms a slice ({parts}), over {slices:,} slices"
 
 
+def _runner(directory: Path) -> int | None:
+    """Return the process that runs the example. None if it doesn't run yet."""
+    path = directory / "ledger.sqlite"
+    if path.exists():
+        with suppress(StrandlineError), closing(Ledger.open(f"sqlite:///{path}")) as ledger:  # it is being created
+            return runner_pid(PidFile(directory).all(), ledger, JOB)
+    return None
+
+
 def _watch_runner(example: subprocess.Popen[bytes], directory: Path) -> list[Look]:
     """Sample the runner until the example ends."""
     looks = []
     while example.poll() is None:
         time.sleep(_LOOK_EVERY_S)
-        pid = PidFile(directory).all().get(f"runner-{JOB}")
+        pid = _runner(directory)
         if pid is not None:
             cpu_s = cpu_by_role(pid)
             if any(cpu_s.values()):  # the process has not just ended

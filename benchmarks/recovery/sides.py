@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +19,9 @@ import httpx
 from benchmarks.recovery.feed import Feed
 from benchmarks.recovery.results_index import ResultsIndex
 from benchmarks.recovery.work import Verdict, judge, pipeline_text, stream_text
+from benchmarks.runners import runner_pid, warm_standby
 from strandline.core.settings import Settings
+from strandline.ledger.ledger import Ledger
 from strandline.services.client import ControlClient
 from strandline.services.embedded.addresses import settings_environment
 from strandline.services.processes.process_tree import MARK_VARIABLE, kill_tree
@@ -96,9 +99,12 @@ class StrandlineSide:
         if self._standbys:
             _wait(self._has_warm_standby, "a warm standby")
         # Results can still be fresh because of the run of the previous service.
-        _wait(lambda: f"runner-{self._name}" in self._pids(), "a runner")
+        _wait(lambda: self._runner() is not None, "a runner")
         self.wait_until_fresh()
-        mark = _mark_of(self._pids()[f"runner-{self._name}"])
+        pid = self._runner()
+        if pid is None:
+            raise RuntimeError(f"job {self._name} has no runner")
+        mark = _mark_of(pid)
         self._results.wait_for_newer(self._results.newest_ms(), TIMEOUT_S)
         killed_at = time.monotonic()
         kill_tree(mark)
@@ -135,11 +141,13 @@ class StrandlineSide:
         found: dict[str, int] = json.loads((self._settings.data_dir / "pids.json").read_text())
         return found
 
+    def _runner(self) -> int | None:
+        with closing(Ledger.open(self._settings.ledger_url)) as ledger:
+            return runner_pid(self._pids(), ledger, self._name)
+
     def _has_warm_standby(self) -> bool:
-        logs = [
-            self._settings.data_dir / "logs" / f"{name}.log" for name in self._pids() if name.startswith("standby-")
-        ]
-        return any(log.exists() and "standing by" in log.read_text(errors="replace") for log in logs)
+        with closing(Ledger.open(self._settings.ledger_url)) as ledger:
+            return warm_standby(self._settings.data_dir, self._pids(), ledger) is not None
 
 
 class PlainSide:

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.runners import warm_standby
 from strandline.core.settings import Settings
 from strandline.services.embedded.stack import Stack
 from tests.support.failover import Failover, Service, failover
@@ -49,9 +50,9 @@ def measure(stage: Failover, target: str, standbys: int) -> tuple[float, float, 
     leader = wait_until(stage.leader, lambda one: one is not None, "led", 60)
     assert leader is not None
     for service in stage.services if standbys else ():
-        _wait_for_warm_standby(service)
+        _wait_for_warm_standby(stage, service)
     epoch = stage.wait_for_results(stage.ledger.job(stage.job).epoch).epoch
-    runner = leader.pids()[f"runner-{stage.job}"]
+    runner = stage.runner(leader)
     pid = {"runner": lambda: runner, "java": lambda: stage.java_of(runner), "leader": lambda: leader.process.pid}
     killed_at = time.monotonic()
     os.kill(pid[target](), signal.SIGKILL)
@@ -68,20 +69,23 @@ def measure(stage: Failover, target: str, standbys: int) -> tuple[float, float, 
     return led_s, begun_s, results_s
 
 
-def _wait_for_warm_standby(service: Service) -> None:
-    def is_warm() -> bool:
-        logs = [service.directory / "logs" / f"{name}.log" for name in service.pids() if name.startswith("standby-")]
-        return any(log.exists() and "standing by" in log.read_text(errors="replace") for log in logs)
+def _wait_for_warm_standby(stage: Failover, service: Service) -> str:
+    """Return the name of a warm standby, or of a warm pool without jobs."""
+    found = wait_until(
+        lambda: warm_standby(service.directory, service.pids(), stage.ledger),
+        bool,
+        f"a warm standby of {service.name}",
+        180,
+    )
+    assert found is not None
+    return found
 
-    wait_until(is_warm, bool, f"a warm standby of {service.name}", 180)
 
-
-def _standby_mb(service: Service) -> float:
+def _standby_mb(stage: Failover, service: Service) -> float:
     """The proportional set size of a warm standby with its JVM and workers."""
-    _wait_for_warm_standby(service)
-    name = next(name for name in service.pids() if name.startswith("standby-"))
+    name = _wait_for_warm_standby(stage, service)
     kilobytes = 0
-    for pid in service.family(f"#{name}"):
+    for pid in service.family(f".{name}"):
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         kilobytes += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
     return kilobytes / 1024
@@ -128,7 +132,7 @@ def _measure_all(
         stage.start_service()
         stage.begin()
         if standbys:
-            console.print(f"{ledger:10} a warm standby takes {_standby_mb(stage.services[0]):,.0f} MB")
+            console.print(f"{ledger:10} a warm standby takes {_standby_mb(stage, stage.services[0]):,.0f} MB")
         for target in TARGETS:
             times = Times()
             for _ in range(kills):

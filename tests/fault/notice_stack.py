@@ -46,6 +46,7 @@ durability: spool
 schema: {device: string, ts: timestamp, load: double}
 ---
 pipeline: turbine-health
+placement: own
 input: {stream: wind}
 event_time: {field: ts, delay: 1s, idle_timeout: 10s}
 steps:

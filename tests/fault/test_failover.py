@@ -107,7 +107,7 @@ def test_a_runner_that_is_paused_is_replaced(stage: Failover, target: str) -> No
     """The runner exists and does nothing: only its silence shows this. A paused JVM is noticed by its own runner."""
     leader = stage.start_service()
     stage.begin()
-    pid = leader.pids()[f"runner-{stage.job}"]
+    pid = stage.runner(leader)
     os.kill(pid if target == "python" else stage.java_of(pid), signal.SIGSTOP)
     stage.wait_for_results(2)
     assert stage.check() > 0
@@ -119,7 +119,7 @@ def test_a_runner_that_is_paused_is_replaced(stage: Failover, target: str) -> No
 def test_a_killed_jvm_is_replaced(stage: Failover) -> None:
     leader = stage.start_service()
     stage.begin()
-    os.kill(stage.java_of(leader.pids()[f"runner-{stage.job}"]), signal.SIGKILL)
+    os.kill(stage.java_of(stage.runner(leader)), signal.SIGKILL)
     stage.wait_for_results(2)
     assert stage.check() > 0
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,11 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
+from benchmarks.runners import runner_pid
 from strandline.core.errors import NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.services.client import ControlClient
+from strandline.services.processes.pids import PidFile
 from strandline.services.processes.process_tree import MARK_VARIABLE, tree_mark
 from strandline.services.trust import certificates_for
 from tests.support.waiting import stretched, wait_until
@@ -84,12 +85,20 @@ class Control:
         except httpx.TransportError:
             return False
 
-    def family(self, job: str) -> list[int]:
-        wanted = f"{MARK_VARIABLE}={tree_mark(self.directory, job)}".encode()
+    def runner(self, job: str) -> int:
+        """Return the process that runs the job: its own runner, or a pool."""
+        with closing(Ledger.open(self.environment["STRANDLINE_LEDGER_URL"])) as ledger:
+            pid = runner_pid(PidFile(self.directory).all(), ledger, job)
+        assert pid is not None
+        return pid
+
+    def family(self) -> list[int]:
+        """Return the runners, pools, and standbys, with the processes that they started."""
+        wanted = f"{MARK_VARIABLE}={tree_mark(self.directory, '')}".encode()
         found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
-                if wanted in path.read_bytes().split(b"\0"):
+                if any(entry.startswith(wanted) for entry in path.read_bytes().split(b"\0")):
                     found.append(int(path.parent.name))
             except OSError:
                 continue
@@ -183,28 +192,29 @@ def test_dead_letters_come_from_their_stream(client: ControlClient, kafka: str) 
 
 
 @pytest.mark.long
-def test_real_runner_outlives_nothing_that_it_should_not(control: Control, kafka: str) -> None:
+@pytest.mark.parametrize("jobs_per_pool", [1, 100])
+def test_real_runner_outlives_nothing_that_it_should_not(control: Control, kafka: str, jobs_per_pool: int) -> None:
     """A job runs and the control service is killed. The next one ends the old runner and starts another.
 
     SIGTERM ends all, and the job continues with the next service. The process family includes the JVM.
     """
+    control.environment["STRANDLINE_JOBS_PER_POOL"] = str(jobs_per_pool)
     with ControlClient(control.url) as client:
         first_control = control.start_and_wait()
         client.apply(DOCUMENTS.format(stream="kept", job="kept-job").encode(), "kept.yaml")
         client.wait_for_job("kept-job", _runs_as(1), "running", 240)
-        family = wait_until(lambda: control.family("kept-job"), lambda pids: len(pids) > 1, "a runner and its JVM")
-        pids = json.loads((control.directory / "pids.json").read_text())
-        assert pids["runner-kept-job"] in family
+        family = wait_until(control.family, lambda pids: len(pids) > 1, "a runner and its JVM")
+        assert control.runner("kept-job") in family
 
         first_control.send_signal(signal.SIGKILL)
         first_control.wait()
         second_control = control.start_and_wait()
         client.wait_for_job("kept-job", _runs_as(2), "running again", 240)
-        assert not set(family) & set(control.family("kept-job"))
+        assert not set(family) & set(control.family())
 
         second_control.send_signal(signal.SIGTERM)
         assert second_control.wait(stretched(40)) == 0
-        assert control.family("kept-job") == []
+        assert control.family() == []
         ledger = Ledger.open(control.environment["STRANDLINE_LEDGER_URL"])
         job = ledger.job("kept-job")
         ledger.close()

@@ -11,12 +11,14 @@ from tests.support.failover import Failover, Service, failover
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
+OWN_RUNNERS = {"STRANDLINE_STANDBYS": "1", "STRANDLINE_JOBS_PER_POOL": "1"}
+"""Only such a service starts a standby before it has a job."""
 
 
 @pytest.fixture
 def stage(tmp_path: Path, kafka: str, elasticsearch: str) -> Iterator[Failover]:
     url = f"sqlite:///{tmp_path / 'ledger.sqlite'}"
-    with failover(tmp_path, url, kafka, elasticsearch, "stood-by", STRANDLINE_STANDBYS="1") as made:
+    with failover(tmp_path, url, kafka, elasticsearch, "stood-by", **OWN_RUNNERS) as made:
         yield made
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 from confluent_kafka import Producer
 
+from benchmarks.runners import runner_pid
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import CheckpointRow, JobState
 from strandline.services.client import ControlClient
@@ -67,7 +68,7 @@ class Service:
         return (self.directory / "control.log").read_text(errors="replace")
 
     def pids(self) -> dict[str, int]:
-        """Return its recorded processes: `runner-JOB`, `standby-N`."""
+        """Return its recorded processes: runners, pools, and standbys."""
         try:
             found: dict[str, int] = json.loads((self.directory / "pids.json").read_text())
         except FileNotFoundError:
@@ -192,6 +193,14 @@ class Failover:
             raise AssertionError(f"{error}\n{self.logs()}") from None
         assert found is not None
         return found
+
+    def runner(self, service: Service) -> int:
+        """Return the process of this service that runs the job: its own runner, or a pool."""
+        pid = wait_until(
+            lambda: runner_pid(service.pids(), self.ledger, self.job), lambda one: one is not None, "a runner"
+        )
+        assert pid is not None
+        return pid
 
     def java_of(self, pid: int) -> int:
         """The JVM of the runner with that pid."""

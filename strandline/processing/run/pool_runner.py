@@ -215,6 +215,7 @@ class PoolRunner:
         )
         opened.callback(pool.start().stop)
         self._shared = SharedPool(pool, directory, index, ledger, turns)
+        log.info("standing by")
 
     def _move_out(self, mark: FoundMark, why: str) -> None:
         assert self._shared is not None, "workers have marks only after the pool is open"
