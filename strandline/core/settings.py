@@ -230,7 +230,7 @@ class Settings(BaseSettings):
     """Maximum size of the open state of a job in a pool, in bytes. A job with a larger one is moved to its own runner."""
     pool_cores_max: float = Field(default=0.5, gt=0)
     """Maximum number of cores that the slices of a job in a pool need over 30 s. A job that needs more is moved to its own
-    runner, unless it is alone, or has `placement: pool`."""
+    runner, which uses all cores for it. Jobs with `placement: pool` stay."""
     scratch_dir: Path | None = None
     """Directory for Spark's scratch checkpoint and state, and for tables of audits. Its loss does no harm, and a tmpfs is faster.
     Default: below the data directory."""

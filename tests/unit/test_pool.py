@@ -410,7 +410,15 @@ def test_a_job_with_a_high_load_is_moved_out(lab: Lab) -> None:
     assert b.isActive and lab.committed("b") == lab.committed("c")
 
 
-def test_a_load_moves_no_job_that_is_alone_placed_or_behind(lab: Lab) -> None:
+def test_a_load_moves_a_job_that_is_alone(lab: Lab) -> None:
+    (alone,) = lab.join("a")
+    busy_turns(lab, ["a"], 40, 490_000)
+    assert lab.pool.jobs == ["a"]
+    busy_turns(lab, ["a"], 35, 600_000)
+    assert lab.pool.jobs == [] and isinstance(alone.exception(), MovedOut)
+
+
+def test_a_load_moves_no_job_that_is_placed_or_behind(lab: Lab) -> None:
     placed, other = lab.member("a"), lab.member("b")
     placed.is_placed = True
     lab.pool.join(placed)

@@ -35,7 +35,7 @@ SLEEP = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
 
 @pytest.fixture
 def pools(tmp_path: Path) -> Iterator[Pools]:
-    pools = Pools(tmp_path, 2, lambda directory, alive_fd: SLEEP)
+    pools = Pools(tmp_path, 2, lambda directory, alive_fd: SLEEP, has_spare=True)
     yield pools
     pools.close()
 
@@ -66,6 +66,18 @@ def test_a_full_pool_is_followed_by_another(pools: Pools) -> None:
     pools.keep()
     runners = [pools.start(job, 1) for job in ("a", "b", "c")]
     assert runners[0].pid == runners[1].pid != runners[2].pid
+
+
+def test_without_a_spare_a_pool_starts_with_its_first_job(tmp_path: Path) -> None:
+    pools = Pools(tmp_path, 2, lambda directory, alive_fd: SLEEP)
+    try:
+        pools.keep()
+        pools.keep_spare(is_calm=True)
+        assert pools._pools == []
+        pools.start("a", 1)
+        assert only(pools).runners
+    finally:
+        pools.close()
 
 
 def test_the_end_of_one_run_is_no_end_of_the_others(pools: Pools) -> None:
@@ -188,10 +200,13 @@ def pipeline(job: str, **more: object) -> dict[str, object]:
 def test_placement_follows_settings_features_and_moves(tmp_path: Path) -> None:
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
     try:
-        for job, more in {"a": {}, "own": {}, "kept": {"recovery": "snapshot"}}.items():
+        batch = {"input": {"stream": "readings", "start": "earliest", "end": "latest"}}
+        for job, more in {"a": {}, "own": {}, "kept": {"recovery": "snapshot"}, "batch": batch}.items():
             ledger.submit_job(job, "", pipeline(job, **more))
         is_for_pool = pool_placement(ledger, ["own"])
-        assert [is_for_pool(ledger.job(job)) for job in ("a", "own", "kept")] == [True, False, False]
+        assert [is_for_pool(ledger.job(job)) for job in ("a", "own", "kept", "batch")] == [True, False, False, False]
+        ledger.submit_job("batch", "", pipeline("batch", **batch, placement="pool"))
+        assert is_for_pool(ledger.job("batch"))
         for placement, found in (("own", [False, False]), ("pool", [True, True])):
             for job in ("a", "own"):
                 ledger.submit_job(job, "", pipeline(job, placement=placement))

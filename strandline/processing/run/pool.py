@@ -94,8 +94,8 @@ class Pool:
         """`index`: used only by the thread of the pool. `tasks_max`: maximum number of tasks of a batch. `poll_s`: time until
         the second look for a member without new records. It doubles with each look, up to `poll_max_s`. None: it stays.
         `tries`: attempts until a failure that passes ends a run. None: no limit. `state_bytes_max`: a member with a larger state
-        is moved out. `cores_max`: a member whose load is higher is moved out, if there are others. `on_batch`: called with the
-        jobs of each batch before it, and with none after it.
+        is moved out. `cores_max`: a member whose load is higher is moved out, also if it is alone, because it has one task.
+        `on_batch`: called with the jobs of each batch before it, and with none after it.
         """
         self._state_bytes_max, self._cores_max, self._on_batch = state_bytes_max, cores_max, on_batch
         self._moved_out: dict[str, str] = {}
@@ -282,7 +282,7 @@ class Pool:
         if self._state_bytes_max is not None and member.state_bytes > self._state_bytes_max:
             why = f"its state has {member.state_bytes:,} bytes, and the limit is {self._state_bytes_max:,}"
             raise MovedOut.of(member.job, why)
-        if self._cores_max is not None and not member.is_placed and len(self._members) > 1:
+        if self._cores_max is not None and not member.is_placed:
             cores = member.load.cores(self._clock())
             if cores > self._cores_max:
                 why = f"its slices needed {cores:.2f} cores for {LOAD_S:g} s, and the limit is {self._cores_max:g}"

@@ -15,7 +15,8 @@ def pool_placement(ledger: SupervisionLedger, own: Collection[str]) -> Callable[
 
     1. A job that was moved out of a pool has its own runner until it is restarted by a command.
     2. `placement` of its document counts.
-    3. Otherwise, a job has its own runner if it is one of `own`, or if a pool doesn't run a feature of its pipeline.
+    3. Otherwise, a job has its own runner if it is one of `own`, if a pool doesn't run a feature of its pipeline, or if it is a
+       batch. A batch reads the log as fast as it can, and in a pool only one core works for it.
     """
 
     def is_for_pool(job: JobRow) -> bool:
@@ -25,6 +26,6 @@ def pool_placement(ledger: SupervisionLedger, own: Collection[str]) -> Callable[
         spec = spec_of_version(ledger, job.name, job.version)
         if spec.placement is not None:
             return spec.placement == "pool"
-        return job.name not in own and not list(unsupported_features(spec))
+        return job.name not in own and not spec.is_batch and not list(unsupported_features(spec))
 
     return is_for_pool

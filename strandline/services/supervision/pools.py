@@ -139,7 +139,7 @@ class Pools:
     def __init__(
         self, data_dir: Path, jobs_max: int, command: PoolCommand = pool_command, *, has_spare: bool = False
     ) -> None:
-        """`jobs_max`: maximum number of jobs in a pool. `has_spare`: whether `keep_spare` starts a pool."""
+        """`jobs_max`: maximum number of jobs in a pool. `has_spare`: whether a pool exists before a job needs it."""
         self._data_dir, self._jobs_max, self._command, self._has_spare = data_dir, jobs_max, command, has_spare
         self._pools: list[PoolProcess] = []
         self._names = itertools.count(1)
@@ -154,9 +154,9 @@ class Pools:
         """Jobs that ended a pool. The supervisor removes those that it has moved out."""
 
     def keep(self) -> None:
-        """Note which runs and pools have ended. Start a pool if there is none. Raises OSError, StackError."""
+        """Note which runs and pools have ended. Start a spare pool if there is no pool. Raises OSError, StackError."""
         self.look()
-        if not self._pools and self._failures.may_start():
+        if self._has_spare and not self._pools and self._failures.may_start():
             self._new_pool()
 
     def keep_spare(self, *, is_calm: bool) -> None:
