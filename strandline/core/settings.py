@@ -9,6 +9,8 @@ import base64
 import json
 import os
 import re
+import time
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -23,6 +25,9 @@ _URLS_WITH_SECRETS = ("elasticsearch_url", "ledger_url", "sql_sink_url")
 _MAPS_WITH_SECRETS = ("kafka_properties", "notice_secrets", "poll_secrets", "sql_sources")
 """Settings that are JSON objects."""
 _PREFIX = "STRANDLINE_"
+_FILE_AGE_NS = 2_000_000_000
+_read: dict[type[BaseSettings], tuple[dict[str, str], tuple[tuple[str, int, int], ...], Any]] = {}
+"""Class -> environment and files of secrets, and what was read from them."""
 
 
 def _default_data_dir() -> Path:
@@ -299,7 +304,24 @@ class Settings(BaseSettings):
     @classmethod
     def read(cls) -> Self:
         """Read the environment. Raises InvalidSettings, which names the first invalid variable and contains no values of other
-        variables."""
+        variables.
+
+        Workers and runs call this often, so the result is kept until a variable or a file of a secret changes.
+        """
+        environment = {name: value for name, value in os.environ.items() if name.upper().startswith(_PREFIX)}
+        files = secret_files(secret_names(cls))
+        known = _read.get(cls)
+        if known is not None and known[:2] == (environment, files):
+            kept: Self = known[2]
+            return kept
+        settings = cls._read_now()
+        # A file that is rewritten twice in a moment can look the same after the second time.
+        if all(time.time_ns() - changed_ns > _FILE_AGE_NS for _, changed_ns, _ in files):
+            _read[cls] = environment, files, settings
+        return settings
+
+    @classmethod
+    def _read_now(cls) -> Self:
         try:
             return cls()
         except ValidationError as error:
@@ -346,15 +368,16 @@ def make_data_dir(data_dir: Path) -> None:
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def secret_names(kind: type[BaseSettings]) -> list[str]:
+@cache
+def secret_names(kind: type[BaseSettings]) -> tuple[str, ...]:
     """Return the settings of this class that can contain a secret. Each can be in a file. None is displayed or passed on."""
-    return [
+    return tuple(
         name
         for name, field in kind.model_fields.items()
         if name in _URLS_WITH_SECRETS
         or name in _MAPS_WITH_SECRETS
         or SecretStr in (field.annotation, *get_args(field.annotation))
-    ]
+    )
 
 
 def secret_files(names: tuple[str, ...]) -> tuple[tuple[str, int, int], ...]:

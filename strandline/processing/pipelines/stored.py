@@ -52,6 +52,23 @@ def _parsed(document: str) -> PipelineSpec:
     return PipelineSpec.from_document(json.loads(document))
 
 
+def load_parts() -> None:
+    """Load what the first pipeline of a process needs, such as the parts that packages provide."""
+    document = {
+        "pipeline": "none",
+        "input": {"stream": "none"},
+        "event_time": {"field": "at", "delay": "0s"},
+        "steps": [
+            {
+                "window": {"name": "none", "tumbling": "1s", "by": ["key"], "aggregate": {"all": "sum(value)"}},
+                "emit": [{"elasticsearch": "none"}],
+            }
+        ],
+    }
+    stream: dict[str, Any] = {"stream": "none", "schema": {"at": "timestamp", "key": "string", "value": "double"}}
+    check_stored(PipelineSpec.from_document(document), [stream], {}, is_strict=False)
+
+
 def check_stored(
     spec: PipelineSpec, documents: Iterable[dict[str, Any]], lookups: Mapping[str, LookupShape], *, is_strict: bool
 ) -> CheckedPipeline:

@@ -24,6 +24,7 @@ from strandline.ledger.roles import RunLedger
 from strandline.log.index import LogIndex
 from strandline.processing.emission.pool_task import PoolDirectory, PoolTask
 from strandline.processing.emission.work_marks import FoundMark, forget_marks, marks_of_living
+from strandline.processing.pipelines.stored import load_parts
 from strandline.processing.run.exit_codes import EXIT_DONE, EXIT_TRY_AGAIN, exit_code_of
 from strandline.processing.run.pool import Pool
 from strandline.processing.run.pool_orders import EndOrder, PoolReports, StartOrder, decode_order
@@ -45,8 +46,9 @@ _FETCH_S, _STORE_S = 10.0, 15.0
 """Maximum time in seconds for which a batch waits for the log and for Elasticsearch. Other members wait meanwhile."""
 _LOOK_S = 0.2
 _ORDERS_BYTES = 65_536
-_STARTS_MAX = 12
-"""Number of runs that prepare at once. They share the cores with the slices of the others, and mostly wait for servers."""
+_STARTS_MAX = 3
+"""Number of runs that prepare at once. A run waits for servers half of the time. With many of them, the thread of the pool, which
+all members need, would rarely have its turn in Python."""
 _REPORT_PAUSE_S = 1.0
 
 
@@ -202,6 +204,7 @@ class PoolRunner:
         )
         batches = PoolBatches(self._spark, task, on_lost_java=end_process_group)
         batches.warm_up(self._spark.sparkContext.defaultParallelism)
+        load_parts()
         pool = Pool(
             batches,
             ledger,
