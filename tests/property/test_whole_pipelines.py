@@ -54,7 +54,7 @@ from strandline.processing.source.followed.stream_rows import LoggedRecords, Str
 from tests.support import oracle
 from tests.support.examples import examples
 from tests.support.installed_package import install
-from tests.support.oracle import Answer, Applied, Followed, Log, Sent, Step, answer, shown_value
+from tests.support.oracle import Answer, Applied, Followed, Log, Sent, Step, answer, late_ones, shown_value
 from tests.support.some_lookups import FIRST, LOOKUPS, REGISTRY, first_versions
 from tests.support.some_pipelines import FUNCTIONS, SomePipeline, kinds_of_steps, some_log
 from tests.unit.test_front_ends import of_python
@@ -336,6 +336,15 @@ def test_a_pipeline_gives_what_the_oracle_says(seed: int) -> None:
     assert list(differences(seed, 90, whole=False)) == []
 
 
+def test_a_pipeline_without_windows_has_no_late_records() -> None:
+    """The drawn pipeline only derives and emits, from records with disorder."""
+    run = a_run(51_000_058, 120)
+    assert not run.pipeline.stages
+    assert late_ones([one for one in run.log if isinstance(one, Sent)], run.drawn.times, 0)
+    assert "late" not in run.found.letters.values()
+    assert list(differences_of(run, whole=False)) == []
+
+
 def test_only_the_last_digits_of_doubles_may_differ() -> None:
     one, near, far = (
         f"[('n', 21), ('noise', '{value}')]" for value in ("-3.62010392539", "-3.6201039254", "-3.6201039")
@@ -377,8 +386,8 @@ def test_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
     if mistake == "late":
         monkeypatch.setattr(oracle, "late_ones", lambda log, times, revise_ms: {})
     elif mistake == "revised":
-        late_ones = oracle.late_ones
-        monkeypatch.setattr(oracle, "late_ones", lambda log, times, revise_ms: late_ones(log, times, revise_ms + 1_000))
+        exact = oracle.late_ones
+        monkeypatch.setattr(oracle, "late_ones", lambda log, times, revise_ms: exact(log, times, revise_ms + 1_000))
     elif mistake == "newest":
         in_force = oracle.in_force
         monkeypatch.setattr(oracle, "in_force", lambda log, first: [in_force(log, first)[-1]] * len(log))

@@ -254,11 +254,15 @@ def answer(
     """Return the result of the log.
 
     Args: revise_ms: Time after the watermark for which records still count. lookups: Before the log begins. late: Index of a late
-    record -> True if it counts anyway. None: as `late_ones` says.
+    record -> True if it counts anyway. None: as `late_ones` says. Without a window, a join, or dedupe, no record is late
+    (docs/event-time.md).
     """
     records = [one for one in log if isinstance(one, Sent)]
     found, versions = Answer(), in_force(log, lookups)
-    late = late_ones(records, times, revise_ms) if late is None else late
+    if not any({"window", "join", "dedupe"} & step.document.keys() for step in steps):
+        late = {}
+    elif late is None:
+        late = late_ones(records, times, revise_ms)
     offsets: Counter[tuple[int, int]] = Counter()
     rows: dict[int, list[Row]] = {-1 - at: [] for at in range(len(streams))}
     for number, sent in enumerate(records):
