@@ -183,7 +183,7 @@ sbom: $(VENV)/.test-ready
 
 # The wheel and its checksum, built with the locked build tools. The same commit gives the same bytes.
 wheel: $(VENV)/.test-ready
-	@rm -rf build/wheel build/lib build/bdist.* && mkdir -p build/wheel
+	@rm -rf build/wheel build/lib build/bdist.* *.egg-info && mkdir -p build/wheel
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
 	@cd build/wheel && sha256sum *.whl > SHA256SUMS && cat SHA256SUMS
 
