@@ -54,7 +54,7 @@ def _parsed(document: str) -> PipelineSpec:
 
 def load_parts() -> None:
     """Load what the first pipeline of a process needs, such as the parts that packages provide."""
-    document = {
+    document: dict[str, object] = {
         "pipeline": "none",
         "input": {"stream": "none"},
         "event_time": {"field": "at", "delay": "0s"},
