@@ -1,4 +1,4 @@
-"""How benchmarks and tests of a stack find the process of a job, and a warm standby."""
+"""Tests of `benchmarks.runners`: the process of a job, and a warm standby."""
 
 from __future__ import annotations
 
