@@ -39,6 +39,7 @@ LONGEST = (
 A module that is not named here costs some time and nothing else."""
 _KINDS_WITH_SERVERS = {"contract", "integration", "migration", "fault"}
 _KINDS_BY_NEED = (_KINDS_WITH_SERVERS, {"unit", "property", "simulation"})
+_TESTS = Path(__file__).parents[1]
 _FIRST_WORKER = "gw0"
 _NICENESS = 5
 _COSTLY = re.compile(
@@ -51,7 +52,7 @@ _COSTLY = re.compile(
 def is_costly(module: Path) -> bool:
     """Whether tests of the module need Elasticsearch or Spark. All these modules are one worker's: another node and session take
     longer to start than they save, and much memory. A wrong answer costs time and nothing else."""
-    return module.parent.name in _KINDS_WITH_SERVERS and _COSTLY.search(module.read_text(encoding="utf-8")) is not None
+    return _kind(module) in _KINDS_WITH_SERVERS and _COSTLY.search(module.read_text(encoding="utf-8")) is not None
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -99,11 +100,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _places(items: Iterable[pytest.Item], kinds: Set[str]) -> dict[Path, float]:
     """Return the position of each module of these kinds among their items, from 0 to 1: modules that wait for servers
     are spread evenly among those that compute."""
-    modules = [item.path for item in items if item.path.parent.name in kinds]
+    modules = [item.path for item in items if _kind(item.path) in kinds]
     first: dict[Path, float] = {}
     for place, module in enumerate(modules):
         first.setdefault(module, place / len(modules))
     return first
+
+
+def _kind(module: Path) -> str:
+    """Return the kind of the tests of a module: its first folder in `tests`. The folders below mirror those of the code."""
+    return module.relative_to(_TESTS).parts[0]
 
 
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist says nothing of its types
@@ -123,7 +129,7 @@ class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist says nothi
         if self.config.getvalue("markexpr") != "not long":
             return module
         path = self.config.rootpath / module
-        return "costly" if is_costly(path) else "fault" if path.parent.name == "fault" else module
+        return "costly" if is_costly(path) else "fault" if _kind(path) == "fault" else module
 
 
 @pytest.hookimpl(optionalhook=True)
