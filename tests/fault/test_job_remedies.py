@@ -82,12 +82,12 @@ def test_a_ledger_that_is_put_back_ends_the_job_and_the_newest_copy_brings_it_on
     stack.wait_for_results(after_slices=planned, since_s=0.0, timeout_s=TIMEOUT_S)
     with only_servers(stack):
         copy(ledger, newest)
-        put_back(older, ledger)
+        restore(older, ledger)
     message = wait_until_failed(stack)
     assert f"the ledger is older than what job {stack.job} has written" in message
     assert "restore the newest copy of the ledger" in message
     with only_servers(stack):
-        put_back(newest, ledger)
+        restore(newest, ledger)
     began_s, planned = time.monotonic(), stack.slices_last()
     assert planned
     stack.wait_for_results(after_slices=planned, since_s=began_s, timeout_s=TIMEOUT_S)
@@ -148,7 +148,7 @@ def copy(ledger: Path, into: Path) -> None:
         source.backup(copied)
 
 
-def put_back(copied: Path, ledger: Path) -> None:
+def restore(copied: Path, ledger: Path) -> None:
     for path in ledger.parent.glob(f"{ledger.name}*"):
         path.unlink()
     copy(copied, ledger)

@@ -102,7 +102,7 @@ class ReplayLab:
             total = more
         return total
 
-    def put_back(self) -> list[tuple[bytes | None, int, dict[str, bytes]]]:
+    def requeued(self) -> list[tuple[bytes | None, int, dict[str, bytes]]]:
         """Return what was replayed: value, partition, headers."""
         found = read_messages(self.kafka, self.name, 2, isolation="read_committed")
         records = [(one.value(), one.partition(), dict(one.headers() or ())) for one in found]
@@ -130,10 +130,10 @@ def test_all_that_match_are_put_back_once_with_their_bytes_and_say_where_they_co
     # The device is in the MQTT topic, which a header of the original record contains.
     assert dry.outcomes == {"accepted": 1, "decode": 1, "expression": 1}
     assert (dry.matched, dry.requeued, dry.skipped) == (4, 3, {"late": 1})
-    assert lab.put_back() == []
+    assert lab.requeued() == []
     done = lab.replay()
     assert (done.requeued, done.requeued_before, done.outcomes) == (3, 0, dry.outcomes)
-    records = sorted(lab.put_back(), key=lambda one: one[2][HEADER_REPLAY_OF])
+    records = sorted(lab.requeued(), key=lambda one: one[2][HEADER_REPLAY_OF])
     assert [(value, partition) for value, partition, _ in records] == [
         (good, 0),
         (broken, 0),
@@ -148,7 +148,7 @@ def test_all_that_match_are_put_back_once_with_their_bytes_and_say_where_they_co
     assert (again.requeued, again.requeued_before) == (0, 3)
     late = lab.replay(LetterFilter(reason="late"))
     assert (late.requeued, late.outcomes) == (1, {"decode": 1})
-    assert len(lab.put_back()) == 4
+    assert len(lab.requeued()) == 4
 
 
 @pytest.mark.guarantee("G225")
@@ -166,7 +166,7 @@ def test_a_record_that_fails_again_is_traced_and_put_back_again_only_if_asked(la
     assert lab.dead_letters.origin_of(second) == f"{lab.name}/0/0"
     assert lab.replay().skipped == {"failed_again": 1}
     assert lab.replay(force=True).requeued == 1
-    assert len(lab.put_back()) == 2
+    assert len(lab.requeued()) == 2
 
 
 def test_a_letter_is_repaired_once(lab: ReplayLab) -> None:
@@ -179,7 +179,7 @@ def test_a_letter_is_repaired_once(lab: ReplayLab) -> None:
     assert lab.dead_letters.repair(lab.name, "1", mended, force=False, dry_run=False).is_already
     assert lab.replay().requeued_before == 1
     values = {
-        headers[HEADER_REPLAY_OF]: (value, HEADER_REPLAY_REPAIRED in headers) for value, _, headers in lab.put_back()
+        headers[HEADER_REPLAY_OF]: (value, HEADER_REPLAY_REPAIRED in headers) for value, _, headers in lab.requeued()
     }
     assert values == {f"{lab.name}/0/1".encode(): (mended, True), f"{lab.name}/0/0".encode(): (b"no json", False)}
 
@@ -222,7 +222,7 @@ def test_a_replay_that_is_killed_anywhere_puts_nothing_back_twice(lab: ReplayLab
         assert killed.returncode == -signal.SIGKILL, said
     done = lab.replay()
     assert done.requeued + done.requeued_before == 20 and done.unknown == 0
-    assert Counter(headers[HEADER_REPLAY_OF] for _, _, headers in lab.put_back()) == {
+    assert Counter(headers[HEADER_REPLAY_OF] for _, _, headers in lab.requeued()) == {
         f"{lab.name}/0/{offset}".encode(): 1 for offset in range(20)
     }
 
@@ -244,7 +244,7 @@ def test_two_at_once_put_each_back_once(lab: ReplayLab) -> None:
             list(pool.map(replay, range(2)))
     other.communicate()
     lab.replay()
-    assert Counter(headers[HEADER_REPLAY_OF] for _, _, headers in lab.put_back()) == {
+    assert Counter(headers[HEADER_REPLAY_OF] for _, _, headers in lab.requeued()) == {
         f"{lab.name}/0/{offset}".encode(): 1 for offset in range(200)
     }
 
@@ -351,10 +351,10 @@ def test_a_thousand_letters_are_repaired_and_put_back_with_kills_in_the_middle(p
     done = answer(command(platform, "replay", JOB))
     assert done["requeued"] + done["requeued_before"] == BROKEN + LACKING and done["unknown"] == 0
 
-    put_back = Counter(
+    requeued = Counter(
         headers[HEADER_REPLAY_OF].decode() for _, headers in platform.topic(f"{JOB}-in") if HEADER_REPLAY_OF in headers
     )
-    assert put_back == {
+    assert requeued == {
         f"{one['stream']}/{one['partition']}/{one['offset']}": 1 for one in letters if one["reason"] != "expression"
     }
     platform.wait_for(JOB, lambda state: state["lag_records"] == 0, "through what was put back")

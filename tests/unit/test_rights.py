@@ -26,7 +26,7 @@ from strandline.ingest.registry import gateway_actions
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Role
 from strandline.log.kafka_status import StoredDeadLetter
-from strandline.processing.emission.put_back import PutBack, PutBackRecord
+from strandline.processing.emission.requeue import RequeueRecord, RequeueResult
 from strandline.services.jobs import dead_letters
 from strandline.services.rest.api import create_app
 from tests.support.control import BOTH, Api
@@ -387,12 +387,12 @@ def test_who_ordered_what_is_in_the_events_and_in_the_audit_log(
 def test_what_destroys_or_puts_back_names_who_ordered_it(
     ledger: Ledger, authenticator: Authenticator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def put_back_all(
-        ledger: Ledger, index: object, bootstrap: str, stream: str, records: list[PutBackRecord], _: int
-    ) -> PutBack:
-        return PutBack({one.replay.identity for one in records})
+    def requeue_all(
+        ledger: Ledger, index: object, bootstrap: str, stream: str, records: list[RequeueRecord], _: int
+    ) -> RequeueResult:
+        return RequeueResult({one.replay.identity for one in records})
 
-    monkeypatch.setattr(dead_letters, "put_back", put_back_all)
+    monkeypatch.setattr(dead_letters, "requeue", requeue_all)
     monkeypatch.setattr(dead_letters.DeadLetters, "_originals", lambda self, stream, letters: {})
     api = Api(ledger, authenticator=authenticator)
     operator = {"Authorization": f"Bearer {tokens_of_each_kind(ledger, STREAM)['operator']}"}

@@ -1,7 +1,7 @@
 """Dead letters: search by reason, step, and time, counts, repair, and requeue into their stream.
 
 Each call processes a limited number of dead letters, and returns the start of the next part. So no request takes long, and a
-caller that was killed starts again. Records that any call requeued before are skipped (`processing/emission/put_back.py`).
+caller that was killed starts again. Records that any call requeued before are skipped (`processing/emission/requeue.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from strandline.log.kafka_status import KafkaStatus, StoredDeadLetter
 from strandline.log.messages import LogReader, offset_of
 from strandline.log.reader import OffsetRange
 from strandline.log.record_key import key_finder
-from strandline.processing.emission.put_back import PutBack, PutBackRecord, put_back
+from strandline.processing.emission.requeue import RequeueRecord, RequeueResult, requeue
 from strandline.processing.formats.format import format_of
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.result_streams import emitter_of
@@ -230,7 +230,7 @@ class DeadLetters:
         report.matched = len(letters)
         for stream, some in _by_stream(pipeline, letters).items():
             records, judged = self._candidates(pipeline, stream, some, wanted, report, force=force)
-            done = self._put_back(stream, records, dry_run=dry_run)
+            done = self._requeue(stream, records, dry_run=dry_run)
             report.requeued += len(done.now)
             report.requeued_before += len(done.before)
             report.unknown += len(done.unknown)
@@ -296,8 +296,8 @@ class DeadLetters:
                 "correct the payload, or pass --force"
             )
         replay = Replay(_identity(found), job, found.offset, is_repaired=True)
-        record = PutBackRecord(replay, payload, key, partition, headers)
-        done = self._put_back(stream.stream, [record], dry_run=dry_run)
+        record = RequeueRecord(replay, payload, key, partition, headers)
+        done = self._requeue(stream.stream, [record], dry_run=dry_run)
         if principal is not None and done.now and not dry_run:
             message = f"{principal} put the record of dead letter {found.offset} of job {job} back with another payload"
             facts = {"number": found.offset, "record": replay.identity}
@@ -359,11 +359,11 @@ class DeadLetters:
         report: ReplayReport,
         *,
         force: bool,
-    ) -> tuple[list[PutBackRecord], list[Prospect]]:
+    ) -> tuple[list[RequeueRecord], list[Prospect]]:
         """Return the records of the dead letters that can be requeued, each once, and what the current version would do
         with each. The report counts the others.
         """
-        records = dict[str, PutBackRecord]()
+        records = dict[str, RequeueRecord]()
         originals = self._originals(stream, [one for one in letters if _is_of_record(one)])
         counted = self._counted(pipeline, stream, letters, originals)
         holds_results = emitter_of(self._ledger, stream) is not None
@@ -426,14 +426,14 @@ class DeadLetters:
             values, headers, time.time_ns() // 1_000_000
         )
 
-    def _put_back(self, stream: str, records: list[PutBackRecord], *, dry_run: bool) -> PutBack:
+    def _requeue(self, stream: str, records: list[RequeueRecord], *, dry_run: bool) -> RequeueResult:
         if dry_run or not records:
             known = self._ledger.known_replays(stream, [one.replay.identity for one in records])
             # Records in doubt aren't distinguished: only a call that requeues can fence others and check them.
-            return PutBack({one.replay.identity for one in records} - known.keys(), set(known))
+            return RequeueResult({one.replay.identity for one in records} - known.keys(), set(known))
         with self._one_at_a_time, LogIndex(self._bootstrap) as index:
             try:
-                return put_back(self._ledger, index, self._bootstrap, stream, records, self._record_bytes_max)
+                return requeue(self._ledger, index, self._bootstrap, stream, records, self._record_bytes_max)
             except RecordTooLarge as error:
                 raise Conflict(f"nothing was requeued: {error}") from error
 
@@ -503,7 +503,7 @@ def _judge(
     wanted: LetterFilter,
     *,
     force: bool,
-) -> tuple[str, PutBackRecord | None]:
+) -> tuple[str, RequeueRecord | None]:
     """Return the record that requeues the dead letter, or the reason why there is none."""
     if not _is_of_record(letter):
         return LEFT_RESULT, None
@@ -523,7 +523,7 @@ def _judge(
             return LEFT_NO_BYTES, None
     replay = Replay(_identity(letter), job, letter.offset, is_repaired=False)
     key, headers = (original.key, original.headers) if original else (None, {})
-    return "", PutBackRecord(replay, value, key, _log_position(letter)[0], headers)
+    return "", RequeueRecord(replay, value, key, _log_position(letter)[0], headers)
 
 
 def _runs(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:

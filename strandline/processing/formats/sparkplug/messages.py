@@ -95,15 +95,15 @@ class MessageReader:
         topic = _read_topic(header)
         key, kind, device = topic
         message = _parsed(value)
-        is_put_back = HEADER_REPLAY_OF in named
+        is_requeued = HEADER_REPLAY_OF in named
         about = _about(topic, message)
         if kind.endswith("CMD"):
             return _of_data(message, about, self._births_for_command(key, device))
         if kind.endswith("BIRTH"):
-            return self._of_birth(message, key, kind, device, about, is_put_back=is_put_back)
+            return self._of_birth(message, key, kind, device, about, is_requeued=is_requeued)
         if kind == "NDEATH":
-            return self._of_node_death(message, key, self.sessions.node(key), about, is_put_back=is_put_back)
-        birth = self.turn(topic, message.seq if message.HasField("seq") else None, is_put_back=is_put_back)
+            return self._of_node_death(message, key, self.sessions.node(key), about, is_requeued=is_requeued)
+        birth = self.turn(topic, message.seq if message.HasField("seq") else None, is_requeued=is_requeued)
         if kind == "DDEATH":
             return list(_stale(about | ({"time": message.timestamp} if message.timestamp else {}), birth))
         return _of_data(message, about, birth)
@@ -118,10 +118,10 @@ class MessageReader:
         return topic if topic.kind in ("NDATA", "DDATA") and HEADER_REPLAY_OF not in named else None
 
     def _of_birth(
-        self, message: Any, key: Key, kind: str, device: str, about: dict[str, Any], *, is_put_back: bool
+        self, message: Any, key: Key, kind: str, device: str, about: dict[str, Any], *, is_requeued: bool
     ) -> Sequence[Row]:
         birth = _birth_of(message)
-        if not is_put_back:
+        if not is_requeued:
             seq = message.seq % 256
             try:
                 if kind == "NBIRTH":
@@ -136,7 +136,7 @@ class MessageReader:
         return _of_data(message, about, birth)
 
     def _of_node_death(
-        self, message: Any, key: Key, node: Node | None, about: dict[str, Any], *, is_put_back: bool
+        self, message: Any, key: Key, node: Node | None, about: dict[str, Any], *, is_requeued: bool
     ) -> Sequence[Row]:
         if node is None:
             raise RejectedError("the death of a node that is dead already, or has no birth before it")
@@ -149,11 +149,11 @@ class MessageReader:
         rows = list(_stale(about, node.births[NODE]))
         for device in sorted(node.alive):
             rows += _stale({**about, "device": device}, node.births[device])
-        if not is_put_back:
+        if not is_requeued:
             self.sessions.end_node(key)
         return rows
 
-    def turn(self, topic: Topic, seq: int | None, *, is_put_back: bool = False) -> Birth:
+    def turn(self, topic: Topic, seq: int | None, *, is_requeued: bool = False) -> Birth:
         """Add a data message, or the death of a device, to the order of its node's messages. Return the birth with which it is
         read. Raises RejectedError."""
         node, device = self.sessions.node(topic.key), topic.device
@@ -163,12 +163,12 @@ class MessageReader:
             raise RejectedError("it has no seq, so a missing message before it can't be detected")
         before, seq_here = node.seq, seq % 256
         missing = (seq_here - before - 1) % 256
-        if not is_put_back and seq_here != before:
+        if not is_requeued and seq_here != before:
             node.seq = seq_here
         birth = node.births.get(device) if not device or device in node.alive else None
-        if topic.kind == "DDEATH" and birth is not None and not is_put_back:
+        if topic.kind == "DDEATH" and birth is not None and not is_requeued:
             node.alive.discard(device)
-        if missing and not is_put_back:
+        if missing and not is_requeued:
             what = "it came before" if seq_here == before else f"{missing} before it are missing, or come later"
             raise RejectedError(f"seq {seq} does not follow {before}: {what}")
         if birth is None:

@@ -93,21 +93,21 @@ class SinkChecks:
         """
         job = pipeline.job
         for version in sorted(documents, reverse=True):
-            put_back = new & _ever_emitted([documents[version]])
-            new = new - put_back
-            if not put_back:
+            restored = new & _ever_emitted([documents[version]])
+            new = new - restored
+            if not restored:
                 continue
             try:
                 before = load_pipeline(self._ledger, job, version, is_strict=False)
             except NotFound as error:
                 raise Conflict(
-                    f"job {job} can't emit to {_listed(put_back)} again: it contains results of version {version}, and that "
+                    f"job {job} can't emit to {_listed(restored)} again: it contains results of version {version}, and that "
                     f"version can't be compared any more ({error}); emit under another name"
                 ) from error
-            forbidden = forbidden_at_sinks(before, pipeline, put_back)
+            forbidden = forbidden_at_sinks(before, pipeline, restored)
             if forbidden:
                 raise Conflict(
-                    f"job {job} emitted to {_listed(put_back)} in version {version}, and can't change "
+                    f"job {job} emitted to {_listed(restored)} in version {version}, and can't change "
                     f"{'; '.join(f'{one.change} ({one.reason})' for one in forbidden)}; emit under another name"
                 )
 

@@ -13,8 +13,8 @@ from strandline.core.record_headers import HEADER_REPLAY_OF, HEADER_WRITER
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.replays import Replay, ReplayAttempt
 from strandline.log.transactions import Entry
-from strandline.processing.emission import put_back as module
-from strandline.processing.emission.put_back import PutBack, PutBackRecord, put_back
+from strandline.processing.emission import requeue as module
+from strandline.processing.emission.requeue import RequeueRecord, RequeueResult, requeue
 
 IDENTITIES = [f"turbines/0/{number}" for number in range(5)]
 
@@ -80,15 +80,15 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> Topic:
     return made
 
 
-def put(ledger: Ledger, topic: Topic, identities: Sequence[str] = IDENTITIES) -> PutBack:
+def put(ledger: Ledger, topic: Topic, identities: Sequence[str] = IDENTITIES) -> RequeueResult:
     records = [
-        PutBackRecord(Replay(one, "power", number, is_repaired=False), b"x", None, 0, {})
+        RequeueRecord(Replay(one, "power", number, is_repaired=False), b"x", None, 0, {})
         for number, one in enumerate(identities)
     ]
-    return put_back(ledger, topic, "nowhere", "turbines", records, 1_000)  # type: ignore[arg-type]
+    return requeue(ledger, topic, "nowhere", "turbines", records, 1_000)  # type: ignore[arg-type]
 
 
-def put_back_so_far(topic: Topic) -> Counter[str]:
+def requeued_so_far(topic: Topic) -> Counter[str]:
     return Counter(one for one in topic.records if one != "other")
 
 
@@ -103,10 +103,10 @@ def test_two_kills_put_nothing_back_twice(ledger: Ledger, topic: Topic, first: s
     topic.killed_at = ""
     done = put(ledger, topic)
     assert done.now | done.before == set(IDENTITIES) and not done.now & done.before and not done.unknown
-    assert put_back_so_far(topic) == Counter(IDENTITIES)
+    assert requeued_so_far(topic) == Counter(IDENTITIES)
     again = put(ledger, topic)
     assert (again.now, again.before) == (set(), set(IDENTITIES))
-    assert put_back_so_far(topic) == Counter(IDENTITIES)
+    assert requeued_so_far(topic) == Counter(IDENTITIES)
 
 
 def test_what_is_in_doubt_where_the_stream_is_gone_is_left_out(ledger: Ledger, topic: Topic) -> None:
@@ -141,7 +141,7 @@ def test_what_nobody_asks_for_again_is_decided_by_the_next_replay(ledger: Ledger
     done = put(ledger, topic, IDENTITIES[1:])
     assert (done.now, done.unknown) == (set(IDENTITIES[1:]), set())
     assert put(ledger, topic).before >= set(IDENTITIES[1:])
-    assert put_back_so_far(topic) == Counter(IDENTITIES)
+    assert requeued_so_far(topic) == Counter(IDENTITIES)
     assert ledger.begin_replay("turbines", {0: 1_000}).since == {0: 1_000}, "nothing is in doubt"
 
 
@@ -164,12 +164,12 @@ def test_what_the_stream_holds_is_not_put_back_though_the_ledger_forgot_it(ledge
     topic.records.append(IDENTITIES[0])
     done = put(ledger, topic)
     assert (done.before, done.now) == ({IDENTITIES[0]}, set(IDENTITIES[1:]))
-    assert put_back_so_far(topic) == Counter(IDENTITIES)
+    assert requeued_so_far(topic) == Counter(IDENTITIES)
 
 
 def test_the_record_names_its_letter_and_no_gateway() -> None:
     headers = {"content-type": b"text", HEADER_WRITER: b"gateway", HEADER_REPLAY_OF: b"older"}
-    record = PutBackRecord(Replay("turbines/0/7", "power", 3, is_repaired=True), b"x", b"k", 2, headers)
+    record = RequeueRecord(Replay("turbines/0/7", "power", 3, is_repaired=True), b"x", b"k", 2, headers)
     assert record.entry == Entry(
         "turbines/0/7",
         b"x",

@@ -45,7 +45,7 @@ _NOT_COPIED = frozenset(
 
 
 @dataclass(frozen=True)
-class PutBackRecord:
+class RequeueRecord:
     """A record to requeue."""
 
     replay: Replay
@@ -70,7 +70,7 @@ class PutBackRecord:
 
 
 @dataclass
-class PutBack:
+class RequeueResult:
     """Identities of requested records, by outcome."""
 
     now: set[str] = field(default_factory=set)
@@ -82,9 +82,9 @@ class PutBack:
     counted as put back, and not written again."""
 
 
-def put_back(
-    ledger: ReplayLedger, index: LogIndex, bootstrap: str, stream: str, records: Sequence[PutBackRecord], bytes_max: int
-) -> PutBack:
+def requeue(
+    ledger: ReplayLedger, index: LogIndex, bootstrap: str, stream: str, records: Sequence[RequeueRecord], bytes_max: int
+) -> RequeueResult:
     """Append the records to the stream, except those that an earlier call has appended. Return which records are which.
 
     1. Begin an attempt, which fences older attempts. Fence their late writes to Kafka, and read their records.
@@ -112,7 +112,7 @@ def put_back(
         )
         ledger.record_event("dead_letters_unknown", message, facts={"stream": stream, "identities": unasked[:1_000]})
     known = ledger.known_replays(stream, by_identity).keys()
-    done = PutBack(before=known - unknown, unknown=known & unknown)
+    done = RequeueResult(before=known - unknown, unknown=known & unknown)
     todo = [one for identity, one in by_identity.items() if identity not in known]
     ledger.intend_replays(attempt, [one.replay for one in todo])
     failpoint("replay.intended")
