@@ -175,7 +175,7 @@ def test_a_letter_is_repaired_once(lab: ReplayLab) -> None:
         lab.dead_letters.repair(lab.name, f"{lab.name}/0/1", b"{}", force=False, dry_run=False)
     mended = b'{"device": "d1", "power": 4, "rated": 2}'
     done = lab.dead_letters.repair(lab.name, f"{lab.name}/0/1", mended, force=False, dry_run=False)
-    assert (done.letter, done.is_already, done.prospect.outcome) == (1, False, "accepted")
+    assert (done.letter, done.is_already, done.dry_run.outcome) == (1, False, "accepted")
     assert lab.dead_letters.repair(lab.name, "1", mended, force=False, dry_run=False).is_already
     assert lab.replay().requeued_before == 1
     values = {

@@ -22,7 +22,7 @@ from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import StoredDeadLetter
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.processing.source.prospects import Prospects
+from strandline.processing.source.dry_run import DryRun
 from strandline.services.cli.dead_letter_verbs import _sum
 from strandline.services.cli.display import repair_sentence, replay_notes
 from strandline.services.jobs import dead_letters
@@ -59,11 +59,11 @@ def letter(number: int, reason: str = "decode", step: str = "decode", **headers:
     return StoredDeadLetter(number, 1_000 * number, place | headers, b"%d" % number)
 
 
-def prospects(explode: bool = False, pipeline_text: str = PIPELINE) -> Prospects:
+def dry_run(explode: bool = False, pipeline_text: str = PIPELINE) -> DryRun:
     stream = STREAM if explode else STREAM.replace("explode: $.items\n", "")
     (document,) = read_documents(stream, "stream.yaml")
     (pipeline,) = read_documents(pipeline_text, "pipeline.yaml")
-    return Prospects(check(PipelineSpec.parse(pipeline), StreamSpec.parse(document)), NOW_MS - 60_000)
+    return DryRun(check(PipelineSpec.parse(pipeline), StreamSpec.parse(document)), NOW_MS - 60_000)
 
 
 def record(ts: int = NOW_MS, power: float = 1, rated: float = 2) -> bytes:
@@ -83,7 +83,7 @@ def test_the_outcome_is_what_the_present_version_makes_of_the_record() -> None:
         record(ts=NOW_MS + 60_001),
         None,
     ]
-    found = prospects().of_records(values, [{} for _ in values], NOW_MS)
+    found = dry_run().of_records(values, [{} for _ in values], NOW_MS)
     assert [one.outcome for one in found] == [
         "accepted",
         "accepted",
@@ -101,7 +101,7 @@ def test_the_outcome_is_what_the_present_version_makes_of_the_record() -> None:
 @pytest.mark.guarantee("G292")
 def test_a_pipeline_without_a_window_judges_records_too() -> None:
     text = PIPELINE[: PIPELINE.index("  - window")] + "  - emit: [{elasticsearch: powers}]\n"
-    found = prospects(pipeline_text=text).of_records([record(), record(rated=0)], [{}, {}], NOW_MS)
+    found = dry_run(pipeline_text=text).of_records([record(), record(rated=0)], [{}, {}], NOW_MS)
     assert [one.outcome for one in found] == ["accepted", "expression"]
 
 
@@ -119,10 +119,10 @@ def test_records_are_judged_by_the_streams_present_document(api: Api) -> None:
     api.apply(BOTH.replace("power: double", "power: {type: double, max: 99}"))
     letters = DeadLetters(api.ledger, api.log, "127.0.0.1:1", 1_000_000)
     _, pipeline = letters._job("power")
-    (prospect,) = letters._prospects(
+    (outcome,) = letters._current_outcomes(
         pipeline, pipeline.inputs[0].stream.stream, [record(ts=NOW_MS - 50_000_000_000, power=50)], [{}]
     )
-    assert prospect.outcome == "accepted"
+    assert outcome.outcome == "accepted"
 
 
 def test_a_record_of_many_rows_is_accepted_if_all_are() -> None:
@@ -132,7 +132,7 @@ def test_a_record_of_many_rows_is_accepted_if_all_are() -> None:
         b'{"items":[%s,%s,no]}' % (good, good),
         b'{"items":[%s,%s]}' % (good, bad),
     ]
-    outcomes = [one.outcome for one in prospects(explode=True).of_records(values, [{}, {}, {}], NOW_MS)]
+    outcomes = [one.outcome for one in dry_run(explode=True).of_records(values, [{}, {}, {}], NOW_MS)]
     assert outcomes == ["accepted", "decode", "expression"]
 
 
@@ -230,7 +230,7 @@ def test_only_letters_of_another_jobs_results_are_never_put_back(api: Api, monke
     letters = DeadLetters(api.ledger, api.log, "127.0.0.1:1", 1_000_000)
     report = letters.replay("beside", LetterFilter(), -1, None, force=False, dry_run=True)
     assert (report.requeued, report.skipped) == (1, {"result_stream": 2})
-    assert letters.repair("beside", "0", record(ts=1), force=False, dry_run=True).prospect.outcome == "accepted"
+    assert letters.repair("beside", "0", record(ts=1), force=False, dry_run=True).dry_run.outcome == "accepted"
     with pytest.raises(Conflict, match="contains only results of job power"):
         letters.repair("beside", "1", record(), force=True, dry_run=True)
 

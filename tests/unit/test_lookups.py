@@ -28,8 +28,8 @@ from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.pipelines.row_step import Column
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
+from strandline.processing.source.dry_run import DryRun
 from strandline.processing.source.kept_lookups import KeptTables, LookupRef, SliceLookups, with_present_tables
-from strandline.processing.source.prospects import Prospects
 from strandline.processing.source.recorded_counts import RecordedCounts
 from strandline.processing.source.slice_rows import SourceFacts
 from strandline.services.jobs.apply_documents import Applier
@@ -438,13 +438,13 @@ def test_a_dead_letter_that_is_put_back_would_be_enriched_by_the_present_rows(le
     apply(ledger, STREAM, LOOKUP, PIPELINE)
     record = b'{"device":"d","site":"C","ts":1700000000000,"power":1,"number":1}'
 
-    def prospect() -> str:
+    def outcome() -> str:
         pipeline = with_present_tables(ledger, load_pipeline(ledger, "j", 1))
-        return Prospects(pipeline, None).of_records([record], [{}], 1_700_000_000_000)[0].outcome
+        return DryRun(pipeline, None).of_records([record], [{}], 1_700_000_000_000)[0].outcome
 
-    assert prospect() == "lookup"
+    assert outcome() == "lookup"
     apply(ledger, LOOKUP + "  - {site: C, rated: 1, area: 1}\n")
-    assert prospect() == "accepted"
+    assert outcome() == "accepted"
 
 
 def test_a_replay_by_another_version_of_the_job_may_find_other_rows_missing() -> None:

@@ -14,7 +14,7 @@ from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.source.decoding import decoding_of
-from strandline.processing.source.prospects import Prospects
+from strandline.processing.source.dry_run import DryRun
 from strandline.processing.source.recorded_counts import RecordedCounts
 from strandline.processing.source.slice_rows import SourceFacts
 from tests.unit.test_command_line import Say, say
@@ -64,8 +64,8 @@ def test_only_windows_and_dedupe_have_late_records(steps: str, late: int) -> Non
 
 def test_a_dead_letter_that_is_requeued_is_not_late_without_a_window() -> None:
     for steps, outcome in ((EMIT, "accepted"), (WINDOW, REASON_LATE)):
-        prospects = Prospects(read_pipeline(text_of(steps), "x.yaml"), watermark_ms=2_000_000_000_000)
-        assert prospects.of_records([RECORDS[0]], [{}], 2_000_000_000_000)[0].outcome == outcome
+        dry_run = DryRun(read_pipeline(text_of(steps), "x.yaml"), watermark_ms=2_000_000_000_000)
+        assert dry_run.of_records([RECORDS[0]], [{}], 2_000_000_000_000)[0].outcome == outcome
 
 
 def test_a_delay_without_windows_needs_no_retention() -> None:

@@ -22,7 +22,7 @@ from strandline.core.documents import Path
 from strandline.core.errors import InvalidDocument
 from strandline.core.times.durations import format_duration, parse_duration_ms
 from strandline.frontends.sql.nodes import SqlStep
-from strandline.frontends.sql.statements import Comparison, Expression, Item, JoinRelation, Moment, Query, Star
+from strandline.frontends.sql.statements import Comparison, Expression, Item, JoinRelation, Query, ShiftedColumn, Star
 from strandline.frontends.sql.tokens import Cursor, SqlText
 from strandline.frontends.sql.values import read_duration
 from strandline.processing.pipelines.expressions import column_text
@@ -69,11 +69,11 @@ def read_on(cursor: Cursor) -> tuple[Comparison, ...]:
 
 
 def _comparisons(cursor: Cursor) -> list[Comparison]:
-    first = _moment(cursor)
+    first = _shifted_column(cursor)
     if cursor.takes_words("between"):
-        low = _moment(cursor)
+        low = _shifted_column(cursor)
         cursor.expect_words("and")
-        return [Comparison(low, first, is_equal=False), Comparison(first, _moment(cursor), is_equal=False)]
+        return [Comparison(low, first, is_equal=False), Comparison(first, _shifted_column(cursor), is_equal=False)]
     kind = cursor.kind()
     if kind in (TokenType.LT, TokenType.GT):
         raise cursor.error(
@@ -81,7 +81,7 @@ def _comparisons(cursor: Cursor) -> list[Comparison]:
         )
     if kind == TokenType.EQ or kind in _TURNED:
         cursor.take()
-        second = _moment(cursor)
+        second = _shifted_column(cursor)
         low, high = (second, first) if _TURNED.get(kind, False) else (first, second)
         return [Comparison(low, high, is_equal=kind == TokenType.EQ)]
     raise cursor.expected(
@@ -95,7 +95,7 @@ def _without_side(sql: SqlText, at: int, column: str) -> InvalidDocument:
     )
 
 
-def _moment(cursor: Cursor) -> Moment:
+def _shifted_column(cursor: Cursor) -> ShiftedColumn:
     side, at = cursor.name("a column of one side, as o.ts")
     if cursor.kind() == TokenType.L_PAREN:
         raise cursor.sql.error(
@@ -108,7 +108,7 @@ def _moment(cursor: Cursor) -> Moment:
     while (sign := _OFFSETS.get(cursor.kind())) is not None:  # type: ignore[arg-type]
         cursor.take()
         ms += sign * parse_duration_ms(read_duration(cursor))
-    return Moment(side, column, ms, at)
+    return ShiftedColumn(side, column, ms, at)
 
 
 # Meaning

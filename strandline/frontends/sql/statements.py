@@ -112,7 +112,7 @@ class StepRelation:
 
 
 @dataclass(frozen=True)
-class Moment:
+class ShiftedColumn:
     """A column of one side of a join, plus an offset in time."""
 
     side: str
@@ -125,8 +125,8 @@ class Moment:
 class Comparison:
     """`low = high` if `is_equal` is True, otherwise `low <= high`."""
 
-    low: Moment
-    high: Moment
+    low: ShiftedColumn
+    high: ShiftedColumn
     is_equal: bool
 
 

@@ -19,7 +19,7 @@ def _time_ms(value: object) -> object:
     return parse_time_ms(value) if isinstance(value, str) else value
 
 
-Moment = Annotated[int, BeforeValidator(_time_ms)]
+EventTimeMs = Annotated[int, BeforeValidator(_time_ms)]
 """ISO 8601, in UTC by default, or milliseconds since 1970."""
 JsonRecord = dict[str, Any] | str | None
 
@@ -37,7 +37,7 @@ class CaseStep(DocumentModel):
     """A file of records, relative to the directory of the test."""
     stream: str | None = None
     """Stream of the records of this step. Required if the pipeline reads several streams."""
-    at: Moment | None = None
+    at: EventTimeMs | None = None
     """Log time of the records of this step. Default: their event time."""
     partition: Annotated[int, Field(ge=0, lt=1000)] | None = None
     """Partition of the records. Default: chosen by their key."""

@@ -37,10 +37,10 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.processing.pipelines.stored import inputs_of, load_pipeline
 from strandline.processing.slices.watermark import greatest, rule_after
-from strandline.processing.source.judged_anew import OF_THE_SLICE, ReplayCandidate, taken_anew
+from strandline.processing.source.dry_run import ACCEPTED, DryRun, DryRunOutcome
 from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.processing.source.kept_sessions import sessions_of_partitions
-from strandline.processing.source.prospects import ACCEPTED, Prospect, Prospects
+from strandline.processing.source.reevaluation import OF_THE_SLICE, ReplayCandidate, find_reaccepted
 from strandline.processing.source.slice_rows import row_identity
 
 LETTERS_A_LOOK = 20_000
@@ -128,7 +128,7 @@ class Repaired:
     letter: int
     is_already: bool
     """True if the dead letter was requeued before."""
-    prospect: Prospect
+    dry_run: DryRunOutcome
 
 
 @dataclass(frozen=True)
@@ -235,9 +235,7 @@ class DeadLetters:
             report.requeued_before += len(done.before)
             report.unknown += len(done.unknown)
             report.outcomes.update(
-                prospect.outcome
-                for one, prospect in zip(records, judged, strict=True)
-                if one.replay.identity in done.now
+                outcome.outcome for one, outcome in zip(records, judged, strict=True) if one.replay.identity in done.now
             )
         if principal is not None and report.requeued and not dry_run:
             message = f"{principal} requeued dead letters of job {job}: {report.requeued}"
@@ -289,10 +287,12 @@ class DeadLetters:
         key = key_finder(stream.key)(payload) if stream.key else None
         partition = None if key is not None else int(found.headers["partition"])
         key = key if key is not None or original is None else original.key
-        (prospect,) = self._prospects(pipeline, stream.stream, [payload], [with_record_metadata(headers, key, None)])
-        if prospect.outcome != ACCEPTED and not force:
+        (outcome,) = self._current_outcomes(
+            pipeline, stream.stream, [payload], [with_record_metadata(headers, key, None)]
+        )
+        if outcome.outcome != ACCEPTED and not force:
             raise Conflict(
-                f"the new payload would be rejected again ({prospect.outcome}: {prospect.message}). Nothing was requeued; "
+                f"the new payload would be rejected again ({outcome.outcome}: {outcome.message}). Nothing was requeued; "
                 "correct the payload, or pass --force"
             )
         replay = Replay(_identity(found), job, found.offset, is_repaired=True)
@@ -302,7 +302,7 @@ class DeadLetters:
             message = f"{principal} put the record of dead letter {found.offset} of job {job} back with another payload"
             facts = {"number": found.offset, "record": replay.identity}
             self._ledger.record_event("dead_letter_repaired", message, job, facts=facts, principal=principal)
-        return Repaired(found.offset, not done.now, prospect)
+        return Repaired(found.offset, not done.now, outcome)
 
     def origin_of(self, letter: StoredDeadLetter) -> str | None:
         """Return the origin of a requeued record of a dead letter, `STREAM/PARTITION/OFFSET`. Raises LogUnavailable. None for
@@ -359,7 +359,7 @@ class DeadLetters:
         report: ReplayReport,
         *,
         force: bool,
-    ) -> tuple[list[RequeueRecord], list[Prospect]]:
+    ) -> tuple[list[RequeueRecord], list[DryRunOutcome]]:
         """Return the records of the dead letters that can be requeued, each once, and what the current version would do
         with each. The report counts the others.
         """
@@ -378,13 +378,13 @@ class DeadLetters:
             else:
                 records.setdefault(record.replay.identity, record)
         found = list(records.values())
-        prospects = self._prospects(
+        outcomes = self._current_outcomes(
             pipeline,
             stream,
             [one.value for one in found],
             [with_record_metadata(one.headers, one.key, None) for one in found],
         )
-        return found, prospects
+        return found, outcomes
 
     def _counted(
         self,
@@ -403,16 +403,16 @@ class DeadLetters:
             return set()
         places = [_replay_candidate(one, originals.get(_log_position(one))) for one in judged]
         versions = {one: self._ledger.stream_version(one) for one in pipeline.streams}
-        found = taken_anew(self._ledger, pipeline.job, pipeline, stream, versions, places)
+        found = find_reaccepted(self._ledger, pipeline.job, pipeline, stream, versions, places)
         return {judged[at].offset for at in found}
 
-    def _prospects(
+    def _current_outcomes(
         self,
         pipeline: CheckedPipeline,
         stream: str,
         values: Sequence[bytes | None],
         headers: Sequence[Mapping[str, bytes]],
-    ) -> list[Prospect]:
+    ) -> list[DryRunOutcome]:
         if not values:
             return []
         last, checkpoint = self._ledger.last_slice(pipeline.job), self._ledger.last_checkpoint(pipeline.job)
@@ -422,7 +422,7 @@ class DeadLetters:
         sessions = sessions_of_partitions(self._ledger, form, packed.values()) if packed else None
         enriched = with_present_tables(self._ledger, pipeline)
         late_below_ms = rule_after(pipeline.event_time_rule, last, checkpoint).late_below_ms(watermark_ms)
-        return Prospects(enriched, late_below_ms, sessions=sessions, stream=stream).of_records(
+        return DryRun(enriched, late_below_ms, sessions=sessions, stream=stream).of_records(
             values, headers, time.time_ns() // 1_000_000
         )
 

@@ -150,8 +150,8 @@ def repair_dead_letter(
         dry_run=dry_run,
         number=found.letter,
         requeued_before=found.is_already,
-        outcome=found.prospect.outcome,
-        message=found.prospect.message,
+        outcome=found.dry_run.outcome,
+        message=found.dry_run.message,
     )
 
 

@@ -21,7 +21,7 @@ ACCEPTED = "accepted"
 
 
 @dataclass(frozen=True)
-class Prospect:
+class DryRunOutcome:
     """Outcome that a record would have now."""
 
     outcome: str
@@ -31,7 +31,7 @@ class Prospect:
     """The stages of other branches of the pipeline that receive the rejected record."""
 
 
-class Moment(NamedTuple):
+class RecordContext(NamedTuple):
     """Conditions at the log position of a record, or at the position that it would have."""
 
     log_time_ms: int
@@ -39,7 +39,7 @@ class Moment(NamedTuple):
     max_ahead_ms: int | None
 
 
-class Prospects:
+class DryRun:
     """Evaluates records like a source task of the pipeline, for its next slice or for recorded slices."""
 
     def __init__(
@@ -69,10 +69,12 @@ class Prospects:
 
     def of_records(
         self, values: Sequence[bytes | None], headers: Sequence[Mapping[str, bytes]], log_time_ms: int
-    ) -> list[Prospect]:
+    ) -> list[DryRunOutcome]:
         """Return the outcome of each record if it were appended at `log_time_ms`. If a record has several rows, its first
         rejected row determines the outcome."""
-        return self.at(values, headers, [Moment(log_time_ms, self._watermark_ms, self._max_ahead_ms)] * len(values))
+        return self.at(
+            values, headers, [RecordContext(log_time_ms, self._watermark_ms, self._max_ahead_ms)] * len(values)
+        )
 
     def _source(self, headers: Mapping[str, bytes]) -> bytes | None:
         """Return the headers on which rows depend, packed as by the log's reader. None if there are none."""
@@ -84,32 +86,32 @@ class Prospects:
         return pack_header_values(first, named)
 
     def at(
-        self, values: Sequence[bytes | None], headers: Sequence[Mapping[str, bytes]], moments: Sequence[Moment]
-    ) -> list[Prospect]:
+        self, values: Sequence[bytes | None], headers: Sequence[Mapping[str, bytes]], contexts: Sequence[RecordContext]
+    ) -> list[DryRunOutcome]:
         """Return the outcome of each record under its own conditions. `headers`: with the Kafka key as `RECORD_KEY`."""
         sources = [
-            self._source(with_record_metadata(one, None, moment.log_time_ms))
-            for one, moment in zip(headers, moments, strict=True)
+            self._source(with_record_metadata(one, None, context.log_time_ms))
+            for one, context in zip(headers, contexts, strict=True)
         ]
-        log_ms = np.array([one.log_time_ms for one in moments], np.int64)
-        marks = [NEVER_LATE if one.watermark_ms is None else one.watermark_ms for one in moments]
-        limits = [NEVER_AHEAD if one.max_ahead_ms is None else one.max_ahead_ms for one in moments]
-        marks_ms, limits_ms = np.array(marks, np.int64), np.array(limits, np.int64)
-        found = [Prospect(ACCEPTED)] * len(values)
+        log_ms = np.array([one.log_time_ms for one in contexts], np.int64)
+        watermarks = [NEVER_LATE if one.watermark_ms is None else one.watermark_ms for one in contexts]
+        limits = [NEVER_AHEAD if one.max_ahead_ms is None else one.max_ahead_ms for one in contexts]
+        watermarks_ms, limits_ms = np.array(watermarks, np.int64), np.array(limits, np.int64)
+        found = [DryRunOutcome(ACCEPTED)] * len(values)
         first = 0
         for rows in self._row_reader.parts(values, sources if any(source is not None for source in sources) else []):
             places = list(range(first, first + len(rows.texts))) if rows.places is None else list(rows.places)
             first += len(rows.texts)
-            decoded = self._decode(rows.texts, log_ms[places].tolist(), marks_ms[places], limits_ms[places])
-            rejects = [(one.index, Prospect(one.reason, one.message)) for one in decoded.rejects]
+            decoded = self._decode(rows.texts, log_ms[places].tolist(), watermarks_ms[places], limits_ms[places])
+            rejects = [(one.index, DryRunOutcome(one.reason, one.message)) for one in decoded.rejects]
             rejected = {at for at, _ in rejects}
             accepted = [at for at in range(len(rows.texts)) if at not in rejected]
             stepped = self._chain.apply(decoded.arrays, len(accepted), self._tables)
             rejects += [
-                (accepted[one.row], Prospect(one.reason, one.message, stepped.taken_by.get(one.row, "")))
+                (accepted[one.row], DryRunOutcome(one.reason, one.message, stepped.taken_by.get(one.row, "")))
                 for one in stepped.problems
             ]
-            for at, prospect in sorted(rejects, key=lambda reject: reject[0]):
+            for at, outcome in sorted(rejects, key=lambda reject: reject[0]):
                 if found[places[at]].outcome == ACCEPTED:
-                    found[places[at]] = prospect
+                    found[places[at]] = outcome
         return found

@@ -25,8 +25,8 @@ from strandline.ledger.states import SliceRow, StreamVersions
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices.rewind import RUN_BEGINS, plan_of_job
 from strandline.processing.source.decoding import decoding_of
+from strandline.processing.source.dry_run import ACCEPTED, DryRun, RecordContext
 from strandline.processing.source.kept_lookups import LookupRef, with_recorded_tables
-from strandline.processing.source.prospects import ACCEPTED, Moment, Prospects
 from strandline.processing.source.stream_formats import StreamFormats
 
 if TYPE_CHECKING:  # the ledger's SQL takes half a second to import
@@ -60,7 +60,7 @@ class _Span:
     last: float
 
 
-def taken_anew(
+def find_reaccepted(
     ledger: LedgerReader,
     job: str,
     pipeline: CheckedPipeline,
@@ -83,7 +83,7 @@ def taken_anew(
     for span in spans:
         own = load_pipeline(ledger, job, span.version, span.streams)
         formats = StreamFormats(ledger, decoding_of(own, "").formats, own.lookups)
-        by_format: dict[tuple[int, tuple[LookupRef, ...]], tuple[Prospects, list[int]]] = {}
+        by_format: dict[tuple[int, tuple[LookupRef, ...]], tuple[DryRun, list[int]]] = {}
         for at, row in rows.items():
             if at in found or row is None:
                 continue
@@ -94,13 +94,13 @@ def taken_anew(
                 other, lookups = formats.of(row, stream), formats.lookups_of(row)
                 if (id(other), lookups) not in by_format:
                     enriched = with_recorded_tables(ledger, own, lookups)
-                    by_format[id(other), lookups] = Prospects(enriched, other=other, stream=stream), []
+                    by_format[id(other), lookups] = DryRun(enriched, other=other, stream=stream), []
                 by_format[id(other), lookups][1].append(at)
-        for prospects, places in by_format.values():
-            outcomes = prospects.at(
+        for dry_run, places in by_format.values():
+            outcomes = dry_run.at(
                 [rejected[at].value for at in places],
                 [rejected[at].headers for at in places],
-                [_moment(rejected[at], rows[at], stream) for at in places],
+                [_context(rejected[at], rows[at], stream) for at in places],
             )
             # What its slice rejects now only lacks headers that the log no longer holds: that was not why it was rejected.
             taken = OF_THE_SLICE | {ACCEPTED}
@@ -108,9 +108,9 @@ def taken_anew(
     return found
 
 
-def _moment(record: ReplayCandidate, row: SliceRow | int | None, stream: str) -> Moment:
+def _context(record: ReplayCandidate, row: SliceRow | int | None, stream: str) -> RecordContext:
     assert isinstance(row, SliceRow)
-    return Moment(record.log_time_ms, row.late_below_ms, row.rule.of(stream).max_ahead_ms)
+    return RecordContext(record.log_time_ms, row.late_below_ms, row.rule.of(stream).max_ahead_ms)
 
 
 def _spans(ledger: LedgerReader, job: str, pipeline: CheckedPipeline, stream_versions: StreamVersions) -> list[_Span]:

@@ -18,8 +18,8 @@ from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices import old_runs
 from strandline.processing.slices.old_runs import runs_of_no_use
 from strandline.processing.slices.rewind import RUN_BEGINS
-from strandline.processing.source import judged_anew
-from strandline.processing.source.judged_anew import ReplayCandidate, taken_anew
+from strandline.processing.source import reevaluation
+from strandline.processing.source.reevaluation import ReplayCandidate, find_reaccepted
 from tests.support.ledgers import a_checkpoint, a_slice
 
 STREAM = "stream: turbines\npartitions: 2\nschema: {power: double, rated: double}\n"
@@ -72,7 +72,7 @@ class Lab:
         places = [ReplayCandidate(1, offset, value, {}, 1_000) for offset in offsets]
         return {
             offsets[at]
-            for at in taken_anew(
+            for at in find_reaccepted(
                 self.ledger,
                 "power",
                 pipeline,
@@ -142,8 +142,8 @@ def test_what_is_in_slices_that_were_removed_counts_as_taken_where_it_may_have_b
 
 
 def test_slices_are_found_among_many(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judged_anew, "_BLOCK_SLICES", 4)
-    monkeypatch.setattr(judged_anew, "_BLOCKS_KEPT", 2)
+    monkeypatch.setattr(reevaluation, "_BLOCK_SLICES", 4)
+    monkeypatch.setattr(reevaluation, "_BLOCKS_KEPT", 2)
     lab.cut(10, SLICES, lab.begin(9, 9))
     lab.submit(ADDED)
     lab.begin(15, SLICES)
