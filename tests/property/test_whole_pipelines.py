@@ -472,7 +472,7 @@ def _name_of(document: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Judged:
+class ClassifiedRecord:
     """Findings of one pipeline."""
 
     seed: int
@@ -484,7 +484,7 @@ class Judged:
     cpu_s: float
 
 
-def judged(seed: int, records: int) -> Judged:
+def judged(seed: int, records: int) -> ClassifiedRecord:
     began, amounts, kinds, shown = time.process_time(), Counter[str](), frozenset[str](), ""
     try:
         run = a_run(seed, records)
@@ -507,7 +507,7 @@ def judged(seed: int, records: int) -> Judged:
             shown = json.dumps(document)
     except Exception as error:  # noqa: BLE001  # a finding like others
         here = [f"{type(error).__name__}: {error}"]
-    return Judged(seed, here, shown, amounts, kinds, time.process_time() - began)
+    return ClassifiedRecord(seed, here, shown, amounts, kinds, time.process_time() - began)
 
 
 def _of_every_row(joined: Any, on: Any, near: dict[str, Any], *more: Any) -> Any:

@@ -13,7 +13,7 @@ from strandline.results.document import document_id
 from strandline.services.jobs.apply_documents import check_documents
 from tests.support.chaos.checker import JobVerdict, check_job
 from tests.support.chaos.checking.pace import MAX_AHEAD_MS, PACES, Pace, Windows
-from tests.support.chaos.checking.pipelines import judge_result
+from tests.support.chaos.checking.pipelines import classify_result
 from tests.support.chaos.dump import Dump
 from tests.support.chaos.made_up_more import made_up_second, made_up_third
 from tests.support.chaos.more_jobs import ChaosJob, documents_of, jobs_of
@@ -188,12 +188,12 @@ def test_a_planted_fault_is_found(seed: int, plant: Callable[[Dump, Chance], Non
 def test_a_result_of_a_future_that_the_first_job_took_for_the_present_is_refused_by_the_second() -> None:
     """The broker's clock was ahead when the first job's record came, and is right again."""
     record = pickle.loads(kept(JOBS[1])).records[0]
-    event_ms = judge_result(record, {"number": 1, "watermark_ms": None}).event_ms
+    event_ms = classify_result(record, {"number": 1, "watermark_ms": None}).event_ms
     assert event_ms is not None
     reasons = []
     for ahead_ms in (MAX_AHEAD_MS, MAX_AHEAD_MS + 1):
         record.log_time_ms = event_ms - ahead_ms
-        reasons.append(judge_result(record, {"number": 1, "watermark_ms": None}).reason)
+        reasons.append(classify_result(record, {"number": 1, "watermark_ms": None}).reason)
     assert reasons[0] != "future_event" and reasons[1] == "future_event"
 
 

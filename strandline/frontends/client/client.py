@@ -117,11 +117,11 @@ class Client:
         unchanged documents changes nothing. Raises InvalidDocument with every problem, each with its file and line, and
         Conflict for a change that would lose data.
         """
-        return [Applied.of(one) for one in self._judged(self._control.apply, documents)]
+        return [Applied.of(one) for one in self._send(self._control.apply, documents)]
 
     def plan(self, *documents: Documents | Path | str) -> Plan:
         """Return the effect of `apply` without changing anything. `apply` refuses changes that are `forbidden`."""
-        return Plan.of(self._judged(self._control.plan, documents))
+        return Plan.of(self._send(self._control.plan, documents))
 
     # Jobs
 
@@ -251,7 +251,7 @@ class Client:
                 time.sleep(_WAIT_S * 2**attempt * random.uniform(0.5, 1))  # noqa: S311
         return ask()
 
-    def _judged(self, ask: Callable[[bytes, str], _Found], documents: Iterable[Documents | Path | str]) -> _Found:
+    def _send(self, ask: Callable[[bytes, str], _Found], documents: Iterable[Documents | Path | str]) -> _Found:
         """Return the response to a request with documents. Problems get the file and line of their author."""
         joined = _joined(documents)
         try:

@@ -76,14 +76,14 @@ def run_case(
         read = partial(pipeline_of, directory / case.file, case.pipeline)
         pipeline = read(_row_files(case.lookups, directory))
         outcomes, desk = _outcomes(case, pipeline, directory, read)
-        judge(report, case.expect, pipeline, outcomes, desk.counts.rejected[REASON_LATE], directory)
+        compare_expected(report, case.expect, pipeline, outcomes, desk.counts.rejected[REASON_LATE], directory)
     except StrandlineError as error:
         report.sentences.append(str(error))
     report.seconds = time.perf_counter() - begun_s
     return report
 
 
-def judge(
+def compare_expected(
     report: CaseReport,
     expected: Expected,
     pipeline: CheckedPipeline,

@@ -218,7 +218,7 @@ class Desk:
         stream = next((one for one in self._streams if one.name == records.stream), self._streams[0])
         offsets = stream.offsets.of_each(records.partitions) if records.offsets is None else records.offsets
         for rows in stream.reader.parts(records.values, records.sources):
-            for part in self._judged(stream, records, offsets, rows):
+            for part in self._evaluated(stream, records, offsets, rows):
                 yield from self._taken(part)
 
     @property
@@ -290,7 +290,9 @@ class Desk:
             self._seen.append(_Seen(part, self._clock.latest_event_ms))
         yield from self._step(part)
 
-    def _judged(self, stream: _DeskStream, records: DeskRecords, offsets: Sequence[int], rows: Rows) -> Iterator[_Part]:
+    def _evaluated(
+        self, stream: _DeskStream, records: DeskRecords, offsets: Sequence[int], rows: Rows
+    ) -> Iterator[_Part]:
         """Decode rows and classify each by event time. Yield them divided at the ends of slices."""
         partitions, of_row = rows.of_each(records.partitions), rows.of_each(offsets)
         given_ms = None if records.log_times_ms is None else rows.of_each(records.log_times_ms)
@@ -304,7 +306,7 @@ class Desk:
         events_ms[is_usable] = micros // 1_000
         places = np.arange(len(rows.texts)) if rows.places is None else np.asarray(rows.places)
         value_at = partial(stream.reader.dead_letter_value, records.values, rows)
-        judged = _JudgedRows(
+        evaluated = _EvaluatedRows(
             stream.name,
             stream.place,
             decoded,
@@ -328,10 +330,10 @@ class Desk:
             if is_late.any():
                 late_by_ms = int((limits - events_ms[here])[is_late].max())
                 self.counts.late_by_ms[stream.name] = max(late_by_ms, self.counts.late_by_ms.get(stream.name, 0))
-            judged.late |= stream.late(rows.texts, log_ms, first + np.flatnonzero(is_late), limits[is_late])
+            evaluated.late |= stream.late(rows.texts, log_ms, first + np.flatnonzero(is_late), limits[is_late])
             if self._pipeline.spec.revise_ms:
-                judged.marks_ms[here] = marks
-            chunks = [judged.chunk(partition, at) for partition, at in _by_partition(partitions, first, stop)]
+                evaluated.marks_ms[here] = marks
+            chunks = [evaluated.chunk(partition, at) for partition, at in _by_partition(partitions, first, stop)]
             yield _Part(chunks, ends_slice, self._clock.watermark_ms)
             first = stop
 
@@ -407,7 +409,7 @@ class Desk:
 
 
 @dataclass
-class _JudgedRows:
+class _EvaluatedRows:
     """Decoded rows of several partitions, with marks for late rows."""
 
     stream: str

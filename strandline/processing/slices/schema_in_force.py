@@ -36,7 +36,7 @@ class SchemaInForce:
         self._job = job
         self._pipeline_version = pipeline_version
         self._compiled = compiled
-        self._judged = {tuple(compiled.values()): Fit.ALIKE}
+        self._known = {tuple(compiled.values()): Fit.ALIKE}
 
     def versions(self, present: StreamVersions) -> StreamVersions | None:
         """Return the current versions of the streams, from `present`. None if this run can't use one: then it must plan nothing.
@@ -61,11 +61,11 @@ class SchemaInForce:
 
     def _fit(self, present: StreamVersions) -> Fit:
         versions = tuple(present.values())
-        if versions not in self._judged:
-            self._judged[versions] = self._judge(present)
-        return self._judged[versions]
+        if versions not in self._known:
+            self._known[versions] = self._compatibility(present)
+        return self._known[versions]
 
-    def _judge(self, present: StreamVersions) -> Fit:
+    def _compatibility(self, present: StreamVersions) -> Fit:
         from strandline.core.errors import InvalidDocument
         from strandline.processing.pipelines.stored import load_pipeline
 

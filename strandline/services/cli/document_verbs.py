@@ -89,9 +89,9 @@ def check_pipeline(
     from strandline.services.rest.views import check_view
 
     text, name_source = join_files([stream_file, file])
-    judged = check_without_stack(text, str(file))
-    if judged is not None:
-        answer = check_view(judged).model_dump()
+    checked = check_without_stack(text, str(file))
+    if checked is not None:
+        answer = check_view(checked).model_dump()
     else:
         try:
             with connect(data_dir, url, token_file) as client:

@@ -41,9 +41,9 @@ from strandline.results.mapping import build_mapping, ensure_index_template
 from strandline.results.sinks.registry import sink_of
 from strandline.services.jobs.applying.applied import Applied
 from strandline.services.jobs.applying.job_changes import JobChanges
-from strandline.services.jobs.applying.judged import Judged, PlanView
 from strandline.services.jobs.applying.lookup_changes import LookupChange, LookupChanges, Sources, outcome_of
 from strandline.services.jobs.applying.notice_changes import apply_notice
+from strandline.services.jobs.applying.planned_changes import PlannedChanges, PlanView
 from strandline.services.jobs.applying.registered import find_job, find_stream
 from strandline.services.jobs.applying.results_read import ResultsRead
 from strandline.services.jobs.applying.sink_checks import SinkChecks, sinks_of
@@ -246,7 +246,7 @@ class Applier:
 
         Raises InvalidDocument, NotFound, LogUnavailable, LedgerUnavailable.
         """
-        return self._judge(self.check(text, source)).plan()
+        return self._planned_changes(self.check(text, source)).plan()
 
     def apply(self, text: bytes, source: str, principal: str | None = None) -> list[Applied]:
         """Make the changes, for `principal`, and return the changes.
@@ -261,75 +261,75 @@ class Applier:
         """
         versions = {row.name: row.version for row in self._ledger.streams()}
         batch = self.check(text, source)
-        judged = self._judge(batch)
-        judged.require_accepted()
+        planned = self._planned_changes(batch)
+        planned.require_accepted()
         applied = [
             self._apply_stream(
-                one, versions.get(one.stream, 0), judged.streams[one.stream], principal, judged.streams.keys()
+                one, versions.get(one.stream, 0), planned.streams[one.stream], principal, planned.streams.keys()
             )
             for one in batch.streams
         ]
         applied += [
-            self._lookup_changes.apply(one, judged.lookups[one.spec.lookup], principal) for one in batch.lookups
+            self._lookup_changes.apply(one, planned.lookups[one.spec.lookup], principal) for one in batch.lookups
         ]
         lookups = {one.name: one.version for one in applied if one.kind == "lookup"}
         written = without_packed(text).decode("utf-8")
         applied += [
-            self._apply_pipeline(pipeline, written, judged.bases, lookups, principal) for pipeline in batch.pipelines
+            self._apply_pipeline(pipeline, written, planned.bases, lookups, principal) for pipeline in batch.pipelines
         ]
         return applied + [apply_notice(self._ledger, one, principal) for one in batch.notices]
 
-    def _judge(self, batch: Batch) -> Judged:
+    def _planned_changes(self, batch: Batch) -> PlannedChanges:
         """Compare the documents with the current state: return their changes, and all refusals. Changes nothing."""
-        judged = Judged()
+        planned = PlannedChanges()
         in_batch = {stream.stream for stream in batch.streams}
         for document in batch.streams:
-            self._judge_stream(document, batch, judged)
+            self._plan_stream(document, batch, planned)
         for lookup in batch.lookups:
-            judged.lookups[lookup.spec.lookup] = LookupChange(0)  # stays if the lookup is refused
-            with judged.refusing("lookup", lookup.spec.lookup):
-                judged.lookups[lookup.spec.lookup] = self._lookup_changes.check(lookup, batch.pipelines)
+            planned.lookups[lookup.spec.lookup] = LookupChange(0)  # stays if the lookup is refused
+            with planned.refusing("lookup", lookup.spec.lookup):
+                planned.lookups[lookup.spec.lookup] = self._lookup_changes.check(lookup, batch.pipelines)
             source = lookup.spec.source
             if source is not None and source.stream is not None and source.stream not in in_batch:
-                with judged.refusing("lookup", lookup.spec.lookup):
+                with planned.refusing("lookup", lookup.spec.lookup):
                     self._topic_checks.refuse_lost(source.stream)
         for name, job in self._first_readers(batch).items():
-            with judged.refusing("pipeline", job):
+            with planned.refusing("pipeline", job):
                 self._topic_checks.refuse_lost(name)
                 self._topics.require_complete_log(name)
         for pipeline in batch.pipelines:
             for stream in sorted({stream for _, stream in emissions_to_streams(pipeline.spec)} - in_batch):
-                with judged.refusing("pipeline", pipeline.job):
+                with planned.refusing("pipeline", pipeline.job):
                     self._topic_checks.refuse_lost(stream)
         for pipeline in batch.pipelines:
-            judged.bases[pipeline.job] = self._job_changes.base(pipeline)
-            judged.jobs[pipeline.job] = plan = self._job_changes.plan(pipeline, batch.pipelines)
-            with judged.refusing("pipeline", pipeline.job, is_planned=True):
+            planned.bases[pipeline.job] = self._job_changes.base(pipeline)
+            planned.jobs[pipeline.job] = plan = self._job_changes.plan(pipeline, batch.pipelines)
+            with planned.refusing("pipeline", pipeline.job, is_planned=True):
                 self._job_changes.refuse_forbidden(plan)
-            with judged.refusing("pipeline", pipeline.job):
+            with planned.refusing("pipeline", pipeline.job):
                 self._job_changes.refuse_unfit_batch(pipeline, plan)
-            with judged.refusing("pipeline", pipeline.job):
+            with planned.refusing("pipeline", pipeline.job):
                 self._ledger.require_free_name(pipeline.job)
         present, submitted = present_pipelines(self._ledger), {one.job: one.spec for one in batch.pipelines}
         sink_checks, read = SinkChecks(self._ledger, present, submitted), ResultsRead(present | submitted, submitted)
         for pipeline in batch.pipelines:
-            with judged.refusing("pipeline", pipeline.job):
+            with planned.refusing("pipeline", pipeline.job):
                 sink_checks.refuse_shared(pipeline)
-            with judged.refusing("pipeline", pipeline.job):
+            with planned.refusing("pipeline", pipeline.job):
                 read.refuse_beside_streams(pipeline.job)
-            with judged.refusing("pipeline", pipeline.job):
+            with planned.refusing("pipeline", pipeline.job):
                 read.refuse_circle(pipeline.job)
-            with judged.refusing("pipeline", pipeline.job):
+            with planned.refusing("pipeline", pipeline.job):
                 sink_checks.refuse_mixed(pipeline)
-        return judged
+        return planned
 
-    def _judge_stream(self, stream: StreamSpec, batch: Batch, judged: Judged) -> None:
-        judged.streams[stream.stream] = notes = []
-        with judged.refusing("stream", stream.stream):
+    def _plan_stream(self, stream: StreamSpec, batch: Batch, planned: PlannedChanges) -> None:
+        planned.streams[stream.stream] = notes = []
+        with planned.refusing("stream", stream.stream):
             self._lookup_changes.refuse_unfit(stream, batch.lookups)
-        with judged.refusing("stream", stream.stream):
+        with planned.refusing("stream", stream.stream):
             notes += self._stream_changes.check(stream, batch.pipelines)
-        with judged.refusing("stream", stream.stream):
+        with planned.refusing("stream", stream.stream):
             topic = self._topics.present_stream_topic(stream)
             self._topic_checks.refuse_other(stream.stream, topic)
             if topic is not None:

@@ -229,13 +229,15 @@ class DeadLetters:
                 size += len(letter.value)
         report.matched = len(letters)
         for stream, some in _by_stream(pipeline, letters).items():
-            records, judged = self._candidates(pipeline, stream, some, wanted, report, force=force)
+            records, outcomes = self._candidates(pipeline, stream, some, wanted, report, force=force)
             done = self._requeue(stream, records, dry_run=dry_run)
             report.requeued += len(done.now)
             report.requeued_before += len(done.before)
             report.unknown += len(done.unknown)
             report.outcomes.update(
-                outcome.outcome for one, outcome in zip(records, judged, strict=True) if one.replay.identity in done.now
+                outcome.outcome
+                for one, outcome in zip(records, outcomes, strict=True)
+                if one.replay.identity in done.now
             )
         if principal is not None and report.requeued and not dry_run:
             message = f"{principal} requeued dead letters of job {job}: {report.requeued}"
@@ -368,7 +370,7 @@ class DeadLetters:
         counted = self._counted(pipeline, stream, letters, originals)
         holds_results = emitter_of(self._ledger, stream) is not None
         for letter in letters:
-            why, record = _judge(letter, stream, pipeline.job, originals, wanted, force=force)
+            why, record = _classify(letter, stream, pipeline.job, originals, wanted, force=force)
             if holds_results and why not in (LEFT_RESULT, LEFT_OTHER_STREAM):
                 why, record = LEFT_RESULT_STREAM, None
             elif record is not None and letter.offset in counted:
@@ -394,17 +396,17 @@ class DeadLetters:
         originals: Mapping[tuple[int, int], _Original],
     ) -> set[int]:
         """Return the numbers of the dead letters whose records a later version has accepted, or will accept when it begins."""
-        judged = [
+        candidates = [
             one
             for one in letters
             if _is_of_record(one) and one.headers["stream"] == stream and one.headers.get("reason") not in OF_THE_SLICE
         ]
-        if not judged:
+        if not candidates:
             return set()
-        places = [_replay_candidate(one, originals.get(_log_position(one))) for one in judged]
+        places = [_replay_candidate(one, originals.get(_log_position(one))) for one in candidates]
         versions = {one: self._ledger.stream_version(one) for one in pipeline.streams}
         found = find_reaccepted(self._ledger, pipeline.job, pipeline, stream, versions, places)
-        return {judged[at].offset for at in found}
+        return {candidates[at].offset for at in found}
 
     def _current_outcomes(
         self,
@@ -495,7 +497,7 @@ def _replay_candidate(letter: StoredDeadLetter, original: _Original | None) -> R
     )
 
 
-def _judge(
+def _classify(
     letter: StoredDeadLetter,
     stream: str,
     job: str,

@@ -15,7 +15,7 @@ from tests.support.chaos.checking.backfills import check_backfilled, check_shown
 from tests.support.chaos.checking.cascade import Closers, results_of_closed
 from tests.support.chaos.checking.documents import expected_documents
 from tests.support.chaos.checking.graph.lookups import check_lookups
-from tests.support.chaos.checking.judging import judge_all
+from tests.support.chaos.checking.judging import classify_all
 from tests.support.chaos.checking.lateness import check_lateness, check_nothing_is_late
 from tests.support.chaos.checking.letters import check_dead_letters
 from tests.support.chaos.checking.pace import PACES, Pace
@@ -47,7 +47,7 @@ def check_job(dump: Dump, job: str, stream: str, pipeline_of: Callable[[Pace], P
     slices, checkpoints = dump.tables["slices"], {row["slice"]: row for row in dump.tables["checkpoints"]}
     check_slices(dump, slices, checkpoints, stream, pipeline.windows, verdict)
     check_log(dump, slices, stream, verdict)
-    judged = list(judge_all(dump.records, slices, stream, pipeline.judge, verdict))
+    judged = list(classify_all(dump.records, slices, stream, pipeline.judge, verdict))
     check_silences(dump, judged, slices, stream, verdict)
     if pipeline.lookup is not None:
         check_lookups(dump, judged, slices, verdict)

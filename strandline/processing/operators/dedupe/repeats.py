@@ -93,12 +93,12 @@ class RepeatsOperator:
             here = slice(int(firsts[at]), int(firsts[at] + counts[at]))
             before = state.taken(np.arange(known.begins[at], known.ends[at]))
             of_value = before.event_us[before.low == ordered.low[firsts[at]]]
-            found[here] = self._judged(of_value.tolist(), ordered.event_us[here].tolist())
+            found[here] = self._flags(of_value.tolist(), ordered.event_us[here].tolist())
         repeats = np.empty(len(rows), np.bool_)
         repeats[by_value] = found
         return _new(state, ordered), repeats
 
-    def _judged(self, before: list[int], here: list[int]) -> list[bool]:
+    def _flags(self, before: list[int], here: list[int]) -> list[bool]:
         """Return the duplicates among these rows of one value, in log order. `before`: event times of the value in the state,
         ascending."""
         found = []

@@ -158,7 +158,7 @@ def run_pipeline(
 
 
 @pipeline_app.command("test", epilog="Example: strandline pipeline test examples/tests/nab.yaml --junit report.xml")
-def judge_pipeline(
+def run_tests(
     files: Annotated[
         list[Path],
         typer.Argument(

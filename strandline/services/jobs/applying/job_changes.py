@@ -14,7 +14,7 @@ from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.result_streams import present_pipelines
 from strandline.processing.pipelines.upgrade import Change, Effect, changes_between
 from strandline.processing.slices.rewind import plan_of_job, require_ledger_holds, require_log_holds, rewind_cost
-from strandline.services.jobs.applying.judged import JobPlan
+from strandline.services.jobs.applying.planned_changes import JobPlan
 from strandline.services.jobs.applying.registered import find_job
 from strandline.services.jobs.job_status import present_pipeline, rewind_view
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request
 
 from strandline.core.errors import InvalidDocument
 from strandline.processing.source.kept_lookups import with_present_tables
-from strandline.services.jobs.applying.judged import PlanView
+from strandline.services.jobs.applying.planned_changes import PlanView
 from strandline.services.jobs.checking import approval, refusal
 from strandline.services.jobs.previews import RECORDS_MAX, SECONDS_MAX, PreviewView, chosen_pipeline, preview
 from strandline.services.rest.dependencies import Caller, Control, MayReadTopics, require_readable

@@ -7,13 +7,13 @@ from collections.abc import Collection
 from typing import Any
 
 from tests.support.chaos.checking.cascade import Closers, Key, Result
-from tests.support.chaos.checking.judging import Judged
+from tests.support.chaos.checking.judging import ClassifiedRecord
 from tests.support.chaos.checking.verdict import JobVerdict
 from tests.support.chaos.dump import Row
 
 
 def check_accounts(
-    judged: list[Judged],
+    judged: list[ClassifiedRecord],
     results: dict[Key, Result],
     closers: Closers,
     checkpoints: dict[int, Row],

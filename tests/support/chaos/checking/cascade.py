@@ -16,7 +16,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from tests.support.chaos.checking.judging import Judged
+from tests.support.chaos.checking.judging import ClassifiedRecord
 from tests.support.chaos.checking.pace import LONG, SHORT, Pace
 from tests.support.chaos.checking.versions import Version
 from tests.support.chaos.dump import Row
@@ -85,9 +85,9 @@ def results_of_closed(results: dict[int, dict[Key, Result]], slices: list[Row], 
     return found
 
 
-def cascade(judged: list[Judged], pace: Pace, version: Version) -> dict[Key, Result]:
+def cascade(judged: list[ClassifiedRecord], pace: Pace, version: Version) -> dict[Key, Result]:
     """Every result of both stages as this version has it, closed or not. `judged` by partition and offset."""
-    windows: dict[tuple[int, str | None, str | None], list[Judged]] = defaultdict(list)
+    windows: dict[tuple[int, str | None, str | None], list[ClassifiedRecord]] = defaultdict(list)
     for one in judged:
         if one.member is not None and one.event_ms is not None and one.member["load"] < version.load_below:
             end_ms = (one.event_ms // pace.short_ms + 1) * pace.short_ms
@@ -110,7 +110,7 @@ def _order(key: tuple[int, str | None, str | None]) -> tuple[object, ...]:
 
 
 def _short(
-    end_ms: int, site: str | None, client: str | None, members: list[Judged], pace: Pace, version: Version
+    end_ms: int, site: str | None, client: str | None, members: list[ClassifiedRecord], pace: Pace, version: Version
 ) -> Result:
     rows = [one.member for one in members if one.member is not None]
     load = load_of(members, pace.short_ms) / len(rows)
@@ -162,7 +162,7 @@ def _long(end_ms: int, site: str | None, parts: Sequence[tuple[Result, float]]) 
     return Result(end_ms, {"site": site}, values, exact)
 
 
-def load_of(members: Iterable[Judged], pane_ms: int) -> float:
+def load_of(members: Iterable[ClassifiedRecord], pane_ms: int) -> float:
     """The sum of the loads of records in one window, as the platform adds. Sliding windows are made of panes: the loads of
     each pane are added by offset, and then the panes of a partition in the order of time.
 

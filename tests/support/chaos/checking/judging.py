@@ -18,7 +18,7 @@ OPTIONAL_TEXTS = ("client", "site", "note")
 
 
 @dataclass
-class Judged:
+class ClassifiedRecord:
     record: Record
     slice: int
     reason: str | None
@@ -36,13 +36,13 @@ class Judged:
         return self.event_ms is not None and self.reason in (None, "expression", "lookup")
 
 
-Judge = Callable[[Record, Row], Judged]
+Classifier = Callable[[Record, Row], ClassifiedRecord]
 """Says what becomes of a record in a slice."""
 
 
-def judge_all(
-    records: list[Record], slices: list[Row], stream: str, judge: Judge, verdict: JobVerdict
-) -> Iterator[Judged]:
+def classify_all(
+    records: list[Record], slices: list[Row], stream: str, judge: Classifier, verdict: JobVerdict
+) -> Iterator[ClassifiedRecord]:
     by_partition: dict[int, list[tuple[int, Row]]] = defaultdict(list)
     for row in slices:
         for partition, end in row["offsets"][stream].items():
@@ -67,24 +67,24 @@ def judge_all(
         yield judged
 
 
-def judge_reading(record: Record, row: Row) -> Judged:
+def classify_reading(record: Record, row: Row) -> ClassifiedRecord:
     """For a job that has the first steps of `work.py`."""
     number = row["number"]
     try:
         parsed = json.loads(record.value.decode("utf-8"), parse_constant=_refuse)
     except ValueError:
-        return Judged(record, number, "decode")
+        return ClassifiedRecord(record, number, "decode")
     if not isinstance(parsed, dict) or not _fits(parsed):
-        return Judged(record, number, "schema")
+        return ClassifiedRecord(record, number, "schema")
     event_ms = parsed["ts"]
     if event_ms - record.log_time_ms > MAX_AHEAD_MS:
-        return Judged(record, number, "future_event", event_ms)
+        return ClassifiedRecord(record, number, "future_event", event_ms)
     if row["watermark_ms"] is not None and event_ms < row["watermark_ms"]:
-        return Judged(record, number, "late", event_ms)
+        return ClassifiedRecord(record, number, "late", event_ms)
     if parsed["rated"] == 0:
-        return Judged(record, number, "expression", event_ms)
+        return ClassifiedRecord(record, number, "expression", event_ms)
     parsed["load"] = parsed["power"] / parsed["rated"]
-    return Judged(record, number, None, event_ms, parsed)
+    return ClassifiedRecord(record, number, None, event_ms, parsed)
 
 
 def _refuse(constant: str) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 
-from tests.support.chaos.checking.judging import Judged
+from tests.support.chaos.checking.judging import ClassifiedRecord
 from tests.support.chaos.checking.pace import DELAY_MS, IDLE_MS
 from tests.support.chaos.checking.verdict import JobVerdict
 from tests.support.chaos.checking.watermarks import silences
@@ -27,7 +27,7 @@ ON_PURPOSE = re.compile(rb'"id":"[^"]*-late~*"')
 """How the id of a record ends that the load means to be late; a `~` behind it says that the record has no key."""
 
 
-def check_lateness(judged: list[Judged], slices: list[Row], stream: str, verdict: JobVerdict) -> None:
+def check_lateness(judged: list[ClassifiedRecord], slices: list[Row], stream: str, verdict: JobVerdict) -> None:
     """`judged` by partition and offset."""
     idleness = _Idleness(judged, slices, stream)
     came_to: dict[int, int] = {}
@@ -48,7 +48,7 @@ def check_lateness(judged: list[Judged], slices: list[Row], stream: str, verdict
         seen.add(record.value)
 
 
-def check_nothing_is_late(judged: list[Judged], verdict: JobVerdict) -> None:
+def check_nothing_is_late(judged: list[ClassifiedRecord], verdict: JobVerdict) -> None:
     """No result of another job is late: whole emissions are read, one after the other."""
     verdict.late_without_cause += [
         f"result {one.record.partition}/{one.record.offset} of event time {one.event_ms} is late in slice {one.slice}"
@@ -60,7 +60,7 @@ def check_nothing_is_late(judged: list[Judged], verdict: JobVerdict) -> None:
 class _Idleness:
     """The partitions that held the watermark back, and those that didn't, when it passed an event time."""
 
-    def __init__(self, judged: list[Judged], slices: list[Row], stream: str) -> None:
+    def __init__(self, judged: list[ClassifiedRecord], slices: list[Row], stream: str) -> None:
         self._slices = slices
         self._stream = stream
         self._passed: list[tuple[int, int]] = []

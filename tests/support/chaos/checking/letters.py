@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from tests.support.chaos.checking.documents import Expected
-from tests.support.chaos.checking.judging import Judged
+from tests.support.chaos.checking.judging import ClassifiedRecord
 from tests.support.chaos.checking.verdict import JobVerdict
 from tests.support.chaos.dump import Record, Row
 
 
 def check_dead_letters(
     letters: list[Record],
-    judged: list[Judged],
+    judged: list[ClassifiedRecord],
     expected: Iterable[Expected],
     stream: str,
     checkpoints: dict[int, Row],

@@ -14,7 +14,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from tests.support.chaos.checking.cascade import Hundredths, Key, Result, cascade, load_of, mean_of_doubles
-from tests.support.chaos.checking.judging import Judge, Judged, judge_reading
+from tests.support.chaos.checking.judging import ClassifiedRecord, Classifier, classify_reading
 from tests.support.chaos.checking.pace import AGAIN, ALL, DELAY_MS, IDLE_MS, LONG, MAX_AHEAD_MS, SHORT, Pace, Windows
 from tests.support.chaos.checking.versions import Version
 from tests.support.chaos.dump import Record, Row
@@ -37,8 +37,8 @@ class Pipeline:
     """Windows of each stage."""
     rule: Row
     """How it treats event time, as each slice records it."""
-    judge: Judge
-    results: Callable[[list[Judged], Version], dict[Key, Result]]
+    judge: Classifier
+    results: Callable[[list[ClassifiedRecord], Version], dict[Key, Result]]
     """From the records, by partition and offset, every result as a version has it, closed or not."""
     reads_results: bool = False
     """True if its records are the results of another job."""
@@ -51,7 +51,7 @@ class Pipeline:
 def first(pace: Pace) -> Pipeline:
     """The job of `work.py`."""
     windows = {SHORT: Windows(pace.short_ms, pace.short_ms), LONG: Windows(pace.long_ms, pace.long_ms)}
-    return Pipeline(windows, RULE, judge_reading, lambda judged, version: cascade(judged, pace, version))
+    return Pipeline(windows, RULE, classify_reading, lambda judged, version: cascade(judged, pace, version))
 
 
 def second(pace: Pace) -> Pipeline:
@@ -60,7 +60,7 @@ def second(pace: Pace) -> Pipeline:
     return Pipeline(
         windows,
         RULE_OF_RESULTS,
-        judge_result,
+        classify_result,
         lambda judged, version: _again(judged, pace, version),
         reads_results=True,
     )
@@ -69,10 +69,10 @@ def second(pace: Pace) -> Pipeline:
 def third(pace: Pace) -> Pipeline:
     """Reads what the first job reads, and puts all of it into sliding windows without a key."""
     windows = {ALL: Windows(pace.long_ms, pace.short_ms)}
-    return Pipeline(windows, RULE, judge_reading, lambda judged, version: _all(judged, windows[ALL], version))
+    return Pipeline(windows, RULE, classify_reading, lambda judged, version: _all(judged, windows[ALL], version))
 
 
-def judge_result(record: Record, row: Row) -> Judged:
+def classify_result(record: Record, row: Row) -> ClassifiedRecord:
     """A result of the first job is a record of the second; `derive` fails where nothing was busy."""
     number = row["number"]
     try:
@@ -80,18 +80,18 @@ def judge_result(record: Record, row: Row) -> Judged:
         event_ms = round(datetime.fromisoformat(parsed["window_start"]).timestamp() * 1000)
         busy, n = parsed["busy"], parsed["n"]
     except (ValueError, KeyError, TypeError):
-        return Judged(record, number, "schema")
+        return ClassifiedRecord(record, number, "schema")
     if event_ms - record.log_time_ms > MAX_AHEAD_MS:
-        return Judged(record, number, "future_event", event_ms)
+        return ClassifiedRecord(record, number, "future_event", event_ms)
     if row["watermark_ms"] is not None and event_ms < row["watermark_ms"]:
-        return Judged(record, number, "late", event_ms)
+        return ClassifiedRecord(record, number, "late", event_ms)
     if busy == 0:
-        return Judged(record, number, "expression", event_ms)
-    return Judged(record, number, None, event_ms, parsed | {"crowd": n / busy})
+        return ClassifiedRecord(record, number, "expression", event_ms)
+    return ClassifiedRecord(record, number, None, event_ms, parsed | {"crowd": n / busy})
 
 
-def _again(judged: list[Judged], pace: Pace, version: Version) -> dict[Key, Result]:
-    windows: dict[tuple[int, str | None], list[Judged]] = defaultdict(list)
+def _again(judged: list[ClassifiedRecord], pace: Pace, version: Version) -> dict[Key, Result]:
+    windows: dict[tuple[int, str | None], list[ClassifiedRecord]] = defaultdict(list)
     for one in judged:
         if one.member is not None and one.event_ms is not None:
             windows[(one.event_ms // pace.long_ms + 1) * pace.long_ms, one.member.get("client")].append(one)
@@ -111,8 +111,8 @@ def _again(judged: list[Judged], pace: Pace, version: Version) -> dict[Key, Resu
     return results
 
 
-def _all(judged: list[Judged], shape: Windows, version: Version) -> dict[Key, Result]:
-    windows: dict[int, list[Judged]] = defaultdict(list)
+def _all(judged: list[ClassifiedRecord], shape: Windows, version: Version) -> dict[Key, Result]:
+    windows: dict[int, list[ClassifiedRecord]] = defaultdict(list)
     for one in judged:
         if one.member is not None and one.event_ms is not None and one.member["load"] < version.load_below:
             first_end_ms = (one.event_ms // shape.every_ms + 1) * shape.every_ms
@@ -134,5 +134,5 @@ def _all(judged: list[Judged], shape: Windows, version: Version) -> dict[Key, Re
     return results
 
 
-def _rows(members: list[Judged]) -> list[Row]:
+def _rows(members: list[ClassifiedRecord]) -> list[Row]:
     return [one.member for one in members if one.member is not None]

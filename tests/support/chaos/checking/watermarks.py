@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 
-from tests.support.chaos.checking.judging import Judged
+from tests.support.chaos.checking.judging import ClassifiedRecord
 from tests.support.chaos.checking.pace import IDLE_MS
 from tests.support.chaos.checking.verdict import JobVerdict
 from tests.support.chaos.dump import Dump, Row
@@ -22,7 +22,12 @@ TOLERANCE_MS = 1_000
 
 
 def check_watermarks(
-    judged: list[Judged], slices: list[Row], checkpoints: dict[int, Row], stream: str, rule: Row, verdict: JobVerdict
+    judged: list[ClassifiedRecord],
+    slices: list[Row],
+    checkpoints: dict[int, Row],
+    stream: str,
+    rule: Row,
+    verdict: JobVerdict,
 ) -> dict[int, int | None]:
     """Compare the recorded rule, event times, watermarks, and closes with the expected ones.
 
@@ -94,7 +99,9 @@ def watermark_of(reached: dict[int, int], silence_ms: dict[int, int], rule: Row)
     return int(run_on_ms - delay_ms)
 
 
-def check_silences(dump: Dump, judged: list[Judged], slices: list[Row], stream: str, verdict: JobVerdict) -> None:
+def check_silences(
+    dump: Dump, judged: list[ClassifiedRecord], slices: list[Row], stream: str, verdict: JobVerdict
+) -> None:
     """Check that the silence of a partition isn't longer than the log's times allow.
 
     The bound is the time between the last accepted record before the slice and the record after its end. The time when

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.chaos.checking.judging import Judged
+from tests.support.chaos.checking.judging import ClassifiedRecord
 from tests.support.chaos.checking.verdict import JobVerdict
 from tests.support.chaos.checking.watermarks import TOLERANCE_MS, appended_ms
 from tests.support.chaos.dump import Dump, Row
@@ -25,7 +25,7 @@ def version_of(row: Row) -> int:
     return int(row["lookup_versions"].get(LOOKUP, 0))
 
 
-def check_lookups(dump: Dump, judged: list[Judged], slices: list[Row], verdict: JobVerdict) -> None:
+def check_lookups(dump: Dump, judged: list[ClassifiedRecord], slices: list[Row], verdict: JobVerdict) -> None:
     """Check that versions rise from slice to slice, were applied, and are no older than the version that was applied
     when a record of the slice arrived.
 

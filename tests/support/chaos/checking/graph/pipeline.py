@@ -14,7 +14,7 @@ from decimal import Decimal
 from tests.support.chaos.checking.cascade import Key, Result, added, load_of
 from tests.support.chaos.checking.documents import iso
 from tests.support.chaos.checking.graph.lookups import LOOKUP, rows_of, version_of
-from tests.support.chaos.checking.judging import Judged, judge_reading
+from tests.support.chaos.checking.judging import ClassifiedRecord, classify_reading
 from tests.support.chaos.checking.pace import Pace, Windows
 from tests.support.chaos.checking.pipelines import RULE, Pipeline
 from tests.support.chaos.checking.versions import Version
@@ -36,16 +36,16 @@ def graph(pace: Pace, stream: str) -> Pipeline:
     return Pipeline(
         {SESSIONS: ANYWHERE, COUNTED: ANYWHERE, PAIRS: ANYWHERE, PLANS: short},
         RULE,
-        judge_enriched,
+        classify_enriched,
         lambda judged, version: dict(_results(judged, pace, version, stream)),
         to_stream=SESSIONS,
         lookup=LOOKUP,
     )
 
 
-def judge_enriched(record: Record, row: Row) -> Judged:
+def classify_enriched(record: Record, row: Row) -> ClassifiedRecord:
     """One whose site the lookup doesn't know is refused by the one branch that needs it, and comes to the others."""
-    judged = judge_reading(record, row)
+    judged = classify_reading(record, row)
     if judged.member is None:
         return judged
     known = rows_of(version_of(row)).get(judged.member.get("site"))
@@ -64,7 +64,7 @@ def _taken_by(member: Row, version: Version) -> Iterator[str]:
             yield PAIRS
 
 
-def _results(judged: list[Judged], pace: Pace, version: Version, stream: str) -> Iterator[tuple[Key, Result]]:
+def _results(judged: list[ClassifiedRecord], pace: Pace, version: Version, stream: str) -> Iterator[tuple[Key, Result]]:
     """`judged` by partition and offset."""
     members = [one for one in judged if one.member is not None]
     chosen = [one for one in members if _row(one)["load"] < version.load_below]
@@ -88,7 +88,7 @@ def _results(judged: list[Judged], pace: Pace, version: Version, stream: str) ->
         )
     planned = _grouped((one for one in members if _row(one)["plan"]), lambda row: (row["site"], row["plan"]))
     for (site, plan), of_plan in planned:
-        ends: dict[int, list[Judged]] = defaultdict(list)
+        ends: dict[int, list[ClassifiedRecord]] = defaultdict(list)
         for one in of_plan:
             ends[(_ms(one) // pace.short_ms + 1) * pace.short_ms].append(one)
         for end_ms, inside in ends.items():
@@ -96,17 +96,17 @@ def _results(judged: list[Judged], pace: Pace, version: Version, stream: str) ->
             yield (PLANS, end_ms, (site, plan)), Result(end_ms, {"site": site, "plan": plan}, values)
 
 
-def sessions(members: Iterable[Judged], pace: Pace) -> Iterator[tuple[int, int, list[Judged]]]:
+def sessions(members: Iterable[ClassifiedRecord], pace: Pace) -> Iterator[tuple[int, int, list[ClassifiedRecord]]]:
     """Yield start, end, and records, by partition and offset, of each session of one key, by docs/windows.md.
 
     A gap ends a session. A chain that continues is cut at the maximum length after its first record's pane, and then at
     each multiple of that length. The maximum length is an integer number of gaps, so a pane is as long as a gap.
     """
     gap_ms, max_ms = pace.short_ms, pace.long_ms
-    inside: list[Judged] = []
+    inside: list[ClassifiedRecord] = []
     last_ms = cut_ms = 0
 
-    def session() -> tuple[int, int, list[Judged]]:
+    def session() -> tuple[int, int, list[ClassifiedRecord]]:
         by_place = sorted(inside, key=lambda one: (one.record.partition, one.record.offset))
         return _ms(inside[0]), min(last_ms + gap_ms, cut_ms), by_place
 
@@ -124,12 +124,12 @@ def sessions(members: Iterable[Judged], pace: Pace) -> Iterator[tuple[int, int, 
         yield session()
 
 
-def counted(members: Iterable[Judged], pace: Pace) -> Iterator[tuple[int, int, list[Judged]]]:
+def counted(members: Iterable[ClassifiedRecord], pace: Pace) -> Iterator[tuple[int, int, list[ClassifiedRecord]]]:
     """Yield number, end, and records of each count window of one key, in the order in which it counts.
 
     Counting restarts in each period.
     """
-    periods: dict[int, list[Judged]] = defaultdict(list)
+    periods: dict[int, list[ClassifiedRecord]] = defaultdict(list)
     for one in sorted(members, key=lambda one: (_ms(one), one.record.partition, one.record.offset)):
         periods[_ms(one) // pace.long_ms].append(one)
     for period, rows in periods.items():
@@ -139,13 +139,15 @@ def counted(members: Iterable[Judged], pace: Pace) -> Iterator[tuple[int, int, l
             yield number, _ms(inside[-1]) + 1 if is_filled else (period + 1) * pace.long_ms, inside
 
 
-def pairs(members: list[Judged], pace: Pace) -> Iterator[tuple[Judged, Judged | None, int]]:
+def pairs(
+    members: list[ClassifiedRecord], pace: Pace
+) -> Iterator[tuple[ClassifiedRecord, ClassifiedRecord | None, int]]:
     """Yield left row, right row, and end of each result of the join.
 
     A left row meets each right row of its client from a fifth of a short window before it to a whole one after it. A
     row without a partner ends when no partner can arrive any more.
     """
-    rights: dict[str, list[Judged]] = defaultdict(list)
+    rights: dict[str, list[ClassifiedRecord]] = defaultdict(list)
     for one in sorted(members, key=_ms):
         if _row(one)["busy"] == RIGHT_BUSY and (client := _row(one).get("client")) is not None:
             rights[client].append(one)
@@ -161,7 +163,7 @@ def pairs(members: list[Judged], pace: Pace) -> Iterator[tuple[Judged, Judged | 
             yield left, None, at_ms + pace.short_ms + 1
 
 
-def _values(inside: list[Judged], load: float, version: Version) -> Row:
+def _values(inside: list[ClassifiedRecord], load: float, version: Version) -> Row:
     """Return the common values of the windows. `load`: the sum of all."""
     rows = [_row(one) for one in inside]
     bills = [row["busy"] * row["tariff"] for row in rows if row["tariff"] is not None]
@@ -175,7 +177,7 @@ def _values(inside: list[Judged], load: float, version: Version) -> Row:
     }
 
 
-def _joined(left: Judged, right: Judged | None, version: Version) -> Row:
+def _joined(left: ClassifiedRecord, right: ClassifiedRecord | None, version: Version) -> Row:
     of_left, of_right = _row(left), {} if right is None else _row(right)
     return {
         "sent": of_left["id"],
@@ -189,22 +191,24 @@ def _joined(left: Judged, right: Judged | None, version: Version) -> Row:
     }
 
 
-def _grouped(members: Iterable[Judged], key: Callable[[Row], Group]) -> list[tuple[Group, list[Judged]]]:
-    groups: dict[Group, list[Judged]] = defaultdict(list)
+def _grouped(
+    members: Iterable[ClassifiedRecord], key: Callable[[Row], Group]
+) -> list[tuple[Group, list[ClassifiedRecord]]]:
+    groups: dict[Group, list[ClassifiedRecord]] = defaultdict(list)
     for one in members:
         groups[key(_row(one))].append(one)
     return list(groups.items())
 
 
-def _row(one: Judged) -> Row:
+def _row(one: ClassifiedRecord) -> Row:
     assert one.member is not None
     return one.member
 
 
-def _ms(one: Judged) -> int:
+def _ms(one: ClassifiedRecord) -> int:
     assert one.event_ms is not None
     return one.event_ms
 
 
-def _place(one: Judged, stream: str) -> str:
+def _place(one: ClassifiedRecord, stream: str) -> str:
     return f"{stream}/{one.record.partition}/{one.record.offset}"

@@ -65,7 +65,7 @@ class Refusal:
 
 
 @dataclass
-class Judged:
+class PlannedChanges:
     """Documents after the comparison with the current state."""
 
     streams: dict[str, list[str]] = field(default_factory=dict)
