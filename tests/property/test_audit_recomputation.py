@@ -41,7 +41,7 @@ from strandline.processing.emission.result_shapes import document_shape, letter_
 from strandline.processing.operators.cascade import Cascade, Chunk
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.record_chain import RecordChain
-from strandline.processing.operators.record_rows import pack_record_rows, unpack_record_rows, without_repeats
+from strandline.processing.operators.record_rows import pack_record_rows, unpack_record_rows, without_duplicates
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
@@ -568,11 +568,11 @@ def operated(pipeline: CheckedPipeline, log: Log) -> Computed:
         ]
         stepped = cascade.step(state, chunks, Closing(watermark_ms, after_ms))
         state = stepped.state
-        found.duplicates += stepped.repeats
+        found.duplicates += stepped.duplicates
         for one in stepped.results:
             keep(pipeline, found.results, one.stage, one.rows)
         blobs = [(partition, sequence, blob) for _, kind, partition, sequence, blob in rows if kind == RECORD_ROWS]
-        of_stages = without_repeats(unpack_record_rows(blobs), pipeline.record_stages, stepped.repeated_records)
+        of_stages = without_duplicates(unpack_record_rows(blobs), pipeline.record_stages, stepped.repeated_records)
         for record_stage in pipeline.record_stages:
             for batch in of_stages.get(record_stage.name, ()):
                 shape = document_shape(pipeline, record_stage, record_stage.emits[0], 1)

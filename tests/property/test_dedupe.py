@@ -24,9 +24,9 @@ from strandline.processing.kinds.dedupe.step import Dedupe
 from strandline.processing.operators.cascade import Chunk
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.dedupe import remembered
-from strandline.processing.operators.dedupe.remembered import SPANS, Remembered, Seen
-from strandline.processing.operators.dedupe.repeats import RepeatsOperator
-from strandline.processing.operators.record_rows import unpack_record_rows, without_repeats
+from strandline.processing.operators.dedupe.dedupe_state import SPANS, DedupeState, RecordHashes
+from strandline.processing.operators.dedupe.duplicates import DuplicatesOperator
+from strandline.processing.operators.record_rows import unpack_record_rows, without_duplicates
 from strandline.processing.operators.segments import MemorySegments
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
@@ -238,14 +238,14 @@ def run(
             with patch.object(remembered, "INLINE_ROWS_MAX", random.choice([0, 2, 1_000])):
                 stepped = cascade.step(states[bucket], chunks[bucket], closing, stores_of)
             states[bucket] = stepped.state
-            found.duplicates += stepped.repeats
+            found.duplicates += stepped.duplicates
             for results in stepped.results:
                 if pipeline_at(pipeline, results.stage) not in cascade.split_stages:
                     found.results[results.stage] += texts_of(results.rows)
             for _, stage, part in stepped.parts:
                 parts[stage].append(part)
             rows = unpack_record_rows(record_rows[bucket])
-            for name, batches in without_repeats(rows, pipeline.record_stages, stepped.repeated_records).items():
+            for name, batches in without_duplicates(rows, pipeline.record_stages, stepped.repeated_records).items():
                 rows_of_all = (row for batch in batches for row in batch.to_pylist())
                 new = [(row[PARTITION], row[OFFSET], row[ELEMENT]) for row in rows_of_all]
                 assert not found.records.get(name, set()) & set(new) and len(set(new)) == len(new)
@@ -367,9 +367,9 @@ def test_results_are_those_of_the_log_without_its_repeats(name: str, seed: int) 
     steps, plain, by = steps_of(name)
     pipeline, slices = checked(steps), some_slices(random)
     came = [one for one in accepted(slices) if COMES.get(name, lambda _: True)(one)]
-    repeats = repeats_in(came, by)
+    duplicates = repeats_in(came, by)
     found = run(pipeline, slices, random)
-    wanted = run(checked(plain), in_slices(slices, without(accepted(slices), repeats)), random)
+    wanted = run(checked(plain), in_slices(slices, without(accepted(slices), duplicates)), random)
     everything = run(checked(plain), slices, random)
     for stage in pipeline.stages:
         of_stage = wanted if stage.dedupe is not None or pipeline.taken_by(stage.name) else everything
@@ -377,8 +377,8 @@ def test_results_are_those_of_the_log_without_its_repeats(name: str, seed: int) 
     for record_stage in pipeline.record_stages:
         of_stage = wanted if record_stage.dedupe is not None else everything
         assert found.records[record_stage.name] == of_stage.records[record_stage.name]
-    fails = [one for one in repeats if "behind steps" in name and one.value["count"] == 3]
-    assert found.duplicates == len(repeats) - len(fails), "a dead letter is counted as such alone"
+    fails = [one for one in duplicates if "behind steps" in name and one.value["count"] == 3]
+    assert found.duplicates == len(duplicates) - len(fails), "a dead letter is counted as such alone"
 
 
 @pytest.mark.guarantee("G470")
@@ -469,8 +469,8 @@ def test_the_operator_judges_as_the_definition_says_and_forgets_what_it_may(seed
         any(ids[at] == ids[before] and abs(times[at] - times[before]) < 10_000 for before in range(at))
         for at in range(count)
     ]
-    operator, store = RepeatsOperator(Dedupe(0, ("id",), 10)), MemorySegments()
-    states, found, ends, closed = [Remembered()], list[bool](), [0], list[int | None]([None])
+    operator, store = DuplicatesOperator(Dedupe(0, ("id",), 10)), MemorySegments()
+    states, found, ends, closed = [DedupeState()], list[bool](), [0], list[int | None]([None])
     while ends[-1] < count:
         if random.random() < 0.1:  # neither the last state nor the one before it is committed
             back = random.randint(1, 2)
@@ -482,16 +482,16 @@ def test_the_operator_judges_as_the_definition_says_and_forgets_what_it_may(seed
         part = [np.array(column[at:end], np.int64) for column in ([one % 3 for one in ids], ids, times)]
         up_to_ms = min(times[end:], default=10**6) // 1000 if random.random() < 0.7 else None
         with patch.object(remembered, "INLINE_ROWS_MAX", 2):
-            state, repeats = operator.step(states[-1], Seen(*part), Closing(closed[-1], up_to_ms), store)
-        state = Remembered.unpacked(*state.packed())
-        states, ends, found = [*states, state], [*ends, min(end, count)], [*found, *repeats.tolist()]
+            state, duplicates = operator.step(states[-1], RecordHashes(*part), Closing(closed[-1], up_to_ms), store)
+        state = DedupeState.unpacked(*state.packed())
+        states, ends, found = [*states, state], [*ends, min(end, count)], [*found, *duplicates.tolist()]
         closed.append(closed[-1] if up_to_ms is None else up_to_ms)
         assert_remembers_what_it_must(state, store, ids[:end], times[:end], closed[-1])
     assert found == wanted
 
 
 def assert_remembers_what_it_must(
-    state: Remembered, store: MemorySegments, ids: list[int], times: list[int], closed_ms: int | None
+    state: DedupeState, store: MemorySegments, ids: list[int], times: list[int], closed_ms: int | None
 ) -> None:
     """Each record that may have a repeat once, and none in a segment that has nothing of these."""
     segments = state.read(store).segments
@@ -515,17 +515,17 @@ def assert_remembers_what_it_must(
 def test_a_slice_writes_what_it_brings_however_much_is_remembered() -> None:
     """Three horizons in small slices: of all that is remembered, a slice writes little, and an eighth of it is kept too long."""
     slice_rows, slices_in_horizon = 20, 160
-    operator, store = RepeatsOperator(Dedupe(0, ("id",), slices_in_horizon * 1_000)), MemorySegments()
+    operator, store = DuplicatesOperator(Dedupe(0, ("id",), slices_in_horizon * 1_000)), MemorySegments()
     random = np.random.default_rng(1)
-    state, written, most, widest = Remembered(), 0, 0, 0
+    state, written, most, widest = DedupeState(), 0, 0, 0
     closed_ms: int | None = None
     for number in range(3 * slices_in_horizon):
         ids = random.integers(0, 1 << 62, slice_rows)
-        rows = Seen(ids, ids, number * 1_000_000 + np.arange(slice_rows))
+        rows = RecordHashes(ids, ids, number * 1_000_000 + np.arange(slice_rows))
         before = {one.name for one in state.segments}
         with patch.object(remembered, "INLINE_ROWS_MAX", 100):
-            state, repeats = operator.step(state, rows, Closing(closed_ms, number * 1_000), store)
-        assert not repeats.any()
+            state, duplicates = operator.step(state, rows, Closing(closed_ms, number * 1_000), store)
+        assert not duplicates.any()
         closed_ms = number * 1_000
         written += sum(one.count for one in state.segments if one.name is None or one.name not in before)
         most = max(most, sum(one.count for one in state.segments))

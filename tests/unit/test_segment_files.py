@@ -15,11 +15,11 @@ from strandline.processing.emission.segment_files import SegmentFiles
 from strandline.processing.kinds.dedupe.step import Dedupe
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.dedupe import remembered
-from strandline.processing.operators.dedupe.remembered import Remembered, Seen
-from strandline.processing.operators.dedupe.repeats import RepeatsOperator
+from strandline.processing.operators.dedupe.dedupe_state import DedupeState, RecordHashes
+from strandline.processing.operators.dedupe.duplicates import DuplicatesOperator
 from strandline.processing.run.snapshots import link_tree
 
-OPERATOR = RepeatsOperator(Dedupe(0, ("id",), 60_000))
+OPERATOR = DuplicatesOperator(Dedupe(0, ("id",), 60_000))
 
 
 @pytest.fixture(autouse=True)
@@ -36,27 +36,27 @@ def store_in(checkpoint: Path) -> SegmentFiles:
     return SegmentFiles.of(checkpoint, 1, 0)
 
 
-def step(state: Remembered, checkpoint: Path, second: int, first_id: int = 0) -> tuple[Remembered, list[bool]]:
+def step(state: DedupeState, checkpoint: Path, second: int, first_id: int = 0) -> tuple[DedupeState, list[bool]]:
     """Fifty ids from `first_id` on, at this second, which closes all before it."""
     ids = np.arange(first_id, first_id + 50)
-    rows = Seen(ids, ids, np.full(50, second * 1_000_000))
+    rows = RecordHashes(ids, ids, np.full(50, second * 1_000_000))
     closing = Closing(max(0, second - 1) * 1000, second * 1000)
-    after, repeats = OPERATOR.step(state, rows, closing, store_in(checkpoint))
-    return Remembered.unpacked(*after.packed()), repeats.tolist()
+    after, duplicates = OPERATOR.step(state, rows, closing, store_in(checkpoint))
+    return DedupeState.unpacked(*after.packed()), duplicates.tolist()
 
 
 def files_in(checkpoint: Path) -> dict[str, Path]:
     return {one.name: one for one in (checkpoint / "segments/1/0").iterdir()}
 
 
-def named(state: Remembered) -> set[str]:
+def named(state: DedupeState) -> set[str]:
     return {one.name for one in state.segments if one.name is not None}
 
 
 def test_what_is_remembered_lies_in_files_and_is_found_by_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state, _ = step(Remembered(), tmp_path, 0)
+    state, _ = step(DedupeState(), tmp_path, 0)
     assert named(state) == files_in(tmp_path).keys() and len(named(state)) == 1
     assert sum(one.nbytes for one in state.packed()) < 200, "the state has its name"
     another_process(monkeypatch)
@@ -67,7 +67,7 @@ def test_what_is_remembered_lies_in_files_and_is_found_by_another_process(
 def test_a_state_is_taken_again_and_unused_files_go(tmp_path: Path) -> None:
     """A batch that is not committed is done again with the state before it: its segments are there yet, and get the same names.
     What nothing refers to any more is gone some steps later."""
-    state = Remembered()
+    state = DedupeState()
     for second in range(30):
         again = step(state, tmp_path, second, first_id=second * 50)
         after = step(state, tmp_path, second, first_id=second * 50)
@@ -86,7 +86,7 @@ def test_a_state_is_taken_again_and_unused_files_go(tmp_path: Path) -> None:
 )
 def test_a_snapshot_has_what_its_run_removes_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
-    state, _ = step(Remembered(), old, 0)
+    state, _ = step(DedupeState(), old, 0)
     new.mkdir()
     link_tree(old, new)
     later = state
@@ -132,7 +132,7 @@ def test_a_damaged_file_ends_the_run_before_anything_is_judged(
     damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job rewinds then, as it does where Spark's own files are damaged."""
-    state, _ = step(Remembered(), tmp_path, 0)
+    state, _ = step(DedupeState(), tmp_path, 0)
     (file,) = files_in(tmp_path).values()
     found = bytearray(file.read_bytes())
     file.unlink()
@@ -149,15 +149,15 @@ def test_a_damaged_file_ends_the_run_before_anything_is_judged(
 
 
 def test_a_file_that_a_power_cut_tore_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    step(Remembered(), tmp_path, 0)
+    step(DedupeState(), tmp_path, 0)
     (file,) = files_in(tmp_path).values()
     file.write_bytes(b"torn")
     another_process(monkeypatch)
-    state, _ = step(Remembered(), tmp_path, 0)
+    state, _ = step(DedupeState(), tmp_path, 0)
     assert step(state, tmp_path, 1)[1] == [True] * 50
 
 
 def test_a_full_disk_is_told_with_its_remedy(tmp_path: Path) -> None:
     (tmp_path / "segments").write_text("no directory")
     with pytest.raises(StrandlineError, match="Free disk space"):
-        step(Remembered(), tmp_path, 0)
+        step(DedupeState(), tmp_path, 0)

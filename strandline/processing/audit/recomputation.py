@@ -21,7 +21,7 @@ from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.parts import Account
 from strandline.processing.audit.plan import VersionSpan
 from strandline.processing.audit.reconciliation import DEAD_LETTERS, RESULT_LETTERS, Row, Side
-from strandline.processing.audit.records.repeats import RepeatsQuery, places_of
+from strandline.processing.audit.records.duplicates import DuplicatesQuery, places_of
 from strandline.processing.audit.sinks.rows import computed_row
 from strandline.processing.audit.stores import ROWS_SCHEMA
 from strandline.processing.audit_queries.stage_query import POSITION, StageQuery, query_of, same_position
@@ -64,7 +64,7 @@ class RecordsPart:
     """Table of the rows to compare."""
     emissions: tuple[RecordsToCompare, ...] = ()
     """Emissions of records. The documents of the span's own slices are compared."""
-    repeats: RepeatsQuery | None = None
+    duplicates_query: DuplicatesQuery | None = None
     """Query that leaves out duplicates. None if there is no `dedupe`."""
 
     @property
@@ -86,7 +86,9 @@ class RecordsPart:
                 for stage, side, steps, table in firsts
             ]
             letters = tables.enter_context(self.compared.writer(self.name))
-            came = None if self.repeats is None else tables.enter_context(self.repeats.writer(self.name))
+            came = (
+                None if self.duplicates_query is None else tables.enter_context(self.duplicates_query.writer(self.name))
+            )
             later = {
                 one.stage: tables.enter_context(one.later.writer(self.name))
                 for one in self.emissions
@@ -260,7 +262,7 @@ class Recomputation:
             table.create()
             self._stages.append((query, table))
             first += [(stage, side, path, table) for side, path in paths]
-        self._repeats = RepeatsQuery.of(pipeline, directory, span.events_from_ms)
+        self._duplicates_query = DuplicatesQuery.of(pipeline, directory, span.events_from_ms)
         self._emissions = tuple(
             RecordsToCompare(
                 one.name,
@@ -292,7 +294,9 @@ class Recomputation:
                     for path in stage.paths
                     if path.stream == of_tasks[number]
                 ),
-                repeats=self._repeats if self._repeats and self._repeats.stream == streams[of_tasks[number]] else None,
+                duplicates_query=self._duplicates_query
+                if self._duplicates_query and self._duplicates_query.stream == streams[of_tasks[number]]
+                else None,
             )
             for number, task in enumerate(tasks)
         ]
@@ -300,8 +304,8 @@ class Recomputation:
     def compute(self, database: Database) -> Counter[str]:
         """Compute the span's windows, stage by stage, and write the resulting documents. Returns stage -> results."""
         counts: Counter[str] = Counter()
-        if self._repeats is not None:
-            self.duplicates = self._repeats.compute(database)
+        if self._duplicates_query is not None:
+            self.duplicates = self._duplicates_query.compute(database)
         with self._compared.writer(f"{self._directory.name}-documents") as documents:
             of_records = self._compare_records(database, documents)
             for at, stage in enumerate(self.span.pipeline.stages):
@@ -323,8 +327,8 @@ class Recomputation:
         """Write the documents of records, if duplicates among them had to be found first. Returns stage -> results."""
         counts: Counter[str] = Counter()
         for one in self._emissions:
-            if one.later is not None and self._repeats is not None:
-                for batch in database.query(self._repeats.without_repeats(one.later, same_position)):
+            if one.later is not None and self._duplicates_query is not None:
+                for batch in database.query(self._duplicates_query.without_duplicates(one.later, same_position)):
                     records = one.unpacked(batch)
                     documents.append(one.rows_of(records))
                     counts[one.stage] += records.num_rows
@@ -342,7 +346,7 @@ class Recomputation:
                 (one, tables.enter_context(self._stages[one.at][1].writer(f"results-{at}-{one.side}")))
                 for one in self._following[at]
             ]
-            for given in query.results(database, table, self._without_repeats(query, table)):
+            for given in query.results(database, table, self._without_duplicates(query, table)):
                 batch = results_behind_steps(post_steps, given, query.stage) if query.stage.post_steps else given
                 failed = []
                 for one, following in takers:
@@ -358,11 +362,11 @@ class Recomputation:
                 if ends is not None:
                     yield Results(batch.filter(_ends_in(batch, ends)), bad.filter(_ends_in(bad, ends)))
 
-    def _without_repeats(self, query: StageQuery, table: Table) -> str | None:
+    def _without_duplicates(self, query: StageQuery, table: Table) -> str | None:
         """Return a query of the rows of a stage that no `dedupe` leaves out. None if all rows count."""
-        if self._repeats is None or query.stage.dedupe is None:
+        if self._duplicates_query is None or query.stage.dedupe is None:
             return None
-        return f"({self._repeats.without_repeats(table, query.same_position)})"
+        return f"({self._duplicates_query.without_duplicates(table, query.same_position)})"
 
     def _rows_of_next(
         self, following: _Following, given: pa.RecordBatch, shown: pa.RecordBatch

@@ -30,9 +30,9 @@ from strandline.processing.formats.record_rows import RowReader
 from strandline.processing.operators.blobs import unpack
 from strandline.processing.operators.cascade import Chunk, StageResults, Stepped
 from strandline.processing.operators.closing import Closing
-from strandline.processing.operators.dedupe.candidates import RepeatedRecords
+from strandline.processing.operators.dedupe.candidates import DuplicateRecords
 from strandline.processing.operators.lookups.lookup_table import LookupTable
-from strandline.processing.operators.record_rows import unpack_record_rows, without_repeats
+from strandline.processing.operators.record_rows import unpack_record_rows, without_duplicates
 from strandline.processing.operators.segments import MemorySegments
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import earliest_event, open_until
@@ -116,7 +116,7 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _EarlierBatch:
     """A part that a restart can read again, and the event time reached after it."""
 
     part: _Part
@@ -192,11 +192,11 @@ class Desk:
         self._segments: defaultdict[int, MemorySegments] = defaultdict(MemorySegments)
         self._held: list[Chunk] = []
         self._held_rows = 0
-        self._holds = self._cascade.repeats is None and not pipeline.spec.revise_ms
+        self._holds = self._cascade.duplicates is None and not pipeline.spec.revise_ms
         """True if rows can wait: no emission and no count before the end of the slice depends on state."""
         self._closed_ms: int | None = None
         self._emitted: dict[str, int] = {}
-        self._seen: list[_Seen] | None = [] if restarts else None
+        self._earlier_batches: list[_EarlierBatch] | None = [] if restarts else None
         self.counts = DeskCounts()
 
     def headers_of(self, stream: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -262,14 +262,16 @@ class Desk:
 
         Reading begins with the first part that can contain a record of a window that isn't emitted.
         """
-        assert self._seen is not None, "records were not kept"
+        assert self._earlier_batches is not None, "records were not kept"
         self._state, self._held, self._held_rows = None, [], 0
         self._segments.clear()
         if self._emitted:
             kept, latest_event_ms = self._pipeline.kept, self._clock.latest_event_ms
             needed_ms = earliest_event(list(kept.values()), [self._emitted[name] for name in kept], latest_event_ms)
-            self._seen = [one for one in self._seen if one.latest_event_ms is None or one.latest_event_ms >= needed_ms]
-        chunks = [chunk for one in self._seen for chunk in self._accepted(one.part.chunks)]
+            self._earlier_batches = [
+                one for one in self._earlier_batches if one.latest_event_ms is None or one.latest_event_ms >= needed_ms
+            ]
+        chunks = [chunk for one in self._earlier_batches for chunk in self._accepted(one.part.chunks)]
         closing = Closing(None, self._closed_ms)
         self._state = self._cascade.step(None, chunks, closing, self._segments.__getitem__, emits=False).state
 
@@ -286,8 +288,8 @@ class Desk:
 
     def _taken(self, part: _Part) -> Iterator[Outcome]:
         """Keep the part if a restart can need it, and process it."""
-        if self._seen is not None and self._pipeline.kept:
-            self._seen.append(_Seen(part, self._clock.latest_event_ms))
+        if self._earlier_batches is not None and self._pipeline.kept:
+            self._earlier_batches.append(_EarlierBatch(part, self._clock.latest_event_ms))
         yield from self._step(part)
 
     def _evaluated(
@@ -372,8 +374,8 @@ class Desk:
             return
         closes_ms = part.watermark_ms if part.ends_slice else None
         stepped = self._operated(closes_ms)
-        if stepped.repeats:
-            self.counts.rejected[REASON_DUPLICATE] += stepped.repeats
+        if stepped.duplicates:
+            self.counts.rejected[REASON_DUPLICATE] += stepped.duplicates
         yield from self._records(record_rows, stepped.repeated_records, number)
         for one, results in zip(self._emissions, stepped.results, strict=True):
             if results.revised is not None:
@@ -387,10 +389,10 @@ class Desk:
         self._emitted = emitted_up_to(self._pipeline.kept.items(), closes_ms, self._emitted)
 
     def _records(
-        self, record_rows: Sequence[tuple[int, int, bytes]], repeated: RepeatedRecords | None, number: int
+        self, record_rows: Sequence[tuple[int, int, bytes]], repeated: DuplicateRecords | None, number: int
     ) -> Iterator[Outcome]:
         """Yield the outcomes of emitted records in the slice with this number."""
-        rows_of_stage = without_repeats(unpack_record_rows(record_rows), self._pipeline.record_stages, repeated)
+        rows_of_stage = without_duplicates(unpack_record_rows(record_rows), self._pipeline.record_stages, repeated)
         for emission in self._record_emissions:
             for rows in rows_of_stage.get(emission.stage, ()):
                 yield from emission.outcomes(rows, self.counts, number)

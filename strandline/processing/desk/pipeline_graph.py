@@ -8,7 +8,7 @@ from typing import Any
 from strandline.core.times.durations import FOREVER_MS, format_duration, format_place, format_retention
 from strandline.processing.kinds.stage_words import StageInGraph, emits_in_words, step_in_words, words_of
 from strandline.processing.operators.cascade import Cascade
-from strandline.processing.operators.dedupe.repeats import REMEMBERED_BYTES
+from strandline.processing.operators.dedupe.duplicates import REMEMBERED_BYTES
 from strandline.processing.pipelines.checked_pipeline import CheckedInput, CheckedPipeline
 from strandline.processing.pipelines.graph.branches import Branch
 from strandline.processing.pipelines.model.inputs import StreamInputSpec
@@ -110,9 +110,9 @@ def _needed_ms(pipeline: CheckedPipeline) -> int:
 def _dedupe(pipeline: CheckedPipeline, cascade: Cascade) -> Answer | None:
     """Describe the step that leaves out duplicates, and its copies of the same state: one for each branch after it, and one for
     emissions of records."""
-    if cascade.repeats is None:
+    if cascade.duplicates is None:
         return None
-    dedupe = cascade.repeats.dedupe
+    dedupe = cascade.duplicates.dedupe
     before = sum(pipeline.stages[first].dedupe is not None for _, first in cascade.entries)
     return {
         "by": list(dedupe.by),

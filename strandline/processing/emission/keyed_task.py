@@ -37,7 +37,7 @@ from strandline.processing.operators.cascade import (
     cascade_of,
 )
 from strandline.processing.operators.closing import Closing
-from strandline.processing.operators.record_rows import unpack_record_rows, without_repeats
+from strandline.processing.operators.record_rows import unpack_record_rows, without_duplicates
 from strandline.processing.pipelines.stages import RecordStage, Stage
 from strandline.processing.source.slice_rows import (
     FACTS,
@@ -352,7 +352,7 @@ class KeyedTask:
             closing = Closing(work.from_ms, closes_ms, work.emitted_ms)
             stepped = self.cascade.step(state, chunks, closing, stores, emits=work.emits)
         outcome = BucketOutcome(
-            letters=rejected.written, facts=facts if bucket == 0 else [], duplicates=stepped.repeats
+            letters=rejected.written, facts=facts if bucket == 0 else [], duplicates=stepped.duplicates
         )
         return BegunBucket(bucket, work, stepped, stores, closes_ms, record_rows, outcome)
 
@@ -380,7 +380,7 @@ class KeyedTask:
     def _to_emit(self, begun: BegunBucket) -> Iterator[tuple[StageEmission, StageResults]]:
         """Yield the results of each emission: records, then windows."""
         if begun.record_rows:
-            rows_of_stage = without_repeats(
+            rows_of_stage = without_duplicates(
                 unpack_record_rows(begun.record_rows), self.record_stages, begun.stepped.repeated_records
             )
             begun.record_rows.clear()

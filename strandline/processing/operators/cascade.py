@@ -35,9 +35,9 @@ from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.columns.codes import Codes
 from strandline.processing.operators.blobs import pack, unpack
 from strandline.processing.operators.closing import Closing
-from strandline.processing.operators.dedupe.candidates import Candidates, RepeatedRecords, flags_in
-from strandline.processing.operators.dedupe.remembered import Flags, Remembered, Seen
-from strandline.processing.operators.dedupe.repeats import RepeatsOperator
+from strandline.processing.operators.dedupe.candidates import Candidates, DuplicateRecords, flags_in
+from strandline.processing.operators.dedupe.dedupe_state import DedupeState, Flags, RecordHashes
+from strandline.processing.operators.dedupe.duplicates import DuplicatesOperator
 from strandline.processing.operators.keys import encode_keys, virtual_buckets_of, without_times
 from strandline.processing.operators.open_groups import OpenGroups, OpenGroupsOperator, Segment
 from strandline.processing.operators.row_operator import RowProblem
@@ -77,9 +77,9 @@ class Stepped:
     """Results of each stage in the order of the pipeline, without split stages."""
     parts: list[tuple[int, int, bytes]]
     """For split stages: (bucket that merges, index of the stage, partial results of closed windows)."""
-    repeats: int = 0
+    duplicates: int = 0
     """Number of rows that a `dedupe` has left out. Each is counted once, in one bucket."""
-    repeated_records: RepeatedRecords | None = None
+    repeated_records: DuplicateRecords | None = None
     """Duplicates for emissions of records after the `dedupe`. None if there is no such emission."""
 
 
@@ -132,7 +132,7 @@ class Cascade:
         self.split_stages = [at for branch in self.branches for at in branch.split] if buckets > 1 else []
         """Indices of the stages whose results are returned by `merge`, not by `step`."""
         dedupe = first_dedupe([*record_stages, *stages])
-        self.repeats = None if dedupe is None else RepeatsOperator(dedupe)
+        self.duplicates = None if dedupe is None else DuplicatesOperator(dedupe)
         """Operator that leaves out duplicates, before some or all branches and emissions of records. None without a `dedupe`."""
         self._deduped = [at for at, (_, first) in enumerate(self.entries) if stages[first].dedupe is not None]
         self.has_deduped_records = any(stage.dedupe is not None for stage in record_stages)
@@ -221,18 +221,18 @@ class Cascade:
 
         Raises StrandlineError if a segment isn't in its store.
         """
-        states, remembered = self._unpack_state(state)
+        states, dedupe_states = self._unpack_state(state)
         ordered = sorted(chunks, key=lambda one: (one.partition, one.sequence))
         results: dict[int, StageResults] = {}
         parts: list[tuple[int, int, bytes]] = []
         after: list[OpenGroups] = []
-        remembered_after: list[Remembered] = []
+        dedupe_states_after: list[DedupeState] = []
 
-        def repeats_among(batches: Sequence[pa.RecordBatch]) -> list[Flags]:
-            number = len(remembered_after)
-            kept, repeats = self._repeats(remembered[number], batches, closing, stores and stores(number))
-            remembered_after.append(kept)
-            return repeats
+        def duplicates_among(batches: Sequence[pa.RecordBatch]) -> list[Flags]:
+            number = len(dedupe_states_after)
+            kept, duplicates = self._duplicates(dedupe_states[number], batches, closing, stores and stores(number))
+            dedupe_states_after.append(kept)
+            return duplicates
 
         counts: list[int] = []
         rows_at: dict[tuple[int, int], list[Rows]] = {}
@@ -242,16 +242,16 @@ class Cascade:
             rows_at[entry] = [self._rows(*pair) for pair in zip(partitions, given, strict=True)]
             if number in self._deduped:
                 candidates = {place: batches[2] for place, batches in enumerate(given) if len(batches) > 2}
-                repeats = repeats_among(list(candidates.values()))
-                counts.append(_counted(list(candidates.values()), repeats))
-                of_chunks = dict(zip(candidates, zip(candidates.values(), repeats, strict=True), strict=True))
-                rows_at[entry] = self._without_repeats(entry[1], rows_at[entry], partitions, of_chunks)
+                duplicates = duplicates_among(list(candidates.values()))
+                counts.append(_counted(list(candidates.values()), duplicates))
+                of_chunks = dict(zip(candidates, zip(candidates.values(), duplicates, strict=True), strict=True))
+                rows_at[entry] = self._without_duplicates(entry[1], rows_at[entry], partitions, of_chunks)
         for number, branch in enumerate(self.branches):
             rows = {at: rows_at.get((number, at), []) for at in branch.stages}
             for at in branch.stages:
                 is_taken = any(one.at in branch.stages for one in self._takers[at])
                 wanted = replace(closing, gives_results=emits or is_taken)
-                store = stores and stores(self._remembered + len(after))
+                store = stores and stores(self._dedupe_count + len(after))
                 kept, windows = self._open[at].step(states[len(after)], rows.pop(at), wanted, store)
                 after.append(kept)
                 if at in self.split_stages:
@@ -271,37 +271,37 @@ class Cascade:
         if self.has_deduped_records:
             of_records = [chunk for chunk in ordered if chunk.entry == len(self.entries)]
             batches = [unpack(chunk.blob)[0] for chunk in of_records]
-            repeats = repeats_among(batches)
-            counts.insert(0, _counted(batches, repeats))
-            places = zip([chunk.partition for chunk in of_records], batches, repeats, strict=True)
-            repeated = RepeatedRecords.of(list(places))
+            duplicates = duplicates_among(batches)
+            counts.insert(0, _counted(batches, duplicates))
+            places = zip([chunk.partition for chunk in of_records], batches, duplicates, strict=True)
+            repeated = DuplicateRecords.of(list(places))
         windows = [part for one in after for part in one.packed()]
-        packed = pack([*windows, *(part for one in remembered_after for part in one.packed())])
+        packed = pack([*windows, *(part for one in dedupe_states_after for part in one.packed())])
         in_order = [results[at] for at in sorted(results)]
         return Stepped(packed, in_order, parts, counts[0] if counts else 0, repeated)
 
-    def _repeats(
-        self, remembered: Remembered, batches: Sequence[pa.RecordBatch], closing: Closing, store: SegmentStore | None
-    ) -> tuple[Remembered, list[Flags]]:
+    def _duplicates(
+        self, dedupe_state: DedupeState, batches: Sequence[pa.RecordBatch], closing: Closing, store: SegmentStore | None
+    ) -> tuple[DedupeState, list[Flags]]:
         """Return the new state of the `dedupe`, and a mask of the duplicates among the candidates of each batch."""
-        assert self.repeats is not None, "only called with a dedupe"
-        parts = [Seen.unpacked(one) for one in batches]
-        kept, repeats = self.repeats.step(remembered, Seen.joined(parts), closing, store)
-        return kept, np.split(repeats, np.cumsum([len(one) for one in parts])[:-1]) if parts else []
+        assert self.duplicates is not None, "only called with a dedupe"
+        parts = [RecordHashes.unpacked(one) for one in batches]
+        kept, duplicates = self.duplicates.step(dedupe_state, RecordHashes.joined(parts), closing, store)
+        return kept, np.split(duplicates, np.cumsum([len(one) for one in parts])[:-1]) if parts else []
 
-    def _without_repeats(
+    def _without_duplicates(
         self,
         first: int,
         rows: Sequence[Rows],
         partitions: Sequence[int],
-        repeats: Mapping[int, tuple[pa.RecordBatch, Flags]],
+        duplicates: Mapping[int, tuple[pa.RecordBatch, Flags]],
     ) -> list[Rows]:
         """Return the rows of each chunk without the duplicates that the `dedupe` before the window found.
 
-        `first`: index of the first window that reads the rows. `partitions`: partition of each chunk. `repeats`: index of a chunk
-        -> its records that reached the `dedupe`, and a mask of the duplicates among them.
+        `first`: index of the first window that reads the rows. `partitions`: partition of each chunk.
+        `duplicates`: index of a chunk -> its records that reached the `dedupe`, and a mask of the duplicates among them.
         """
-        kept = self.operators[first].without_repeats(rows, partitions, repeats)
+        kept = self.operators[first].without_duplicates(rows, partitions, duplicates)
         return [_only(one, kept[place]) if place in kept else one for place, one in enumerate(rows)]
 
     def merge(self, stage: int, parts: Sequence[bytes]) -> StageResults:
@@ -320,7 +320,7 @@ class Cascade:
         states, _ = self._unpack_state(state)
         number = next(place for place, (branch, one) in enumerate(held) if one == at and at in branch.emits)
         groups = states[number]
-        return OpenStage(at, groups, self._open[at].read(groups, stores and stores(self._remembered + number)))
+        return OpenStage(at, groups, self._open[at].read(groups, stores and stores(self._dedupe_count + number)))
 
     def open_results(self, stage: OpenStage, closed_ms: int | None, rows_max: int) -> pa.RecordBatch:
         """Return the current results of the stage's windows that end after `closed_ms`, after its steps: at most about
@@ -384,20 +384,20 @@ class Cascade:
         )
 
     @property
-    def _remembered(self) -> int:
+    def _dedupe_count(self) -> int:
         """Number of `dedupe` states of a bucket."""
         return len(self._deduped) + self.has_deduped_records
 
-    def _unpack_state(self, state: bytes | None) -> tuple[list[OpenGroups], list[Remembered]]:
+    def _unpack_state(self, state: bytes | None) -> tuple[list[OpenGroups], list[DedupeState]]:
         """Return the state of each window of each branch, and of each `dedupe` before a branch. That of emissions of records is
         last."""
         stages = [at for branch in self.branches for at in branch.stages]
         if state is None:
             empty = [OpenGroups(self.operators[at].empty_state()) for at in stages]
-            return empty, [Remembered()] * self._remembered
+            return empty, [DedupeState()] * self._dedupe_count
         parts = iter(unpack(state))
         groups = [OpenGroups.unpacked(parts) for _ in stages]
-        return groups, [Remembered.unpacked(next(parts), next(parts)) for _ in range(self._remembered)]
+        return groups, [DedupeState.unpacked(next(parts), next(parts)) for _ in range(self._dedupe_count)]
 
     @staticmethod
     def _pack(rows: Rows, chosen: np.ndarray, candidates: Candidates | None = None) -> bytes:
@@ -431,8 +431,8 @@ def _only(rows: Rows, kept: Flags) -> Rows:
     return replace(rows, panes=rows.panes[kept], keys=rows.keys[kept], arguments=arguments)
 
 
-def _counted(batches: Sequence[pa.RecordBatch], repeats: Sequence[Flags]) -> int:
-    return sum(int((flags_in(one) & flags).sum()) for one, flags in zip(batches, repeats, strict=True))
+def _counted(batches: Sequence[pa.RecordBatch], duplicates: Sequence[Flags]) -> int:
+    return sum(int((flags_in(one) & flags).sum()) for one, flags in zip(batches, duplicates, strict=True))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from strandline.processing.operators.blobs import pack, parts_of, unpack
-from strandline.processing.operators.dedupe.candidates import RepeatedRecords
+from strandline.processing.operators.dedupe.candidates import DuplicateRecords
 from strandline.processing.operators.record_chain import RecordsAtStage
 from strandline.processing.pipelines.stages import RecordStage
 from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, PROBLEM
@@ -23,8 +23,8 @@ _BATCH_BYTES = 256 << 20
 RecordRowsByStage = dict[str, list[pa.RecordBatch]]
 
 
-def without_repeats(
-    rows: RecordRowsByStage, stages: Sequence[RecordStage], repeated: RepeatedRecords | None
+def without_duplicates(
+    rows: RecordRowsByStage, stages: Sequence[RecordStage], repeated: DuplicateRecords | None
 ) -> RecordRowsByStage:
     """Return the rows of each stage, as `unpack_record_rows` returns them, without duplicates for stages after a `dedupe`."""
     if repeated is None:

@@ -36,7 +36,7 @@ from strandline.processing.operators.aggregates import StageAggregates
 from strandline.processing.operators.blobs import parts_of
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.dedupe.candidates import kept_rows
-from strandline.processing.operators.dedupe.remembered import Flags
+from strandline.processing.operators.dedupe.dedupe_state import Flags
 from strandline.processing.operators.keys import encode_keys, key_ranks, merge_keys, no_columns
 from strandline.processing.operators.panes import EqualPanes, Panes
 from strandline.processing.pipelines.stages import Stage
@@ -158,16 +158,16 @@ class WindowOperator:
         columns. `labels`: returns the partition of each."""
         return self.rows(labels(), event_us, columns)
 
-    def without_repeats(
-        self, rows: Sequence[Rows], partitions: Sequence[int], repeats: Mapping[int, tuple[pa.RecordBatch, Flags]]
+    def without_duplicates(
+        self, rows: Sequence[Rows], partitions: Sequence[int], duplicates: Mapping[int, tuple[pa.RecordBatch, Flags]]
     ) -> dict[int, Flags]:
         """Return index of a chunk -> mask of its rows that aren't duplicates, for the chunks that can have some.
 
         - `rows`: rows of each chunk.
         - `partitions`: partition of each chunk.
-        - `repeats`: index of a chunk -> records in it that reached the duplicate filter, and a mask of the duplicates.
+        - `duplicates`: index of a chunk -> records in it that reached the duplicate filter, and a mask of the duplicates.
         """
-        return {at: kept_rows(*found, len(rows[at].panes)) for at, found in repeats.items()}
+        return {at: kept_rows(*found, len(rows[at].panes)) for at, found in duplicates.items()}
 
     def rows(self, partition: int | Codes, event_us: Codes, columns: dict[str, pa.Array]) -> Rows:
         """Return records or results of one partition as rows of this stage: their panes, keys, and arguments."""

@@ -21,7 +21,7 @@ from strandline.processing.formats.format import SessionState
 from strandline.processing.operators.blobs import batch_of, pack
 from strandline.processing.operators.cascade import Chunk
 from strandline.processing.operators.dedupe.candidates import Candidates
-from strandline.processing.operators.dedupe.repeats import seen_of
+from strandline.processing.operators.dedupe.duplicates import record_hashes
 from strandline.processing.operators.record_chain import RecordsAtStage, RecordsAtWindow, SteppedRecords
 from strandline.processing.operators.record_rows import pack_record_rows
 from strandline.processing.slices.sender_faults import TOLERANCE_MS, PartitionFacts, Times, keys_ahead
@@ -144,21 +144,21 @@ class SourceTask:
 
     def _candidates(self, partition: int, event_us: pa.Array, stepped: SteppedRecords) -> Candidates | None:
         """Return the input rows of the `dedupe`, by index among the accepted rows of the chunk. `event_us`: their event times."""
-        came, repeats = stepped.at_dedupe, self._cascade.repeats
-        if came is None or repeats is None:
+        came, duplicates = stepped.at_dedupe, self._cascade.duplicates
+        if came is None or duplicates is None:
             return None
-        columns, rows = {name: came.columns[name] for name in repeats.dedupe.by}, came.rows
+        columns, rows = {name: came.columns[name] for name in duplicates.dedupe.by}, came.rows
         if any(column.null_count for column in columns.values()):
             has_all = reduce(pc.and_, [column.is_valid() for column in columns.values()])
             columns = {name: column.filter(has_all) for name, column in columns.items()}
             rows = rows[has_all.to_numpy(zero_copy_only=False)]
         times = event_us.to_numpy(zero_copy_only=False)[rows]
         failed = np.array([one.row for one in stepped.problems], np.int64)
-        seen = seen_of(repeats.dedupe, partition, columns, times)
+        seen = record_hashes(duplicates.dedupe, partition, columns, times)
         found = Candidates(columns, seen, rows, ~np.isin(rows, failed))
         if self._config.events_ms is None:
             return found
-        horizon_us = repeats.dedupe.within_ms * 1000
+        horizon_us = duplicates.dedupe.within_ms * 1000
         first_us, end_us = (limit_ms * 1000 for limit_ms in self._config.events_ms)
         return found.chosen((times >= first_us) & (times < end_us + horizon_us))
 

@@ -41,7 +41,7 @@ from strandline.processing.columns.codes import Codes, ranges
 from strandline.processing.kinds.join.step import JoinStage
 from strandline.processing.operators.arithmetic import valid_in
 from strandline.processing.operators.closing import Closing
-from strandline.processing.operators.dedupe.candidates import RepeatedRecords
+from strandline.processing.operators.dedupe.candidates import DuplicateRecords
 from strandline.processing.operators.functions.zones import FIRST_US, LAST_US
 from strandline.processing.operators.keys import encode_keys, key_ranks, merge_keys
 from strandline.processing.operators.windows import ClosedWindows, Rows, WindowOperator, WindowState
@@ -139,20 +139,20 @@ class IntervalJoinOperator(WindowOperator):
         arguments = [pa.array(np.full(count, side, np.int8)), *stands, *before, *values, *after]
         return Rows(partition, event_us, encoded.codes, encoded.table, arguments)
 
-    def without_repeats(
-        self, rows: Sequence[Rows], partitions: Sequence[int], repeats: Mapping[int, tuple[pa.RecordBatch, Flags]]
+    def without_duplicates(
+        self, rows: Sequence[Rows], partitions: Sequence[int], duplicates: Mapping[int, tuple[pa.RecordBatch, Flags]]
     ) -> dict[int, Flags]:
         found: dict[int, list[tuple[int, pa.RecordBatch, Flags]]] = {}
-        for at, of_chunk in repeats.items():
+        for at, of_chunk in duplicates.items():
             found.setdefault(partitions[at], []).append((partitions[at], *of_chunk))
-        repeated = {partition: RepeatedRecords.of(parts) for partition, parts in found.items()}
+        repeated = {partition: DuplicateRecords.of(parts) for partition, parts in found.items()}
         return {
-            at: ~self._are_repeats(rows[at], repeated[partition])
+            at: ~self._are_duplicates(rows[at], repeated[partition])
             for at, partition in enumerate(partitions)
             if partition in repeated
         }
 
-    def _are_repeats(self, rows: Rows, repeated: RepeatedRecords) -> Flags:
+    def _are_duplicates(self, rows: Rows, repeated: DuplicateRecords) -> Flags:
         """Return a mask of the rows that come after the `dedupe` of their side and are duplicates for it."""
         side, offset, element = (one.to_numpy(zero_copy_only=False) for one in rows.arguments[:3])
         is_behind: Flags = np.isin(side, self.join.deduped_sides)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from strandline.processing.columns.codes import Codes
-from strandline.processing.operators.dedupe.remembered import Flags, Seen
+from strandline.processing.operators.dedupe.dedupe_state import Flags, RecordHashes
 
 _NO_ELEMENT = -1
 NO_ROW = -1
@@ -26,7 +26,7 @@ class Candidates:
 
     columns: Mapping[str, pa.Array]
     """The `by` columns of the `dedupe`."""
-    seen: Seen
+    seen: RecordHashes
     rows: Codes
     """Index of each record among the rows to deduplicate. NO_ROW if a step after the `dedupe` left it out."""
     is_counted: Flags
@@ -73,16 +73,16 @@ def flags_in(batch: pa.RecordBatch) -> Flags:
     return found
 
 
-def kept_rows(batch: pa.RecordBatch, repeats: Flags, count: int) -> Flags:
+def kept_rows(batch: pa.RecordBatch, duplicates: Flags, count: int) -> Flags:
     """Return a mask of the rows that aren't duplicates. `batch`: candidates of the rows. `count`: number of rows."""
     rows = batch.column("row").to_numpy(zero_copy_only=False)
     kept = np.ones(count, np.bool_)
-    kept[rows[repeats & (rows != NO_ROW)]] = False
+    kept[rows[duplicates & (rows != NO_ROW)]] = False
     return kept
 
 
 @dataclass(frozen=True)
-class RepeatedRecords:
+class DuplicateRecords:
     """Log positions of duplicates."""
 
     partitions: Codes
@@ -90,14 +90,17 @@ class RepeatedRecords:
     elements: Codes
 
     @staticmethod
-    def of(parts: Sequence[tuple[int, pa.RecordBatch, Flags]]) -> RepeatedRecords:
+    def of(parts: Sequence[tuple[int, pa.RecordBatch, Flags]]) -> DuplicateRecords:
         """Return the log positions of the duplicates in `parts`: (partition, packed candidates with log positions, mask)."""
         nothing = np.zeros(0, np.int64)
         found = [
-            (np.full(int(repeats.sum()), partition), *(_column(batch, name)[repeats] for name in ("offset", "element")))
-            for partition, batch, repeats in parts
+            (
+                np.full(int(duplicates.sum()), partition),
+                *(_column(batch, name)[duplicates] for name in ("offset", "element")),
+            )
+            for partition, batch, duplicates in parts
         ]
-        return RepeatedRecords(*(np.concatenate(column) for column in zip((nothing,) * 3, *found, strict=True)))
+        return DuplicateRecords(*(np.concatenate(column) for column in zip((nothing,) * 3, *found, strict=True)))
 
     def without(self, rows: pa.RecordBatch, partition: str, offset: str, element: str) -> pa.RecordBatch:
         """Return rows of records without duplicates. The names are those of the columns with the log position."""

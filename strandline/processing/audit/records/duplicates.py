@@ -27,7 +27,7 @@ _ELEMENTS_MAX = 2**31
 
 
 @dataclass(frozen=True)
-class RepeatsQuery:
+class DuplicatesQuery:
     """The `dedupe` of a span's pipeline. Pickled."""
 
     dedupe: DuplicateFilter
@@ -45,7 +45,7 @@ class RepeatsQuery:
     """Time before which records have no effect."""
 
     @staticmethod
-    def of(pipeline: CheckedPipeline, directory: Path, events_from_ms: int) -> RepeatsQuery | None:
+    def of(pipeline: CheckedPipeline, directory: Path, events_from_ms: int) -> DuplicatesQuery | None:
         """Return the query of a pipeline, and create its tables. None if the pipeline has no `dedupe`."""
         dedupe = pipeline.dedupe
         if dedupe is None:
@@ -57,10 +57,10 @@ class RepeatsQuery:
         keys = [(f"key_{at}", stored_type(arrow_type(known[name]))) for at, name in enumerate(dedupe.by)]
         place = [(POSITION[0], pa.int32()), (POSITION[1], pa.int64()), (POSITION[2], pa.int32())]
         records = Table(directory / "(came)", pa.schema([*place, (_TIME, pa.int64()), (_COUNTED, pa.bool_()), *keys]))
-        found = Table(directory / "(repeats)", pa.schema([*place, (_COUNTED, pa.bool_())]))
+        found = Table(directory / "(duplicates)", pa.schema([*place, (_COUNTED, pa.bool_())]))
         records.create()
         found.create()
-        return RepeatsQuery(dedupe, read.name, steps, types, records, found, events_from_ms)
+        return DuplicatesQuery(dedupe, read.name, steps, types, records, found, events_from_ms)
 
     @contextmanager
     def writer(self, name: str) -> Iterator[RecordsWriter]:
@@ -90,16 +90,17 @@ class RepeatsQuery:
                 count += pc.sum(batch.column(_COUNTED)).as_py() or 0
         return count
 
-    def without_repeats(self, table: Table, same_position: Callable[[str, str], str]) -> str:
+    def without_duplicates(self, table: Table, same_position: Callable[[str, str], str]) -> str:
         """Return the query of the rows of a table that aren't duplicates. `same_position`: see `StageQuery`."""
-        return f"SELECT * FROM {table.sql} AS given ANTI JOIN {self.found.sql} AS repeats ON {same_position('given', 'repeats')}"
+        is_duplicate = same_position("given", "duplicates")
+        return f"SELECT * FROM {table.sql} AS given ANTI JOIN {self.found.sql} AS duplicates ON {is_duplicate}"
 
 
 @dataclass(frozen=True)
 class RecordsWriter:
     """Writes the records that reach a `dedupe`."""
 
-    query: RepeatsQuery
+    query: DuplicatesQuery
     steps: RowSteps
     writer: TableWriter
 

@@ -42,7 +42,7 @@ _INDEX = pa.schema(
 
 
 @dataclass(frozen=True)
-class Seen:
+class RecordHashes:
     """Records that reached a `dedupe`, or that it keeps."""
 
     high: Codes
@@ -52,16 +52,16 @@ class Seen:
     def __len__(self) -> int:
         return len(self.high)
 
-    def taken(self, places: Codes | Flags | slice) -> Seen:
-        return Seen(self.high[places], self.low[places], self.event_us[places])
+    def taken(self, places: Codes | Flags | slice) -> RecordHashes:
+        return RecordHashes(self.high[places], self.low[places], self.event_us[places])
 
     @staticmethod
-    def joined(parts: Sequence[Seen]) -> Seen:
+    def joined(parts: Sequence[RecordHashes]) -> RecordHashes:
         nothing = np.zeros(0, np.int64)
-        columns = zip(*(vars(one).values() for one in [Seen(nothing, nothing, nothing), *parts]), strict=True)
-        return Seen(*(np.concatenate(column) for column in columns))
+        columns = zip(*(vars(one).values() for one in [RecordHashes(nothing, nothing, nothing), *parts]), strict=True)
+        return RecordHashes(*(np.concatenate(column) for column in columns))
 
-    def in_order(self) -> Seen:
+    def in_order(self) -> RecordHashes:
         return self.taken(np.lexsort((self.event_us, self.low, self.high)))
 
     def begins(self) -> Flags:
@@ -74,9 +74,11 @@ class Seen:
         return pa.RecordBatch.from_pydict(vars(self))
 
     @staticmethod
-    def unpacked(batch: pa.RecordBatch) -> Seen:
+    def unpacked(batch: pa.RecordBatch) -> RecordHashes:
         """Return packed rows. The batch can have more columns."""
-        return Seen(*(batch.column(name).to_numpy(zero_copy_only=False) for name in ("high", "low", "event_us")))
+        return RecordHashes(
+            *(batch.column(name).to_numpy(zero_copy_only=False) for name in ("high", "low", "event_us"))
+        )
 
 
 @dataclass(frozen=True)
@@ -87,21 +89,21 @@ class Segment:
     newest_us: int
     span: int
     """Span of event time of its last record."""
-    seen: Seen | None
+    seen: RecordHashes | None
     """Rows of the segment. None if they aren't read yet."""
     name: str | None = None
     """Name in the store. None if the segment is in the state."""
 
     @staticmethod
-    def of(seen: Seen, span: int) -> Segment:
+    def of(seen: RecordHashes, span: int) -> Segment:
         return Segment(len(seen), int(seen.event_us.max()), span, seen)
 
     @property
-    def rows(self) -> Seen:
+    def rows(self) -> RecordHashes:
         assert self.seen is not None, "read before it is used"
         return self.seen
 
-    def rows_of(self, highs: Codes) -> Seen:
+    def rows_of(self, highs: Codes) -> RecordHashes:
         """Return the rows that have one of these hashes, which ascend."""
         own = self.rows.high
         firsts = np.searchsorted(own, highs)
@@ -116,12 +118,12 @@ class Segment:
         older, added = (_after(one.rows, forgotten_us) for one in (self, newer))
         places = np.searchsorted(older.high, added.high, "right")
         columns = zip(vars(older).values(), vars(added).values(), strict=True)
-        both = Seen(*(np.insert(old, places, new) for old, new in columns))
+        both = RecordHashes(*(np.insert(old, places, new) for old, new in columns))
         return Segment.of(both, newer.span) if len(both) else None
 
 
 @dataclass(frozen=True)
-class Remembered:
+class DedupeState:
     """The state of one `dedupe`, and the names of unused segments with the number of steps since they were used."""
 
     segments: tuple[Segment, ...] = ()
@@ -132,12 +134,12 @@ class Remembered:
         """Return the two batches of a state: an index, and the rows in the state."""
         rows = [(one.count, one.newest_us, one.span, one.name, None) for one in self.segments]
         index = batch_of([*rows, *((None, None, None, name, steps) for name, steps in self.unused)], _INDEX)
-        return [index, Seen.joined([one.rows for one in self.segments if one.name is None]).packed()]
+        return [index, RecordHashes.joined([one.rows for one in self.segments if one.name is None]).packed()]
 
     @staticmethod
-    def unpacked(index: pa.RecordBatch, inline: pa.RecordBatch) -> Remembered:
+    def unpacked(index: pa.RecordBatch, inline: pa.RecordBatch) -> DedupeState:
         """Return a packed state. Segments in the store aren't read yet."""
-        segments, unused, rows, first = list[Segment](), list[tuple[str, int]](), Seen.unpacked(inline), 0
+        segments, unused, rows, first = list[Segment](), list[tuple[str, int]](), RecordHashes.unpacked(inline), 0
         for count, newest_us, span, name, steps in zip(*(one.to_pylist() for one in index.columns), strict=True):
             if steps is not None:
                 unused.append((name, steps))
@@ -145,9 +147,9 @@ class Remembered:
             seen = None if name is not None else rows.taken(slice(first, first + count))
             first += count if name is None else 0
             segments.append(Segment(count, newest_us, span, seen, name))
-        return Remembered(tuple(segments), tuple(unused))
+        return DedupeState(tuple(segments), tuple(unused))
 
-    def read(self, store: SegmentStore | None) -> Remembered:
+    def read(self, store: SegmentStore | None) -> DedupeState:
         """Return the state with the segments in the store. Raises StrandlineError."""
         names = [one.name for one in self.segments if one.name is not None]
         if not names:
@@ -155,16 +157,16 @@ class Remembered:
         assert store is not None, "the state has segments in a store"
         blobs = dict(zip(names, store.read(names), strict=True))
         read = [
-            one if one.name is None else replace(one, seen=Seen.unpacked(unpack(blobs[one.name])[0]))
+            one if one.name is None else replace(one, seen=RecordHashes.unpacked(unpack(blobs[one.name])[0]))
             for one in self.segments
         ]
         return replace(self, segments=tuple(read))
 
-    def of_values(self, highs: Codes, forgotten_us: int | None) -> Seen:
+    def of_values(self, highs: Codes, forgotten_us: int | None) -> RecordHashes:
         """Return the kept records of these values that aren't forgotten, in their order. `highs`: first hashes, ascending."""
-        return _after(Seen.joined([one.rows_of(highs) for one in self.segments]), forgotten_us).in_order()
+        return _after(RecordHashes.joined([one.rows_of(highs) for one in self.segments]), forgotten_us).in_order()
 
-    def with_rows(self, new: Seen, span: int, forgotten_us: int | None) -> Remembered:
+    def with_rows(self, new: RecordHashes, span: int, forgotten_us: int | None) -> DedupeState:
         """Return the state with these rows, which are in order and new, and without forgotten records."""
         segments = [one for one in self.segments if forgotten_us is None or one.newest_us > forgotten_us]
         new = _after(new, forgotten_us)
@@ -180,7 +182,7 @@ class Remembered:
                 at -= 1
         return replace(self, segments=tuple(segments))
 
-    def kept(self, before: Remembered, store: SegmentStore | None) -> Remembered:
+    def kept(self, before: DedupeState, store: SegmentStore | None) -> DedupeState:
         """Return the state with large segments in the store. Remove segments from the store that weren't used for long enough."""
         if store is None:
             return self
@@ -192,7 +194,7 @@ class Remembered:
         ]
         used = {one.name for one in segments if one.name is not None}
         names = [one.name for one in before.segments if one.name is not None]
-        return Remembered(tuple(segments), unused_after(before.unused, names, used, store))
+        return DedupeState(tuple(segments), unused_after(before.unused, names, used, store))
 
 
 def _are_merged(older: Segment, newer: Segment, span: int) -> bool:
@@ -202,7 +204,7 @@ def _are_merged(older: Segment, newer: Segment, span: int) -> bool:
     return older.count < 2 * newer.count or older.span == newer.span < span
 
 
-def _after(seen: Seen, time_us: int | None) -> Seen:
+def _after(seen: RecordHashes, time_us: int | None) -> RecordHashes:
     if time_us is None or not len(seen) or int(seen.event_us.min()) > time_us:
         return seen
     return seen.taken(seen.event_us > time_us)

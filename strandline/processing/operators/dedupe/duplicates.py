@@ -8,7 +8,7 @@ columns equals no other record, and isn't passed to the operator.
 Contracts:
 - Order. Rows of one partition are in log order: by offset, then by element. Rows of several partitions can be mixed.
 - State. One row for each record that can have duplicates later: a hash of partition and values, and the event time. Equal rows
-  occur once. The rows are in segments (`remembered.py`). Only the division into segments depends on the slices. A duplicate
+  occur once. The rows are in segments (`state.py`). Only the division into segments depends on the slices. A duplicate
   counts as a record, so it can have duplicates too.
 - Rewind. The records that determine a record with event time t are later than t minus the horizon.
 - Late rows. The caller has left them out, so records older than the watermark minus the horizon can be forgotten.
@@ -26,7 +26,7 @@ import pyarrow as pa
 from strandline.processing.columns.codes import Codes
 from strandline.processing.columns.values import hashes, numpy_of
 from strandline.processing.operators.closing import Closing
-from strandline.processing.operators.dedupe.remembered import SPANS, Flags, Remembered, Seen
+from strandline.processing.operators.dedupe.dedupe_state import SPANS, DedupeState, Flags, RecordHashes
 from strandline.processing.operators.row_hashes import SEEDS, mixed, positive
 from strandline.processing.operators.segments import SegmentStore
 from strandline.processing.pipelines.row_step import DuplicateFilter
@@ -35,7 +35,9 @@ REMEMBERED_BYTES = 24
 """Size in bytes of a record in the state."""
 
 
-def seen_of(dedupe: DuplicateFilter, partition: int, columns: Mapping[str, pa.Array], event_us: Codes) -> Seen:
+def record_hashes(
+    dedupe: DuplicateFilter, partition: int, columns: Mapping[str, pa.Array], event_us: Codes
+) -> RecordHashes:
     """Return records of one partition in the form in which a `dedupe` compares them. No value may be null."""
     found = []
     for seed in SEEDS:
@@ -43,10 +45,10 @@ def seen_of(dedupe: DuplicateFilter, partition: int, columns: Mapping[str, pa.Ar
         for name in dedupe.by:
             state = mixed(state, numpy_of(hashes(columns[name], seed)))
         found.append(positive(state))
-    return Seen(found[0], found[1], event_us)
+    return RecordHashes(found[0], found[1], event_us)
 
 
-class RepeatsOperator:
+class DuplicatesOperator:
     """One `dedupe`. Contains only constants; state and rows are arguments and results."""
 
     def __init__(self, dedupe: DuplicateFilter) -> None:
@@ -54,8 +56,8 @@ class RepeatsOperator:
         self._within_us = dedupe.within_ms * 1000
 
     def step(
-        self, state: Remembered, rows: Seen, closing: Closing, store: SegmentStore | None = None
-    ) -> tuple[Remembered, Flags]:
+        self, state: DedupeState, rows: RecordHashes, closing: Closing, store: SegmentStore | None = None
+    ) -> tuple[DedupeState, Flags]:
         """Return the state after these rows, and a mask of the duplicates.
 
         1. Sort the rows by their values, and find the state's records with these values.
@@ -71,19 +73,21 @@ class RepeatsOperator:
         before = state.read(store)
         up_to_ms = closing.after_ms if closing.up_to_ms is None else closing.up_to_ms
         span = 0 if up_to_ms is None else up_to_ms * 1000 // max(1, self._within_us // SPANS)
-        new, repeats = self._repeats(before, rows, self._forgotten_us(closing.after_ms))
+        new, duplicates = self._duplicates(before, rows, self._forgotten_us(closing.after_ms))
         after = before.with_rows(new, span, self._forgotten_us(up_to_ms))
-        return after.kept(before, store), repeats
+        return after.kept(before, store), duplicates
 
-    def _repeats(self, remembered: Remembered, rows: Seen, forgotten_us: int | None) -> tuple[Seen, Flags]:
+    def _duplicates(
+        self, state: DedupeState, rows: RecordHashes, forgotten_us: int | None
+    ) -> tuple[RecordHashes, Flags]:
         """Return the rows that must be added to the state, in order, and a mask of the duplicates."""
         if not len(rows):
             return rows, np.zeros(0, np.bool_)
         by_value = np.lexsort((np.arange(len(rows)), rows.low, rows.high))
         ordered = rows.taken(by_value)
         firsts = np.flatnonzero(ordered.begins())
-        state = remembered.of_values(np.unique(ordered.high[firsts]), forgotten_us)
-        known = _Known.of(state, ordered.taken(firsts))
+        old = state.of_values(np.unique(ordered.high[firsts]), forgotten_us)
+        known = _Known.of(old, ordered.taken(firsts))
         counts = np.diff(np.append(firsts, len(rows)))
         oldest = np.minimum(np.minimum.reduceat(ordered.event_us, firsts), known.oldest_us)
         newest = np.maximum(np.maximum.reduceat(ordered.event_us, firsts), known.newest_us)
@@ -91,12 +95,12 @@ class RepeatsOperator:
         found[firsts] = known.ends > known.begins
         for at in np.flatnonzero(newest - oldest >= self._within_us).tolist():
             here = slice(int(firsts[at]), int(firsts[at] + counts[at]))
-            before = state.taken(np.arange(known.begins[at], known.ends[at]))
+            before = old.taken(np.arange(known.begins[at], known.ends[at]))
             of_value = before.event_us[before.low == ordered.low[firsts[at]]]
             found[here] = self._flags(of_value.tolist(), ordered.event_us[here].tolist())
-        repeats = np.empty(len(rows), np.bool_)
-        repeats[by_value] = found
-        return _new(state, ordered), repeats
+        duplicates = np.empty(len(rows), np.bool_)
+        duplicates[by_value] = found
+        return _new(old, ordered), duplicates
 
     def _flags(self, before: list[int], here: list[int]) -> list[bool]:
         """Return the duplicates among these rows of one value, in log order. `before`: event times of the value in the state,
@@ -124,7 +128,7 @@ class _Known:
     newest_us: Codes
 
     @staticmethod
-    def of(state: Seen, values: Seen) -> _Known:
+    def of(state: RecordHashes, values: RecordHashes) -> _Known:
         """Find the values in the state. If two values have equal first hashes, which almost never happens, the times are set so
         far apart that each row is checked."""
         begins = np.searchsorted(state.high, values.high, "left")
@@ -139,9 +143,9 @@ class _Known:
         return _Known(begins, ends, oldest, newest)
 
 
-def _new(state: Seen, rows: Seen) -> Seen:
+def _new(state: RecordHashes, rows: RecordHashes) -> RecordHashes:
     """Return the rows that the state doesn't contain with the same time, each once, in order."""
-    both = Seen.joined([state, rows])
+    both = RecordHashes.joined([state, rows])
     is_row = np.arange(len(both)) >= len(state)
     order = np.lexsort((is_row, both.event_us, both.low, both.high))
     both, is_row = both.taken(order), is_row[order]
