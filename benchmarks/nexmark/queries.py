@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.nexmark.generator import Nexmark
 from strandline.frontends.joined_texts import JoinedTexts
-from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult
+from strandline.processing.desk.desk import Desk, DeskResult, LocalDeadLetter
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.records import RECORDS_AT_ONCE, DeskRecords
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -76,7 +76,7 @@ def run_at_desk(pipeline: CheckedPipeline, log: Log, slice_records: int | None =
     desk = Desk(pipeline, slice_records)
     parts = log.parts(with_log_times=pipeline.spec.event_time.field is None)
     for one in chain.from_iterable([*map(desk.feed, parts), desk.drain()]):
-        if isinstance(one, DeskLetter):
+        if isinstance(one, LocalDeadLetter):
             raise RuntimeError(f"{pipeline.spec.pipeline}: a dead letter: {one}")
         yield one
 

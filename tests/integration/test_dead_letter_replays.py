@@ -35,7 +35,7 @@ from strandline.log.kafka_status import KafkaStatus
 from strandline.log.topics import Topics
 from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter
 from strandline.services.jobs.apply_documents import Applier
-from strandline.services.jobs.dead_letters import DeadLetters, LetterFilter, ReplayReport
+from strandline.services.jobs.dead_letters import DeadLetterFilter, DeadLetters, ReplayReport
 from strandline.services.processes.pids import PidFile
 from tests.support.platform import Platform
 from tests.support.topic_reader import read_messages, wait_until_readable
@@ -58,7 +58,7 @@ steps:
   - window: {{name: hour, tumbling: 1h, by: [device], aggregate: {{n: count(*)}}}}
     emit: [{{elasticsearch: {name}}}]
 """
-ANY = LetterFilter()
+ANY = DeadLetterFilter()
 
 
 class ReplayLab:
@@ -92,7 +92,7 @@ class ReplayLab:
         assert writer.write(letters, {0: 0}) == len(letters)
         wait_until_readable(self.kafka, dead_letter_topic(self.name))
 
-    def replay(self, wanted: LetterFilter = ANY, *, force: bool = False, dry_run: bool = False) -> ReplayReport:
+    def replay(self, wanted: DeadLetterFilter = ANY, *, force: bool = False, dry_run: bool = False) -> ReplayReport:
         """All pieces together."""
         total = self.dead_letters.replay(self.name, wanted, -1, None, force=force, dry_run=dry_run)
         while total.after is not None:
@@ -146,7 +146,7 @@ def test_all_that_match_are_put_back_once_with_their_bytes_and_say_where_they_co
     }
     again = lab.replay()
     assert (again.requeued, again.requeued_before) == (0, 3)
-    late = lab.replay(LetterFilter(reason="late"))
+    late = lab.replay(DeadLetterFilter(reason="late"))
     assert (late.requeued, late.outcomes) == (1, {"decode": 1})
     assert len(lab.requeued()) == 4
 
@@ -189,11 +189,11 @@ import sys
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import KafkaStatus
-from strandline.services.jobs.dead_letters import DeadLetters, LetterFilter
+from strandline.services.jobs.dead_letters import DeadLetters, DeadLetterFilter
 settings = Settings()
 log = KafkaStatus(settings.kafka_bootstrap)
 letters = DeadLetters(Ledger.open(settings.ledger_url), log, settings.kafka_bootstrap, 1_000_000)
-letters.replay(sys.argv[1], LetterFilter(), -1, None, force=False, dry_run=False)
+letters.replay(sys.argv[1], DeadLetterFilter(), -1, None, force=False, dry_run=False)
 """
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from strandline.core.errors import Conflict
 from strandline.log.kafka_status import KafkaStatus
-from strandline.services.jobs.dead_letters import DeadLetters, LetterFilter, ReplayReport
+from strandline.services.jobs.dead_letters import DeadLetterFilter, DeadLetters, ReplayReport
 from tests.support.audit_lab import AuditLab
 
 pytestmark = pytest.mark.timeout(600)
@@ -52,7 +52,7 @@ def test_a_record_that_the_upgrade_has_counted_is_not_put_back(audit_lab: AuditL
     )
 
     def replay(*, dry_run: bool) -> ReplayReport:
-        return letters.replay(NAME, LetterFilter(), -1, None, force=False, dry_run=dry_run)
+        return letters.replay(NAME, DeadLetterFilter(), -1, None, force=False, dry_run=dry_run)
 
     # 400 s of records, of which 280 s are past: four windows are closed, and the last 120 s are not late yet.
     lab.apply(DOCUMENTS.format(load=DIVIDED))
@@ -71,7 +71,7 @@ def test_a_record_that_the_upgrade_has_counted_is_not_put_back(audit_lab: AuditL
     assert done.skipped["counted"] >= 80
     # Closed windows are closed; of the new version's own letters nothing has been read again.
     assert set(done.outcomes) <= {"late", "decode", "expression"} and done.outcomes["expression"] >= 50
-    page = letters.page(NAME, LetterFilter(reason="expression"), -1, 10_000).letters
+    page = letters.page(NAME, DeadLetterFilter(reason="expression"), -1, 10_000).letters
     counted = [
         one for one in page if json.loads(one.value)["power"] == 1 and json.loads(one.value)["ts"] >= BASE_MS + 240_000
     ]

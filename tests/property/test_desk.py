@@ -20,7 +20,7 @@ import pytest
 from hypothesis import Phase, given
 from hypothesis import strategies as st
 
-from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome, _DeskStream, _Emission
+from strandline.processing.desk.desk import Desk, DeskResult, LocalDeadLetter, Outcome, _DeskStream, _Emission
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
@@ -338,7 +338,7 @@ def test_a_run_gives_what_a_plain_recomputation_gives_however_it_is_cut_and_rest
     expected_results = expected(case, late)
     assert results_of(at_once) == expected_results
     assert records_of(at_once) == expected_records(case, late, None)
-    letters = [one for one in at_once if isinstance(one, DeskLetter) and "offset" in one.place]
+    letters = [one for one in at_once if isinstance(one, LocalDeadLetter) and "offset" in one.place]
     assert sorted(one.value for one in letters if one.reason == "late") == sorted(case.lines[at][1] for at in late)
     assert sorted(one.value for one in letters if one.reason == "decode") == sorted(
         line for _, line, record in case.lines if record is None

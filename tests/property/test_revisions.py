@@ -34,7 +34,7 @@ from strandline.processing.audit.plan import VersionSpan
 from strandline.processing.audit.recomputation import Recomputation
 from strandline.processing.audit.stores import ROWS_SCHEMA
 from strandline.processing.audit_queries.table import Database, Table
-from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
+from strandline.processing.desk.desk import Desk, DeskResult, LocalDeadLetter, Outcome
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.emission.result_shapes import document_shape
 from strandline.processing.emission.stage_emission import StageEmission
@@ -230,7 +230,7 @@ def test_the_last_revision_holds_all_records_whatever_the_slices(seed: int) -> N
     whole = at_the_desk(case, None)
     last = last_documents(whole)
     assert by_window(last, case) == wanted
-    assert sum(isinstance(one, DeskLetter) and one.reason == "late" for one in whole) == left_out
+    assert sum(isinstance(one, LocalDeadLetter) and one.reason == "late" for one in whole) == left_out
     slices = random.choice([1, 2, 5])
     cut = at_the_desk(case, slices)
     assert last_documents(cut) == last, "to the last bit"

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from strandline.core.settings import Settings
 from strandline.core.streams.stream import StreamSpec
-from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters
+from strandline.processing.emission.keyed_task import DeadLetterTarget, KeyedTask
 from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.emission.stage_emission import RecordEmission
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -81,7 +81,7 @@ class Job:
         source, stage = task_config(self.pipeline, "nowhere", bucket_keys(buckets, 2)), self.pipeline.record_stages[0]
         shapes = [(document_shape(self.pipeline, stage, emit, 1), emit) for emit in stage.emits]
         writers = tuple(sink_writer(Settings(sql_sink_url=self.url), shape, emit) for shape, emit in shapes)
-        letters = RecordLetters("", "", "power", self.epoch, 0)
+        letters = DeadLetterTarget("", "", "power", self.epoch, 0)
         shape = letter_shape(self.pipeline, stage, 1)
         emission = RecordEmission(writers, (), shape, "power", stage.name, self.epoch, None, "", "", 0)
         keyed = KeyedTask(source.stages, source.bucket_keys, (), letters, (emission,))

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from strandline.log.reader import OffsetRange
 from strandline.processing.emission import keyed_task, pool_task, stage_emission
 from strandline.processing.emission.dead_letters import DeadLetter
-from strandline.processing.emission.keyed_task import BucketOutcome, KeyedTask, RecordLetters
+from strandline.processing.emission.keyed_task import BucketOutcome, DeadLetterTarget, KeyedTask
 from strandline.processing.emission.member_configs import MemberConfig
 from strandline.processing.emission.pool_task import PoolDirectory, PoolTask
 from strandline.processing.emission.result_shapes import letter_shape
@@ -134,7 +134,7 @@ def keyed_of(pipeline: CheckedPipeline, shape: str, keys: tuple[int, ...], check
         source.stages,
         keys,
         tuple(StageEmission(*parts(stage.name)) for stage in pipeline.stages),  # type: ignore[arg-type]
-        RecordLetters("nowhere", "none", job, 1, 0),
+        DeadLetterTarget("nowhere", "none", job, 1, 0),
         tuple(RecordEmission(*parts(stage.name)) for stage in pipeline.record_stages),  # type: ignore[arg-type]
         source.record_stages,
         checkpoint,

@@ -41,7 +41,7 @@ from strandline.frontends.python.printer import as_python
 from strandline.frontends.sql.printer import as_sql
 from strandline.frontends.sql.translation import translate
 from strandline.ledger.states import LookupRow
-from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
+from strandline.processing.desk.desk import Desk, DeskResult, LocalDeadLetter, Outcome
 from strandline.processing.desk.desk_pipeline import pipeline_of
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.formats.lookups.documents import read_lookup
@@ -193,7 +193,7 @@ def of_desk(found: Sequence[Outcome], streams: Sequence[str]) -> Answer:
             else:
                 fields["@place"] = f"{origin['stream']}/{origin['partition']}/{origin['offset']}"
             shown.documents[str(sorted({**fields, "@stage": one.stage}.items()))] += 1
-        elif isinstance(one, DeskLetter) and "offset" in one.place:
+        elif isinstance(one, LocalDeadLetter) and "offset" in one.place:
             place = (streams.index(str(one.place["stream"])), int(one.place["partition"]), int(one.place["offset"]))
             assert place not in shown.letters, "a record has one dead letter"
             shown.letters[place] = REASONS.get(one.reason, one.reason)

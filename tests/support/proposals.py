@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from strandline.core.streams.stream import StreamSpec
-from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult
+from strandline.processing.desk.desk import Desk, DeskResult, LocalDeadLetter
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.record_files import read_records
 from strandline.processing.desk.records import DeskRecords
@@ -28,7 +28,7 @@ class Tried:
 
     proposal: Proposal
     results: list[dict[str, Any]]
-    letters: list[DeskLetter]
+    letters: list[LocalDeadLetter]
 
 
 def try_proposal(
@@ -60,4 +60,4 @@ def try_proposal(
     times = [_NOW_MS] * len(values) if "{from: log}" in note else None  # as with --log-time now
     found = [*desk.feed(DeskRecords(values, [0] * len(values), times)), *desk.drain()]
     results = [json.loads(one.document.source) for one in found if isinstance(one, DeskResult)]
-    return Tried(proposal, results, [one for one in found if isinstance(one, DeskLetter)])
+    return Tried(proposal, results, [one for one in found if isinstance(one, LocalDeadLetter)])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from strandline.processing.aggregates.registry import BUILT_IN
-from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
+from strandline.processing.desk.desk import Desk, DeskResult, LocalDeadLetter, Outcome
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.records import DeskRecords
 
@@ -81,13 +81,13 @@ def test_a_filter_of_two_arguments_leaves_out_the_row() -> None:
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
-        ("count(flow) * 9223372036854775807", DeskLetter),
-        ("cast(max(level) as integer) * 2147483647 - min(level)", DeskLetter),
-        ("sum(flow) / (count(*) - count(pump))", DeskLetter),
+        ("count(flow) * 9223372036854775807", LocalDeadLetter),
+        ("cast(max(level) as integer) * 2147483647 - min(level)", LocalDeadLetter),
+        ("sum(flow) / (count(*) - count(pump))", LocalDeadLetter),
         ("sum(flow) / nullif(count(*) - count(pump), 0)", DeskResult),
-        ("case when count(*) > 1 then sum(flow) / (count(*) - count(pump)) end", DeskLetter),
+        ("case when count(*) > 1 then sum(flow) / (count(*) - count(pump)) end", LocalDeadLetter),
         ("case when count(*) < 1 then sum(flow) / (count(*) - count(pump)) end", DeskResult),
-        ("1 / count(*) filter (where false)", DeskLetter),
+        ("1 / count(*) filter (where false)", LocalDeadLetter),
         ("max(flow) filter (where false) + 1", DeskResult),
         ("sum(flow / (level - level))", DeskResult),
     ],
@@ -98,7 +98,7 @@ def test_a_result_that_can_not_be_computed_is_a_dead_letter(expression: str, exp
     desk = Desk(pipeline, None)
     (found,) = [*desk.feed(DeskRecords([line.encode() for line in RECORDS], [0] * len(RECORDS))), *desk.drain()]
     assert type(found) is expected
-    if isinstance(found, DeskLetter):
+    if isinstance(found, LocalDeadLetter):
         assert f"per_minute.value: no value from {pipeline.stages[0].aggregates[0].sql}" in str(found)
     else:
         assert json.loads(found.document.source)["value"] is None

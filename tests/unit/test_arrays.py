@@ -20,7 +20,7 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.processing.aggregates.histogram import Histogram
 from strandline.processing.aggregates.ranked_rows import Ranked
 from strandline.processing.columns.arrow_types import arrow_type
-from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult
+from strandline.processing.desk.desk import Desk, DeskResult, LocalDeadLetter
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.desk.result_files import result_file, typed_value
@@ -94,7 +94,7 @@ MINUTE = {
 }
 
 
-def run(format_: str = "json", records: list[bytes] | None = None) -> list[DeskResult | DeskLetter]:
+def run(format_: str = "json", records: list[bytes] | None = None) -> list[DeskResult | LocalDeadLetter]:
     stream = STREAM.replace("FORMAT", format_).replace("key: pump\n", "key: pump\n" if format_ == "json" else "")
     pipeline = read_pipeline(f"{stream}---\n{PIPELINE}".encode(), "pumps.yaml")
     desk = Desk(pipeline)
@@ -102,7 +102,7 @@ def run(format_: str = "json", records: list[bytes] | None = None) -> list[DeskR
     return [*desk.feed(DeskRecords(lines, [0] * len(lines))), *desk.drain()]
 
 
-def documents(found: list[DeskResult | DeskLetter], stage: str) -> list[dict[str, Any]]:
+def documents(found: list[DeskResult | LocalDeadLetter], stage: str) -> list[dict[str, Any]]:
     assert all(isinstance(one, DeskResult) for one in found), found
     return [json.loads(one.document.source) for one in found if isinstance(one, DeskResult) and one.stage == stage]
 
@@ -131,13 +131,13 @@ def test_they_go_from_records_to_documents(format_: str, encode: Any) -> None:
 @pytest.mark.guarantee("G483")
 def test_a_record_whose_array_is_another_is_a_dead_letter() -> None:
     record = {**RECORDS[0], "levels": ["1"]}
-    letters = [one for one in run(records=[json.dumps(record).encode()]) if isinstance(one, DeskLetter)]
+    letters = [one for one in run(records=[json.dumps(record).encode()]) if isinstance(one, LocalDeadLetter)]
     assert ["levels: expected an array<double>" in str(one) for one in letters] == [True]
 
 
 def test_a_struct_has_each_name_once() -> None:
     record = json.dumps({**RECORDS[0], "site": None}).replace('"site": null', '"site": {"name": "a", "name": "b"}')
-    (letter,) = [one for one in run(records=[record.encode()]) if isinstance(one, DeskLetter)]
+    (letter,) = [one for one in run(records=[record.encode()]) if isinstance(one, LocalDeadLetter)]
     assert "site: expected a struct<name: string, tags: array<string>>" in str(letter)
 
 

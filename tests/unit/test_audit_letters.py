@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strandline.processing.audit.reconciliation import Kind, LetterScope, Reconciler, Row, Side, StoreScope
+from strandline.processing.audit.reconciliation import DeadLetterScope, Kind, Reconciler, Row, Side, StoreScope
 from strandline.processing.audit.stores import _rows_of_letter
 from strandline.processing.emission.dead_letters import DeadLetter
 from strandline.results.generations import Generation
@@ -71,7 +71,7 @@ def test_an_overflow_in_a_backfilled_stage_with_two_aliases_is_missing_from_neit
     unusable = [Row(store, "a", Side.UNUSABLE, "", END_MS, None, None) for store in ("copies", "tens")]
     needed = Row("letters:tens", "tens.g2-2026.09/a", Side.COMPUTED, "", END_MS, None, b"expression")
     held = rows("tens", "tens.g2-2026.09", "expression", "tens.total")
-    findings = Reconciler(scopes, LetterScope({}, {"feed": {}}, None)).findings(
+    findings = Reconciler(scopes, DeadLetterScope({}, {"feed": {}}, None)).findings(
         sorted([*unusable, needed, *held], key=lambda row: (row.store, row.id, row.side))
     )
     assert {(one.store, one.kind) for one in findings} == {

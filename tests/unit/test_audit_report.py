@@ -13,9 +13,9 @@ from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.plan import AuditPlan, VersionSpan
 from strandline.processing.audit.reconciliation import (
     DEAD_LETTERS,
+    DeadLetterScope,
     Found,
     Kind,
-    LetterScope,
     Reconciler,
     Row,
     Side,
@@ -40,7 +40,7 @@ PLAN = AuditPlan(
     offsets={"turbines": {0: 90, 1: 180}},
 )
 COMPUTED = Totals(1_000, 980, {"decode": 5, "late": 15}, {"minute": 40, "hour": 2})
-JUDGE = Reconciler({"minutes": StoreScope("minute", None, 60_000, 9, 9)}, LetterScope({}, {"turbines": {}}, {}))
+JUDGE = Reconciler({"minutes": StoreScope("minute", None, 60_000, 9, 9)}, DeadLetterScope({}, {"turbines": {}}, {}))
 SAME = {("minutes", "same", ""): 40, (DEAD_LETTERS, "same", "late"): 15, (DEAD_LETTERS, "same", "decode"): 5}
 
 
@@ -124,7 +124,7 @@ def test_what_can_not_be_audited_is_never_called_clean_and_hides_no_difference()
 
 def test_dead_letters_of_slices_that_are_planned_since_are_no_difference() -> None:
     last = a_slice(10, offsets={"turbines": {0: 100, 1: 200}})
-    assert letter_scope(PLAN, last) == LetterScope(
+    assert letter_scope(PLAN, last) == DeadLetterScope(
         *({"turbines": one} for one in ({0: 3}, {0: 90, 1: 180}, {0: 100, 1: 200}))
     )
     assert letter_scope(replace(PLAN, slice_last=5), last).later_next is None

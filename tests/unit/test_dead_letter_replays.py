@@ -26,7 +26,7 @@ from strandline.processing.source.dry_run import DryRun
 from strandline.services.cli.dead_letter_verbs import _sum
 from strandline.services.cli.display import repair_sentence, replay_notes
 from strandline.services.jobs import dead_letters
-from strandline.services.jobs.dead_letters import DeadLetters, LetterFilter, _classify, _Original, _runs
+from strandline.services.jobs.dead_letters import DeadLetterFilter, DeadLetters, _classify, _Original, _runs
 from tests.support.control import BOTH, Api
 
 STREAM = """
@@ -187,7 +187,7 @@ def test_a_letter_of_an_earlier_life_is_not_repaired_by_its_number_either(api: A
 def test_why_a_letter_is_not_put_back() -> None:
     def why(one: StoredDeadLetter, *, reason: str | None = None, force: bool = False) -> str:
         originals = {(0, 5): _Original(b"x", b"k", {"strandline-replay-of": b"turbines/0/1"}, 0)}
-        return _classify(one, "turbines", "power", originals, LetterFilter(reason), force=force)[0]
+        return _classify(one, "turbines", "power", originals, DeadLetterFilter(reason), force=force)[0]
 
     assert why(letter(1)) == ""
     assert why(letter(1, "late")) == "late"
@@ -228,7 +228,7 @@ def test_only_letters_of_another_jobs_results_are_never_put_back(api: Api, monke
     assert applied.status_code == 200, applied.text
     api.log.letters = [letter(0), letter(1, stream="turbine-minute"), letter(2, "late", stream="turbine-minute")]
     letters = DeadLetters(api.ledger, api.log, "127.0.0.1:1", 1_000_000)
-    report = letters.replay("beside", LetterFilter(), -1, None, force=False, dry_run=True)
+    report = letters.replay("beside", DeadLetterFilter(), -1, None, force=False, dry_run=True)
     assert (report.requeued, report.skipped) == (1, {"result_stream": 2})
     assert letters.repair("beside", "0", record(ts=1), force=False, dry_run=True).dry_run.outcome == "accepted"
     with pytest.raises(Conflict, match="contains only results of job power"):

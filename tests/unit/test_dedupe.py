@@ -12,7 +12,7 @@ from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.desk.case_run import read_cases, run_case
-from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult
+from strandline.processing.desk.desk import Desk, DeskResult, LocalDeadLetter
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -158,7 +158,7 @@ def test_repeats_are_counted_and_have_no_dead_letter(slice_records: int | None) 
     desk, outcomes = at_the_desk(energy(), *values, slice_records=slice_records)
     assert desk.counts.rejected == {"duplicate": 2, "schema": 1}
     assert (desk.counts.records, desk.counts.accepted) == (7, 4)
-    assert [one.reason for one in outcomes if isinstance(one, DeskLetter)] == ["schema"]
+    assert [one.reason for one in outcomes if isinstance(one, LocalDeadLetter)] == ["schema"]
     documents = [json.loads(one.document.source) for one in outcomes if isinstance(one, DeskResult)]
     emitted = [one["strandline"]["offset"] for one in documents if one["strandline"]["stage"] == "readings"]
     assert sorted(emitted) == [0, 3, 4, 5]

@@ -27,7 +27,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import NewestRecords
 from strandline.processing.desk.case_run import CaseReport, read_expected, run_case
 from strandline.processing.desk.cases import CaseSpec
-from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
+from strandline.processing.desk.desk import Desk, DeskResult, LocalDeadLetter, Outcome
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.expectations import compare
 from strandline.processing.desk.pipeline_graph import pipeline_graph
@@ -80,8 +80,8 @@ def documents(outcomes: list[Outcome]) -> list[dict[str, Any]]:
     return [json.loads(one.document.source) for one in outcomes if isinstance(one, DeskResult)]
 
 
-def letters(outcomes: list[Outcome]) -> list[DeskLetter]:
-    return [one for one in outcomes if isinstance(one, DeskLetter)]
+def letters(outcomes: list[Outcome]) -> list[LocalDeadLetter]:
+    return [one for one in outcomes if isinstance(one, LocalDeadLetter)]
 
 
 def counts_of(outcomes: list[Outcome]) -> dict[str, int]:

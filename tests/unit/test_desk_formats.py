@@ -20,7 +20,7 @@ from strandline.core.errors import InvalidDocument, InvalidSettings, PermanentEr
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.desk.case_run import run_case
 from strandline.processing.desk.cases import CaseSpec
-from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
+from strandline.processing.desk.desk import Desk, DeskResult, LocalDeadLetter, Outcome
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.record_files import read_records
 from strandline.processing.desk.records import DeskRecords, partition_of_key
@@ -178,7 +178,7 @@ def test_schemas_of_a_registry_are_asked_for_where_one_is_set(monkeypatch: pytes
         values = [numbered(7, record), numbered(8, record), numbered(7, record), numbered(8, record)]
         outcomes = list(Desk(pipeline).feed(DeskRecords(values, [0] * 4)))
         assert [json.loads(one.document.source)["id"] for one in outcomes if isinstance(one, DeskResult)] == ["a", "a"]
-        messages = [one.message for one in outcomes if isinstance(one, DeskLetter)]
+        messages = [one.message for one in outcomes if isinstance(one, LocalDeadLetter)]
         assert messages == ["the schema registry has no avro schema 8"] * 2
         assert len(registry.asked) == 2, "each number once"
         registry.is_away = True
@@ -211,12 +211,12 @@ def test_records_without_a_row_are_no_stumbling_block() -> None:
                 json.loads(one.document.source)["strandline"]["offset"] for one in found if isinstance(one, DeskResult)
             ]
             assert places == [1, 5]
-            assert not [one for one in found if isinstance(one, DeskLetter)]
+            assert not [one for one in found if isinstance(one, LocalDeadLetter)]
 
 
 def test_a_tombstone_of_another_format_is_a_dead_letter() -> None:
     (letter,) = outcomes_of(documents_of("json"), [None], 1)
-    assert isinstance(letter, DeskLetter)
+    assert isinstance(letter, LocalDeadLetter)
     assert (letter.reason, letter.value) == ("decode", None)
 
 

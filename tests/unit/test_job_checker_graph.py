@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
+from strandline.processing.desk.desk import Desk, DeskResult, LocalDeadLetter, Outcome
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.records import DeskRecords
 from strandline.services.jobs.apply_documents import check_documents
@@ -78,7 +78,7 @@ def at_the_desk(values: list[bytes], version: int) -> tuple[dict[str, tuple[str,
         desk.restart()
     outcomes += desk.drain()
     results = [one.document for one in outcomes if isinstance(one, DeskResult)]
-    letters = [one for one in outcomes if isinstance(one, DeskLetter)]
+    letters = [one for one in outcomes if isinstance(one, LocalDeadLetter)]
     documents = {one.id: (one.index, json.loads(one.source)) for one in results}
     return documents, {(int(one.place["partition"]), int(one.place["offset"])): one.reason for one in letters}
 

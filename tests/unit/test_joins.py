@@ -13,7 +13,7 @@ import pytest
 
 from strandline.core.errors import InvalidDocument, PermanentError
 from strandline.core.streams.stream import StreamSpec
-from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
+from strandline.processing.desk.desk import Desk, DeskResult, LocalDeadLetter, Outcome
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.kinds.join.operator import IntervalJoinOperator
@@ -141,7 +141,7 @@ def test_which_row_is_beyond_the_bound_depends_on_where_it_stands_not_on_when_it
     """Two rows at one time: that of the first partition counts first, although it comes in a later slice."""
     rows = [("l", "a", 0, 1), ("l", "a", 0, 0), ("r", "a", 10, 0), ("r", "a", 10, 1)]
     found = outcomes(pipeline({**JOIN, "max_rows": 1, "within": "1s"}), rows)
-    letters = [one for one in found if isinstance(one, DeskLetter)]
+    letters = [one for one in found if isinstance(one, LocalDeadLetter)]
     assert len(letters) == 2
     assert all("more than 1 rows of one key on one side" in one.message for one in letters)
     assert all(one.reason == "expression" and one.step == "steps[2].join" for one in letters)

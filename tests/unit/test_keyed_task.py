@@ -16,7 +16,7 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.states import EventTimeRule
 from strandline.processing.emission import keyed_task
 from strandline.processing.emission.dead_letters import DeadLetter
-from strandline.processing.emission.keyed_task import BucketOutcome, KeyedTask, RecordLetters
+from strandline.processing.emission.keyed_task import BucketOutcome, DeadLetterTarget, KeyedTask
 from strandline.processing.emission.result_shapes import letter_shape
 from strandline.processing.emission.stage_emission import StageEmission
 from strandline.processing.pipelines.checker import check
@@ -110,7 +110,7 @@ class Engine:
         self.source: TaskConfig = replace(task_config(self.pipeline, "nowhere", bucket_keys(buckets, 2)), **changes)
         self.written = {stage.name: KeptRows() for stage in self.pipeline.stages}
         self.letters = KeptLetters()
-        monkeypatch.setattr(keyed_task.RecordLetters, "writer", lambda _self, _bucket: self.letters)
+        monkeypatch.setattr(keyed_task.DeadLetterTarget, "writer", lambda _self, _bucket: self.letters)
         emissions = tuple(
             StageEmission(
                 (self.written[stage.name],),
@@ -130,7 +130,7 @@ class Engine:
             self.source.stages,
             self.source.bucket_keys,
             emissions,
-            RecordLetters("nowhere", "none", "power", 1, 0),
+            DeadLetterTarget("nowhere", "none", "power", 1, 0),
         )
         self.states: list[bytes | None] = [None] * buckets
 

@@ -22,7 +22,7 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.log.range_reader import FetchedBatches, FetchedRecords
 from strandline.log.reader import OffsetRange
 from strandline.processing.emission import member_configs, pool_task
-from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters
+from strandline.processing.emission.keyed_task import DeadLetterTarget, KeyedTask
 from strandline.processing.emission.member_configs import MemberConfig
 from strandline.processing.emission.member_outcomes import Failure, MemberOutcome
 from strandline.processing.emission.pool_task import PoolDirectory, PoolTask, decode_outcomes, encode_outcomes
@@ -117,7 +117,7 @@ class Pool:
         letters = letter_shape(pipeline, stage, 1)
         emission = StageEmission((writer,), (), letters, job, stage.name, 1, None, "", "", 0)
         checkpoint = self.directory.of_member(job, 1)
-        keyed = KeyedTask(source.stages, (0,), (emission,), RecordLetters("", "", job, 1, 0), checkpoint=checkpoint)
+        keyed = KeyedTask(source.stages, (0,), (emission,), DeadLetterTarget("", "", job, 1, 0), checkpoint=checkpoint)
         return MemberConfig(source, keyed)
 
     def next_slice(self, job: str) -> MemberSlice:

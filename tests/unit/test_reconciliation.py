@@ -9,9 +9,9 @@ import pytest
 
 from strandline.processing.audit.reconciliation import (
     DEAD_LETTERS,
+    DeadLetterScope,
     Finding,
     Kind,
-    LetterScope,
     Reconciler,
     Row,
     Side,
@@ -20,7 +20,7 @@ from strandline.processing.audit.reconciliation import (
 from strandline.results.generations import Generation
 
 SCOPE = StoreScope(stage="minute", after_ms=60_000, up_to_ms=600_000, slice_committed=7, slice_planned=8)
-LETTERS = LetterScope(first={"feed": {0: 10}}, next={"feed": {0: 100, 1: 50}}, later_next={"feed": {0: 120, 1: 50}})
+LETTERS = DeadLetterScope(first={"feed": {0: 10}}, next={"feed": {0: 100, 1: 50}}, later_next={"feed": {0: 120, 1: 50}})
 JUDGE = Reconciler({"minutes": SCOPE}, LETTERS)
 INDEX, OTHER = "minutes-2026.11", "minutes-2026.12"
 RESULT = {"n": 60, "mean": 0.25, "cost": "1.20"}

@@ -18,7 +18,7 @@ from strandline.core.errors import InvalidDocument
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.states import CheckpointRow
 from strandline.processing.emission import keyed_task
-from strandline.processing.emission.keyed_task import BucketDone, KeyedTask, RecordLetters
+from strandline.processing.emission.keyed_task import BucketDone, DeadLetterTarget, KeyedTask
 from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.emission.stage_emission import RecordEmission
 from strandline.processing.operators import record_rows
@@ -209,8 +209,8 @@ class Engine:
                     0,
                 )
             )
-        monkeypatch.setattr(keyed_task.RecordLetters, "writer", lambda _self, _bucket: None)
-        letters = RecordLetters("", "", "power", 1, 0)
+        monkeypatch.setattr(keyed_task.DeadLetterTarget, "writer", lambda _self, _bucket: None)
+        letters = DeadLetterTarget("", "", "power", 1, 0)
         self.keyed = KeyedTask(self.source.stages, self.source.bucket_keys, (), letters, tuple(emissions))
 
     def rows(self, partition: int, powers: list[float], *, is_new: bool = True) -> list[SliceRowBlob]:

@@ -17,9 +17,9 @@ from strandline.frontends.sql.printer import as_sql
 from strandline.frontends.sql.translation import translate
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule
-from strandline.processing.audit.reconciliation import Kind, LetterScope, Reconciler, Row, Side, StoreScope
+from strandline.processing.audit.reconciliation import DeadLetterScope, Kind, Reconciler, Row, Side, StoreScope
 from strandline.processing.backfill.plan import plan_backfill
-from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult
+from strandline.processing.desk.desk import Desk, DeskResult, LocalDeadLetter
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
@@ -63,7 +63,7 @@ def test_the_example_of_the_page_gives_what_the_page_shows() -> None:
     for one in found:
         del one["window"], one["strandline"]
     assert found == [json.loads(line) for line in shown.splitlines()]
-    (letter,) = [one for one in outcomes if isinstance(one, DeskLetter)]
+    (letter,) = [one for one in outcomes if isinstance(one, LocalDeadLetter)]
     assert letter.reason == "late" and letter.message.endswith(
         "is before the time from which on late records revise results, 2026-11-01T12:14:50.000000Z"
     )
@@ -237,7 +237,7 @@ def test_the_audit_leaves_to_later_slices_what_they_have_revised() -> None:
     scope = StoreScope("per_minute", None, 100, slice_committed=5, slice_planned=7, is_revised=True)
 
     def kinds(scope: StoreScope, *rows: Row) -> list[Kind]:
-        found = Reconciler({"s": scope}, LetterScope({}, {}, None), counts_only=frozenset()).findings(rows)
+        found = Reconciler({"s": scope}, DeadLetterScope({}, {}, None), counts_only=frozenset()).findings(rows)
         return [one.kind for one in found]
 
     computed = Row("s", "a", Side.COMPUTED, "s-1", 60, None, b'{"n":1}')

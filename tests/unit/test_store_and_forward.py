@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from strandline.core.record_headers import REASON_LATE
-from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult
+from strandline.processing.desk.desk import Desk, DeskResult, LocalDeadLetter
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.source.decoding import decoding_of
@@ -57,7 +57,7 @@ def text_of(steps: str, delay: str = "10s") -> bytes:
 def test_only_windows_and_dedupe_have_late_records(steps: str, late: int) -> None:
     desk = Desk(read_pipeline(text_of(steps), "x.yaml"), 1)
     outcomes = [*desk.feed(DeskRecords(RECORDS, [0] * 4)), *desk.drain()]
-    assert [one.reason for one in outcomes if isinstance(one, DeskLetter)] == [REASON_LATE] * late
+    assert [one.reason for one in outcomes if isinstance(one, LocalDeadLetter)] == [REASON_LATE] * late
     if steps == EMIT:
         assert len([one for one in outcomes if isinstance(one, DeskResult)]) == 4
 

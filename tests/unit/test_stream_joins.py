@@ -12,7 +12,7 @@ from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
 from strandline.frontends.sql.translation import translate
 from strandline.processing.desk.case_run import read_cases, run_case
-from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome
+from strandline.processing.desk.desk import Desk, DeskResult, LocalDeadLetter, Outcome
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.kinds.enrich.step import Enrich
@@ -172,7 +172,7 @@ def test_a_row_waits_for_the_stream_that_is_behind_and_its_id_names_both() -> No
     rows = [parcel(None, 0), order("a", 1_000), order("b", 1_000), order("z", 90_000), parcel("a", 11_000)]
     found = outcomes(checked(), rows)
     results = [one for one in found if isinstance(one, DeskResult)]
-    assert not [one for one in found if isinstance(one, DeskLetter)], "nothing was late"
+    assert not [one for one in found if isinstance(one, LocalDeadLetter)], "nothing was late"
     shown = [json.loads(one.document.source) for one in results]
     assert [(one["id"], one["c"], one["strandline"]["emission"]) for one in shown] == [
         ("a", "c", 6),
@@ -188,7 +188,7 @@ def test_where_a_stream_is_silent_for_its_timeout_the_other_waits_no_longer() ->
     impatient = checked(STEPS, INPUTS.replace(", idle_timeout: null", ", idle_timeout: 30s"))
     rows = [parcel(None, 0), order("a", 1_000), order("z", 90_000), parcel("a", 11_000)]
     found = outcomes(impatient, rows)
-    assert [one.reason for one in found if isinstance(one, DeskLetter)] == ["late"]
+    assert [one.reason for one in found if isinstance(one, LocalDeadLetter)] == ["late"]
     assert outcomes(checked(), rows) != found
 
 

@@ -164,7 +164,7 @@ class RecordScope(StoreScope):
 
 
 @dataclass(frozen=True)
-class LetterScope:
+class DeadLetterScope:
     """The dead letters to compare, by the log positions of their records: stream -> partition -> offset."""
 
     first: Offsets
@@ -229,7 +229,7 @@ class Reconciler:
     """Compares sorted rows. Pickles; runs in the executors."""
 
     stores: Mapping[str, StoreScope]
-    letters: LetterScope
+    letters: DeadLetterScope
     counts_only: frozenset[Kind] = field(
         default=frozenset({Kind.SAME, Kind.REFUSED, Kind.LATER, Kind.OUTSIDE, Kind.REMOVED}),
     )

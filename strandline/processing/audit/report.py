@@ -20,10 +20,10 @@ from strandline.processing.audit.reconciliation import (
     RESULT_LETTERS,
     SAMPLE_MAX,
     Counts,
+    DeadLetterScope,
     Finding,
     Found,
     Kind,
-    LetterScope,
     Reconciler,
     RecordScope,
     StoreScope,
@@ -143,10 +143,10 @@ def _ranges_in(plan: AuditPlan, store: str) -> list[EndRange]:
     ]
 
 
-def letter_scope(plan: AuditPlan, last: SliceRow) -> LetterScope:
+def letter_scope(plan: AuditPlan, last: SliceRow) -> DeadLetterScope:
     """Return the dead letters to compare. `last`: see `store_scopes`."""
     is_to_the_end = plan.slice_last == plan.slice_committed
-    return LetterScope(
+    return DeadLetterScope(
         plan.offsets_first,
         plan.offsets,
         last.offsets if is_to_the_end else None,

@@ -18,7 +18,7 @@ from strandline.core.settings import Settings
 from strandline.ledger.database import without_secrets
 from strandline.ledger.states import BackfillRow
 from strandline.processing.backfill.plan import Chunk
-from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters, frame_of, outcome_row, rows_of
+from strandline.processing.emission.keyed_task import DeadLetterTarget, KeyedTask, frame_of, outcome_row, rows_of
 from strandline.processing.emission.made_indices import elasticsearch_writers
 from strandline.processing.emission.result_shapes import document_shape, letter_shape
 from strandline.processing.emission.stage_emission import BackfillEmission
@@ -107,7 +107,7 @@ def chunk_task(
                 generation=row.generation,
             )
         )
-    letters = RecordLetters(settings.kafka_bootstrap, ledger_url, row.job, row.epoch, settings.record_bytes_max)
+    letters = DeadLetterTarget(settings.kafka_bootstrap, ledger_url, row.job, row.epoch, settings.record_bytes_max)
     keyed = KeyedTask(source.stages, source.bucket_keys, tuple(emissions), letters, record_stages=source.record_stages)
     work = SliceWork(chunk.slice_last, True, None, chunk.up_to_ms, dead_letter_offsets, {}, digest=slice_digest)
     return ChunkTask(keyed, work, recorded)

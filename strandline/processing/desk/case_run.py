@@ -22,7 +22,7 @@ from strandline.core.record_headers import (
 from strandline.core.streams.entrances import record_header
 from strandline.core.streams.stream import StreamSpec
 from strandline.processing.desk.cases import CaseSpec, CaseStep, Expected
-from strandline.processing.desk.desk import Desk, DeskLetter, DeskResult, Outcome, letter_fields
+from strandline.processing.desk.desk import Desk, DeskResult, LocalDeadLetter, Outcome, letter_fields
 from strandline.processing.desk.desk_pipeline import RowFiles, read_pipeline
 from strandline.processing.desk.expectations import Differences, compare
 from strandline.processing.desk.record_files import read_records
@@ -107,7 +107,7 @@ def compare_expected(
     if expected.late is not None and late != expected.late:
         report.sentences.append(f"{late} records are late; expected {expected.late}")
     if expected.dead_letters != "any":
-        letters = [one for one in outcomes if isinstance(one, DeskLetter)]
+        letters = [one for one in outcomes if isinstance(one, LocalDeadLetter)]
         if expected.late is not None and not any(one.get("reason") == REASON_LATE for one in expected.dead_letters):
             letters = [one for one in letters if one.reason != REASON_LATE]
         report.dead_letters = compare(
@@ -232,7 +232,7 @@ def _named(step: CaseStep, source: bytes | None) -> dict[str, bytes]:
     return with_record_metadata(named, key, step.at)
 
 
-def _letter(letter: DeskLetter) -> dict[str, Any]:
+def _letter(letter: LocalDeadLetter) -> dict[str, Any]:
     fields = letter_fields(letter)
     return fields | {"value": _value(fields["value"])}
 

@@ -65,7 +65,7 @@ class DeskResult:
 
 
 @dataclass(frozen=True)
-class DeskLetter:
+class LocalDeadLetter:
     """A record or a result that could not be processed."""
 
     reason: str
@@ -77,13 +77,13 @@ class DeskLetter:
     """Record: stream, partition, offset, and element if the record has several rows. Result: index and document."""
 
 
-def letter_fields(letter: DeskLetter) -> dict[str, str | int | None]:
+def letter_fields(letter: LocalDeadLetter) -> dict[str, str | int | None]:
     """Return a dead letter as one JSON object."""
     value = None if letter.value is None else letter.value.decode("utf-8", "backslashreplace")
     return {"reason": letter.reason, "message": letter.message, "step": letter.step, **letter.place, "value": value}
 
 
-Outcome = DeskResult | DeskLetter
+Outcome = DeskResult | LocalDeadLetter
 
 
 @dataclass
@@ -510,7 +510,7 @@ class _Emission:
                     yield DeskResult(self.stage, one)
         yield from self._unusable(new, number)
 
-    def _unusable(self, rows: pa.RecordBatch, number: int) -> Iterator[DeskLetter]:
+    def _unusable(self, rows: pa.RecordBatch, number: int) -> Iterator[LocalDeadLetter]:
         for document, message, step in unusable_results(self._letter_shape, rows, EPOCH, number):
             yield _letter(document, REASON_EXPRESSION, message, step)
 
@@ -519,16 +519,16 @@ def _later(rows: pa.RecordBatch, than_ms: int | None) -> pa.RecordBatch:
     return rows if than_ms is None else rows.filter(pc.greater(rows.column(WINDOW_END), than_ms))
 
 
-def _letter(one: Document | Refused, reason: str, message: str, step: str) -> DeskLetter:
-    return DeskLetter(reason, message, step, one.source, {"index": one.index or "", "document": one.id})
+def _letter(one: Document | Refused, reason: str, message: str, step: str) -> LocalDeadLetter:
+    return LocalDeadLetter(reason, message, step, one.source, {"index": one.index or "", "document": one.id})
 
 
-def _letters(blob: bytes) -> Iterator[DeskLetter]:
+def _letters(blob: bytes) -> Iterator[LocalDeadLetter]:
     """Yield the dead letters of rejected records."""
     (batch,) = unpack(blob)
     for row in batch.to_pylist():
         place = {name: row[name] for name in ("stream", "partition", "offset", "element") if row[name] is not None}
-        yield DeskLetter(row["reason"], row["message"], row["step"], row["value"], place)
+        yield LocalDeadLetter(row["reason"], row["message"], row["step"], row["value"], place)
 
 
 def _by_partition(partitions: Sequence[int], first: int, end: int) -> Iterator[tuple[int, np.ndarray]]:

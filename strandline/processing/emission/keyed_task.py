@@ -131,7 +131,7 @@ class BucketOutcome(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class RecordLetters:
+class DeadLetterTarget:
     """Target of the dead letters of rejected records."""
 
     bootstrap: str
@@ -194,7 +194,7 @@ class KeyedTask:
     """Spark's key of each bucket."""
     emissions: tuple[StageEmission, ...]
     """One for each stage."""
-    letters: RecordLetters
+    letters: DeadLetterTarget
     record_emissions: tuple[RecordEmission, ...] = ()
     """One for each emission of records."""
     record_stages: tuple[RecordStage, ...] = ()
@@ -455,7 +455,7 @@ def rows_of(frames: Iterable[pd.DataFrame]) -> Iterator[BucketRow]:
 class _RejectedRecords:
     """Collects rejected records of one bucket and slice, and writes them to the dead-letter stream."""
 
-    def __init__(self, letters: RecordLetters, bucket: int) -> None:
+    def __init__(self, letters: DeadLetterTarget, bucket: int) -> None:
         self._letters = letters
         self._bucket = bucket
         self._writer: DeadLetterWriter | None = None

@@ -336,12 +336,16 @@ def _dead_letters(asked: Request, ledger: LedgerReader, index: LogIndex) -> Tabl
     present = [replace(one, offset_first=max(one.offset_first, job.letters_first)) for one in ranges]
     return Table(
         schema,
-        [LettersPart(asked.addresses.kafka_bootstrap, one) for one in present if one.offset_first < one.offset_next],
+        [
+            DeadLettersPart(asked.addresses.kafka_bootstrap, one)
+            for one in present
+            if one.offset_first < one.offset_next
+        ],
     )
 
 
 @dataclass(frozen=True)
-class LettersPart:
+class DeadLettersPart:
     """Dead letters in a range of offsets."""
 
     bootstrap: str

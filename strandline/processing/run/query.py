@@ -19,7 +19,7 @@ from strandline.log.index import LogIndex
 from strandline.processing.emission.commit import SliceCommitter
 from strandline.processing.emission.cost_meter import CostMeter
 from strandline.processing.emission.document_shapes import EmissionsOfRun
-from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters
+from strandline.processing.emission.keyed_task import DeadLetterTarget, KeyedTask
 from strandline.processing.emission.made_indices import WriterFactory
 from strandline.processing.emission.member_configs import MemberConfig
 from strandline.processing.emission.open_windows import ClosedWindowsSweep, dropped_indices
@@ -217,7 +217,7 @@ class RunQuery:
             emissions=emissions.of_windows(plan.emitted),
             record_stages=source.record_stages,
             record_emissions=emissions.of_records(last.closes_ms if last is not None else None),
-            letters=RecordLetters(
+            letters=DeadLetterTarget(
                 settings.kafka_bootstrap,
                 without_secrets(settings.ledger_url),
                 run.job,

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from strandline.core.streams.stream import StreamSpec
-from strandline.processing.emission.keyed_task import KeyedTask, RecordLetters
+from strandline.processing.emission.keyed_task import DeadLetterTarget, KeyedTask
 from strandline.processing.emission.result_shapes import letter_shape
 from strandline.processing.emission.stage_emission import StageEmission
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -101,7 +101,7 @@ def _keyed_task(pipeline: CheckedPipeline, source: TaskConfig) -> KeyedTask:
         StageEmission((), (), letter_shape(pipeline, stage, 1), pipeline.job, stage.name, 1, None, "", "", 0)
         for stage in pipeline.stages
     )
-    letters = RecordLetters("", "", pipeline.job, 1, 0)
+    letters = DeadLetterTarget("", "", pipeline.job, 1, 0)
     return KeyedTask(source.stages, source.bucket_keys, emissions, letters, record_stages=source.record_stages)
 
 

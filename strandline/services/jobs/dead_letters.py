@@ -63,7 +63,7 @@ LEFT_COUNTED = "counted"
 
 
 @dataclass(frozen=True)
-class LetterFilter:
+class DeadLetterFilter:
     """Filter of dead letters. None matches any value."""
 
     reason: str | None = None
@@ -83,7 +83,7 @@ class LetterFilter:
 
 
 @dataclass(frozen=True)
-class LetterPage:
+class DeadLetterPage:
     """A page of a job's dead letters."""
 
     letters: list[StoredDeadLetter]
@@ -92,7 +92,7 @@ class LetterPage:
 
 
 @dataclass
-class LetterCounts:
+class FilteredCounts:
     """Number of dead letters in a part of them."""
 
     letters: int = 0
@@ -164,7 +164,7 @@ class DeadLetters:
             )
         return found[0]
 
-    def page(self, job: str, wanted: LetterFilter, after: int, limit: int) -> LetterPage:
+    def page(self, job: str, wanted: DeadLetterFilter, after: int, limit: int) -> DeadLetterPage:
         """Return up to `limit` matching dead letters with a number above `after`. Raises NotFound, LogUnavailable. A page can
         be shorter although there are more, because the number of dead letters that are read is limited."""
         self._ledger.job(job)
@@ -172,16 +172,16 @@ class DeadLetters:
         last = after
         for number, letter in enumerate(self._letters(job, wanted, after)):
             if len(found) == limit or number == LETTERS_A_LOOK:
-                return LetterPage(found, last)
+                return DeadLetterPage(found, last)
             last = letter.offset
             if wanted.holds(letter):
                 found.append(letter)
-        return LetterPage(found, None)
+        return DeadLetterPage(found, None)
 
-    def counts(self, job: str, wanted: LetterFilter, after: int) -> LetterCounts:
+    def counts(self, job: str, wanted: DeadLetterFilter, after: int) -> FilteredCounts:
         """Count the matching dead letters with a number above `after`, in one part. Raises NotFound, LogUnavailable."""
         self._ledger.job(job)
-        counts = LetterCounts()
+        counts = FilteredCounts()
         for number, letter in enumerate(self._letters(job, wanted, after)):
             if number == LETTERS_A_LOOK:
                 break
@@ -197,7 +197,7 @@ class DeadLetters:
     def replay(
         self,
         job: str,
-        wanted: LetterFilter,
+        wanted: DeadLetterFilter,
         after: int,
         before: int | None,
         *,
@@ -322,7 +322,7 @@ class DeadLetters:
     def _present_versions(self, job: str, version: int) -> dict[str, int]:
         return {stream: self._ledger.stream_version(stream) for stream in inputs_of(self._ledger, job, version)}
 
-    def _letters(self, job: str, wanted: LetterFilter, after: int) -> Iterator[StoredDeadLetter]:
+    def _letters(self, job: str, wanted: DeadLetterFilter, after: int) -> Iterator[StoredDeadLetter]:
         """Yield the job's dead letters above a number from `wanted.since_ms`, the oldest first. Close it, or read it to its
         end."""
         held = self._log.dead_letter_range(job, wanted.since_ms or 0)
@@ -344,7 +344,7 @@ class DeadLetters:
             if found and found[0].offset == int(letter):
                 return found[0]
         else:
-            for one in self._letters(row.name, LetterFilter(), row.letters_first - 1):
+            for one in self._letters(row.name, DeadLetterFilter(), row.letters_first - 1):
                 if _identity(one) == letter:
                     return one
         raise NotFound(
@@ -357,7 +357,7 @@ class DeadLetters:
         pipeline: CheckedPipeline,
         stream: str,
         letters: Sequence[StoredDeadLetter],
-        wanted: LetterFilter,
+        wanted: DeadLetterFilter,
         report: ReplayReport,
         *,
         force: bool,
@@ -502,7 +502,7 @@ def _classify(
     stream: str,
     job: str,
     originals: Mapping[tuple[int, int], _Original],
-    wanted: LetterFilter,
+    wanted: DeadLetterFilter,
     *,
     force: bool,
 ) -> tuple[str, RequeueRecord | None]:

@@ -20,7 +20,7 @@ import numpy as np
 from strandline.core.described import Described
 from strandline.core.errors import InvalidDocument, Problem, TransientError
 from strandline.log.kafka_status import KafkaStatus, NewestRecords
-from strandline.processing.desk.desk import Desk, DeskLetter, letter_fields
+from strandline.processing.desk.desk import Desk, LocalDeadLetter, letter_fields
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.source.decoding import decoding_of
@@ -119,7 +119,7 @@ def _run_desk(pipeline: CheckedPipeline, stream: str, newest: NewestRecords) -> 
     results: list[dict[str, object]] = []
     letters: list[dict[str, object]] = []
     for one in chain(desk.feed(replace(_in_order(newest), stream=stream)), desk.drain()):
-        if isinstance(one, DeskLetter):
+        if isinstance(one, LocalDeadLetter):
             if len(letters) < _LETTERS_MAX:
                 letters.append({**letter_fields(one)})
         elif shown[one.stage] < _RESULTS_MAX // len(pipeline.all_stages):

@@ -50,7 +50,7 @@ def _cell(value: object) -> str:
     return f"{value:.10g}" if isinstance(value, float) else or_dash(value)
 
 
-def desk_letters_table(letters: list[Answer]) -> Table:
+def local_dead_letters_table(letters: list[Answer]) -> Table:
     """Return dead letters of a local run, one per line."""
     return table_of(
         ("WHERE", "REASON", "STEP", "MESSAGE", "VALUE"),
@@ -77,7 +77,7 @@ def preview_tables(answer: Answer) -> list[Table | Text]:
         shown += [Text(f"{stage}: {answer['result_counts'][stage]:,} results", style="bold")]
         shown += [documents_table(documents, [name for name in documents[0] if name not in _NO_FIELDS])]
     if answer["dead_letters"]:
-        shown += [Text("dead letters", style="bold"), desk_letters_table(answer["dead_letters"])]
+        shown += [Text("dead letters", style="bold"), local_dead_letters_table(answer["dead_letters"])]
     rejected = "".join(f", {count:,} {reason}" for reason, count in sorted(answer["rejected"].items()))
     told = f"{answer['records']:,} records of {answer['stream']}, {answer['accepted']:,} accepted{rejected}"
     if answer["is_cut"]:

@@ -21,7 +21,12 @@ from rich.text import Text
 
 from strandline.core.errors import InvalidDocument, PermanentError
 from strandline.services.cli.desk.case_reports import TestsFailed, case_lines, junit_xml, report_json
-from strandline.services.cli.desk.desk_display import desk_letters_table, documents_table, graph_tables, preview_tables
+from strandline.services.cli.desk.desk_display import (
+    documents_table,
+    graph_tables,
+    local_dead_letters_table,
+    preview_tables,
+)
 from strandline.services.cli.document_verbs import StreamFile, join_files, pipeline_app
 from strandline.services.cli.options import (
     AsJson,
@@ -432,7 +437,7 @@ class _Shown:
                 if count > len(rows):
                     shown.append(Text(f"and {count - len(rows):,} more; to get all, pass --output FILE or --json"))
         if self._letters:
-            shown += [Text("dead letters", style="bold"), desk_letters_table(self._letters)]
+            shown += [Text("dead letters", style="bold"), local_dead_letters_table(self._letters)]
             if self._letter_count > len(self._letters):
                 shown.append(Text(f"and {self._letter_count - len(self._letters):,} more"))
         counts = desk.counts

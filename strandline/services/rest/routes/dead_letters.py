@@ -13,7 +13,7 @@ from fastapi import APIRouter, Body, Path, Query
 from strandline.core.record_headers import DeadLetterReason
 from strandline.core.times.durations import TIME_MS_MAX
 from strandline.log.kafka_status import StoredDeadLetter
-from strandline.services.jobs.dead_letters import LetterFilter
+from strandline.services.jobs.dead_letters import DeadLetterFilter
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control
 from strandline.services.rest.views import (
     DeadLetterCounts,
@@ -51,7 +51,7 @@ def list_dead_letters(
     until_ms: Until = None,
 ) -> DeadLetterList:
     """Return rejected records and refused results, the oldest first, with the reason and the source position."""
-    wanted = LetterFilter(reason, step, since_ms, until_ms)
+    wanted = DeadLetterFilter(reason, step, since_ms, until_ms)
     page = control.dead_letters.page(name, wanted, after, limit)
     following = None if page.after is None else _path(name, "", wanted, after=page.after, limit=limit)
     return DeadLetterList(dead_letters=[_dead_letter_view(one) for one in page.letters], next=following)
@@ -70,7 +70,7 @@ def count_dead_letters(
     """Return the counts of dead letters by reason and by step. If there are many, a response counts a part: add up
     all parts.
     """
-    wanted = LetterFilter(reason, step, since_ms, until_ms)
+    wanted = DeadLetterFilter(reason, step, since_ms, until_ms)
     found = control.dead_letters.counts(name, wanted, after)
     following = None if found.after is None else _path(name, "/counts", wanted, after=found.after)
     return DeadLetterCounts(dead_letters=found.letters, reasons=found.reasons, steps=found.steps, next=following)
@@ -114,7 +114,7 @@ def requeue_dead_letters(
     """Requeue dead letters: write their records to their stream again, each at most once. A request handles a part
     of them, and its response contains the path of the next part.
     """
-    wanted = LetterFilter(reason, step, since_ms, until_ms)
+    wanted = DeadLetterFilter(reason, step, since_ms, until_ms)
     found = control.dead_letters.replay(name, wanted, after, before, force=force, dry_run=dry_run, principal=caller)
     flags = {"force": str(force).lower(), "dry_run": str(dry_run).lower()}
     following = None
@@ -155,7 +155,7 @@ def repair_dead_letter(
     )
 
 
-def _path(name: str, verb: str, wanted: LetterFilter, **more: int | str) -> str:
+def _path(name: str, verb: str, wanted: DeadLetterFilter, **more: int | str) -> str:
     """Return the path of the next part."""
     query = {key: value for key, value in (more | vars(wanted)).items() if value is not None}
     return f"/v1/jobs/{quote(name, safe='')}/dead-letters{verb}?{urlencode(query)}"
