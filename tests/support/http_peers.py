@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable
 
 from strandline.ingest.gateway.serving.http_connection import HttpConnection
-from strandline.ingest.gateway.serving.http_request import Answer, BodyRoom, Refusal, Request, problem
+from strandline.ingest.gateway.serving.http_request import Answer, BodyBudget, Refusal, Request, problem
 from strandline.ingest.gateway.serving.http_server import HttpServer
 
 ROOM_BYTES = 1_000
@@ -52,7 +52,7 @@ class EchoingApplication:
     """Answers with method, target and body; a request to /slow only when `may_go_on` is set."""
 
     def __init__(self, bodies_held_max: int, body_bytes_max: int) -> None:
-        self.room = BodyRoom(body_bytes_max=body_bytes_max, bytes_held_max=bodies_held_max * body_bytes_max)
+        self.budget = BodyBudget(body_bytes_max=body_bytes_max, bytes_held_max=bodies_held_max * body_bytes_max)
         self.may_go_on = asyncio.Event()
         self.disconnected = 0
         self.seen: list[Request] = []
@@ -100,7 +100,7 @@ Script = Callable[[HttpServer, EchoingApplication], Awaitable[None]]
 def play(
     script: Script, connections_max: int = 100, bodies_held_max: int = 10, body_bytes_max: int = ROOM_BYTES
 ) -> None:
-    """Run a script over a server and its application, and see that no room is held at its end."""
+    """Run a script over a server and its application, and see that no bytes are reserved at its end."""
 
     async def run() -> None:
         application = EchoingApplication(bodies_held_max, body_bytes_max)
@@ -108,7 +108,7 @@ def play(
         server.loop = asyncio.get_running_loop()
         server.sweep(0.0)
         await script(server, application)
-        assert application.room.bytes_held == 0
+        assert application.budget.bytes_held == 0
 
     asyncio.run(run())
 

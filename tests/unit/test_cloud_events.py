@@ -87,7 +87,7 @@ def send(body: bytes, headers: dict[str, str], document: dict[str, Any] = STREAM
             if peer.transport.written:
                 break
             await asyncio.sleep(0)
-        assert gateway.room.bytes_held == 0
+        assert gateway.budget.bytes_held == 0
         return peer.transport.written
 
     head, _, told = asyncio.run(run()).partition(b"\r\n\r\n")

@@ -20,7 +20,7 @@ from strandline.ingest.gateway.serving.http_request import Request
 from strandline.ingest.udp.entry import GATEWAY as UDP
 from strandline.ingest.udp.settings import UdpSettings
 from strandline.services.certificates import make_dev_certificates
-from strandline.services.trust import Trust
+from strandline.services.trust import ClientTls
 from tests.support.ports import free_port
 from tests.support.waiting import stretched
 
@@ -99,7 +99,7 @@ def test_where_there_are_logins_a_stranger_does_not_learn_why_a_gateway_is_not_r
         raise LogUnavailable("Kafka at kafka.inside:9092 is away")
 
     async def readyz(pages: HealthPages) -> bytes:
-        request = Request(b"http:10.0.0.1", pages.room)
+        request = Request(b"http:10.0.0.1", pages.budget)
         request.method, request.url = b"GET", b"/readyz"
         answer = await pages.answer(request)
         assert answer.status == 503
@@ -163,11 +163,11 @@ def test_the_pages_may_stand_behind_tls(tmp_path: Path) -> None:
 
     async def run() -> None:
         resources = GatewayResources(ToldLog(), None, IngestMetrics("test"), HostNames(), 1_000, asyncio.Event())  # type: ignore[arg-type]
-        with_certificate = Trust(made.ca, made.client, made.client_key).context()
+        with_certificate = ClientTls(made.ca, made.client, made.client_key).context()
         async with serve_health_pages(settings, UDP, resources):
             async with httpx.AsyncClient(verify=with_certificate, trust_env=False) as client:
                 assert (await client.get(f"https://127.0.0.1:{port}/metrics")).status_code == 200
-            for trust, url in ((Trust(made.ca).context(), "https"), (with_certificate, "http")):
+            for trust, url in ((ClientTls(made.ca).context(), "https"), (with_certificate, "http")):
                 async with httpx.AsyncClient(verify=trust, trust_env=False) as client:
                     with pytest.raises(httpx.TransportError):
                         await client.get(f"{url}://127.0.0.1:{port}/healthz")

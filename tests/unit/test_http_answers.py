@@ -79,7 +79,7 @@ def answer(
             asyncio.Event(),
         )
         gateway = HttpGateway(resources, body_bytes_max=1_000)
-        request = Request(b"http:192.0.2.1", gateway.room)
+        request = Request(b"http:192.0.2.1", gateway.budget)
         request.method, request.url = b"POST", url
         request.headers[b"content-type"] = b"application/json"
         request.headers.update({name.replace("_", "-").encode(): value.encode() for name, value in headers.items()})
@@ -89,7 +89,7 @@ def answer(
         except Refusal as refusal:
             request.refusal = refusal
         found = await gateway.answer(request)
-        assert gateway.room.bytes_held == 0
+        assert gateway.budget.bytes_held == 0
         return found, metrics
 
     return asyncio.run(run())

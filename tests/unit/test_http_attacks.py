@@ -64,7 +64,7 @@ def test_unfinished_heads_and_trailers_take_room() -> None:
         starts = [b"POST / HTTP/1.1\r\nx: ", CHUNKED + b"1\r\na\r\n0\r\nx: "] * 2
         for start in starts:
             await Peer(server).send(start, *[b"x" * 1_000] * 4)
-        assert 16_000 <= application.room.bytes_held <= 17_000
+        assert 16_000 <= application.budget.bytes_held <= 17_000
         for connection in list(server.waiting):
             connection.connection_lost(None)
 
@@ -120,7 +120,7 @@ def test_four_slow_bodies_keep_no_small_one_out() -> None:
         slow = [Peer(server, "198.51.100.1") for _ in range(4)]
         for peer in slow:
             await peer.send(post(bytes(size))[:-1])
-        assert application.room.bytes_held <= 3 * size
+        assert application.budget.bytes_held <= 3 * size
         for _ in range(20):
             peer = Peer(server)
             await peer.send(*(post(b"y" * SMALL_REQUEST_BYTES)[i : i + 60_000] for i in range(0, 280_000, 60_000)))

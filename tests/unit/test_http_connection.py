@@ -113,7 +113,7 @@ def test_a_refused_body_is_read_on_and_thrown_away_until_it_ends(target: bytes) 
         assert peer.transport.statuses() == [404 if target == b"/nowhere" else 413]
         assert b"connection: close" in peer.transport.written
         assert not peer.transport.ended
-        assert application.room.bytes_held == 0
+        assert application.budget.bytes_held == 0
         await peer.send(b"x" + post(b"next"))
         assert peer.transport.ended == "closed"
         assert len(peer.transport.statuses()) == 1

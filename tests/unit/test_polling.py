@@ -30,7 +30,7 @@ from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.poll import asking as asking_module
 from strandline.ingest.poll import gateway as gateway_module
 from strandline.ingest.poll.addresses import AllowedHosts, NotAllowed, resolve
-from strandline.ingest.poll.asking import Asker, AskFailed, BytesRoom, Reply, _Reading
+from strandline.ingest.poll.asking import Asker, AskFailed, ByteBudget, Reply, _Reading
 from strandline.ingest.poll.gateway import PollGateway, Secrets
 from strandline.ingest.poll.polled_url import PolledUrl, PollingTools, _retry_after_s
 from strandline.ingest.poll.schedule import pause_s, phase_s, wait_s
@@ -171,7 +171,7 @@ def test_the_address_that_was_checked_is_the_one_that_is_connected_to(monkeypatc
 
     monkeypatch.setattr(asking_module, "resolve", resolve_next)
     monkeypatch.setattr(asyncio, "open_connection", connect)
-    asker = Asker(AllowedHosts(["*.plant.example"]), BytesRoom(1), 1, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    asker = Asker(AllowedHosts(["*.plant.example"]), ByteBudget(1), 1, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     for code, seen in (("unreachable", ["192.0.2.1"]), ("host_not_allowed", ["192.0.2.1"])):
         with pytest.raises((AskFailed, NotAllowed)) as error:
             asyncio.run(asker.ask("http://x.plant.example/", (), 5))
@@ -366,7 +366,7 @@ async def ask(answers: list[bytes], url_path: str = "/status?q=1", **asking: Any
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    room = BytesRoom(asking.pop("room", 10_000))
+    room = ByteBudget(asking.pop("room", 10_000))
     asker = Asker(AllowedHosts(["127.0.0.1"]), room, BODY_BYTES_MAX, ssl.create_default_context())
     found: list[Any] = []
     async with server:
@@ -428,7 +428,7 @@ class Pieces:
 )
 def test_an_interim_answer_is_not_the_answer(interim: bytes, is_one_piece: bool) -> None:
     async def read(*pieces: bytes) -> Reply:
-        asker = Asker(AllowedHosts([]), room := BytesRoom(1_000), BODY_BYTES_MAX, ssl.create_default_context())
+        asker = Asker(AllowedHosts([]), room := ByteBudget(1_000), BODY_BYTES_MAX, ssl.create_default_context())
         return await asker._read(Pieces(*pieces), _Reading(room, BODY_BYTES_MAX))  # type: ignore[arg-type]
 
     pieces = [interim * 2, response(b"x", "ETag: a")]
@@ -469,7 +469,7 @@ def test_an_endless_head_or_trailer_ends_the_request_before_it_takes_memory(firs
             self.count += 1
             return b"" if self.count > 500 else first if self.count == 1 else piece
 
-    asker = Asker(AllowedHosts([]), room := BytesRoom(1_000), BODY_BYTES_MAX, ssl.create_default_context())
+    asker = Asker(AllowedHosts([]), room := ByteBudget(1_000), BODY_BYTES_MAX, ssl.create_default_context())
     device = Endless()
     with pytest.raises(AskFailed, match="more than 32768 bytes") as error:
         asyncio.run(asker._read(device, _Reading(room, BODY_BYTES_MAX)))  # type: ignore[arg-type]
@@ -511,7 +511,7 @@ def test_no_answer_breaks_the_asker(parts: list[bytes], is_http: bool) -> None:
         for part in [b"HTTP/1.1 200 OK\r\n"] * is_http + parts:
             reader.feed_data(part)
         reader.feed_eof()
-        room = BytesRoom(1_000)
+        room = ByteBudget(1_000)
         asker = Asker(AllowedHosts([]), room, BODY_BYTES_MAX, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
         return await asker._read(reader, _Reading(room, BODY_BYTES_MAX))
 
@@ -520,7 +520,7 @@ def test_no_answer_breaks_the_asker(parts: list[bytes], is_http: bool) -> None:
 
 
 def test_an_answer_in_tiny_chunks_takes_no_more_than_it_counts() -> None:
-    reading = _Reading(room := BytesRoom(1_000_000), 1_000_000)
+    reading = _Reading(room := ByteBudget(1_000_000), 1_000_000)
     tracemalloc.start()
     try:
         for number in range(50_000):

@@ -214,7 +214,7 @@ def ask_gateway(
             authenticator=authenticator,
         )
         gateway = HttpGateway(resources, body_bytes_max=1_000)
-        request = Request(b"http:192.0.2.1", gateway.room)
+        request = Request(b"http:192.0.2.1", gateway.budget)
         request.method, request.url = method.encode(), url.encode()
         request.headers[b"content-type"] = b"application/json"
         if url.endswith("/prometheus/write"):

@@ -43,7 +43,7 @@ def send(
             writer, ToldStreams(spec), IngestMetrics("http"), HostNames(()), 10_000, asyncio.Event()  # type: ignore[arg-type]
         )  # fmt: skip
         gateway = HttpGateway(resources, body_bytes_max=10_000)
-        request = Request(b"http:192.0.2.1", gateway.room)
+        request = Request(b"http:192.0.2.1", gateway.budget)
         request.method = method
         request.url = b"/v1/streams/readings/records" + (b"?" + query if query else b"")
         if content_type is not None:

@@ -76,7 +76,7 @@ class Door:
             asyncio.Event(),
         )
         self.gateway = TcpGateway(TcpSettings(**settings), resources)
-        self.room = self.gateway.room
+        self.budget = self.gateway.budget
         self.port = free_port()
         document = {"stream": "readings", "schema": {"n": "long"}, "tcp": {"port": self.port, "ack": True}}
         self.gateway.update_streams([StreamSpec.from_document(document)])
@@ -114,7 +114,7 @@ def play(script: Script, **settings: Any) -> None:
     async def run() -> None:
         async with opened(**settings) as door, asyncio.timeout(stretched(30)):
             await script(door)
-        assert (door.room.queued_bytes, door.room.line_bytes) == (0, 0)
+        assert (door.budget.queued_bytes, door.room.line_bytes) == (0, 0)
 
     uvloop.run(run())
 
@@ -172,12 +172,12 @@ def test_a_connection_is_read_no_further_than_its_records_may_cost() -> None:
         for _, writer in hogs:
             writer.write(b"h\n" * 100_000)
         bound = tcp_connection.QUEUE_BYTES_MAX
-        await door.until(lambda: door.room.queued_bytes >= 3 * bound)
+        await door.until(lambda: door.budget.queued_bytes >= 3 * bound)
         reader, writer = await door.connect()
         for number in range(1, 101):  # a well-behaved sender at the same time
             writer.write(b'{"n":1}\n')
             assert await reader.readline() == b"ok %d\n" % number
-        assert door.room.queued_bytes <= 3 * (bound + READ_COST)
+        assert door.budget.queued_bytes <= 3 * (bound + READ_COST)
         door.writer.may_go_on.set()
         for hog, _ in hogs:
             while await hog.readline() != b"ok 100000\n":
@@ -195,9 +195,9 @@ def test_ok_counts_no_refused_line_behind_records_that_are_still_queued() -> Non
         door.writer.fails_with = b"last"
         reader, writer = await door.connect()
         writer.write(b"h\n")
-        await door.until(lambda: any(one._settling is not None for one in door.room.connections))
+        await door.until(lambda: any(one._settling is not None for one in door.budget.connections))
         writer.write(b"a\n" * 10_004 + b"last\n" + (LONG + b"\n") * 3)  # in appends of 10,000 and of 5
-        await door.until(lambda: any(one._counted == 10_009 for one in door.room.connections))
+        await door.until(lambda: any(one._counted == 10_009 for one in door.budget.connections))
         door.writer.may_go_on.set()
         answers = (await reader.read()).split(b"\n")
         assert [answer for answer in answers if answer.startswith(b"ok")] == [b"ok 1", b"ok 10001"]
@@ -214,12 +214,12 @@ def test_some_greedy_connections_leave_room_for_the_others(monkeypatch: pytest.M
     async def script(door: Door) -> None:
         for _ in range(2):
             (await door.connect())[1].write(b"h\n" * 100_000)
-        await door.until(lambda: door.room.queued_bytes >= 9_000_000)
+        await door.until(lambda: door.budget.queued_bytes >= 9_000_000)
         reader, writer = await door.connect()
         for number in range(1, 101):
             writer.write(b'{"n":1}\n')
             assert await reader.readline() == b"ok %d\n" % number
-        assert not door.room.is_full
+        assert not door.budget.is_full
 
     play(script)
 
@@ -233,12 +233,12 @@ def test_all_connections_together_are_read_no_further_than_there_is_room(monkeyp
         hogs = [await door.connect() for _ in range(20)]
         for _, writer in hogs:
             writer.write(b"h\n" * 10_000)
-        await door.until(lambda: door.room.is_full)
+        await door.until(lambda: door.budget.is_full)
         late = await door.connect()
         late[1].write(b"late\n")
         for _ in range(100):
             await asyncio.sleep(0)
-        assert door.room.queued_bytes <= bound + READ_COST
+        assert door.budget.queued_bytes <= bound + READ_COST
         assert b"late" not in door.writer.appended
         door.writer.may_go_on.set()
         for hog, _ in hogs:
@@ -265,14 +265,14 @@ def test_a_sender_that_does_not_read_its_answers_is_not_read_and_cut_in_the_end(
         (await door.connect())[1].close()
         await loop.sock_connect(one, ("127.0.0.1", door.port))
         sending = asyncio.ensure_future(loop.sock_sendall(one, (LONG + b"\n") * 100_000))
-        await door.until(lambda: any(c._unread_since_s is not None for c in door.room.connections))
-        (stuck,) = [c for c in door.room.connections if c._unread_since_s is not None]
+        await door.until(lambda: any(c._unread_since_s is not None for c in door.budget.connections))
+        (stuck,) = [c for c in door.budget.connections if c._unread_since_s is not None]
         before = stuck._counted
         for _ in range(100):
             await asyncio.sleep(0)
         assert stuck._counted == before
         stuck.end_if_stuck(loop.time() + 1)
-        await door.until(lambda: stuck not in door.room.connections)
+        await door.until(lambda: stuck not in door.budget.connections)
         with pytest.raises(OSError):
             await sending
         one.close()
@@ -291,7 +291,7 @@ def test_a_connection_on_which_nothing_comes_is_ended() -> None:
         reader, writer = await door.connect()
         writer.write(b"a\n")
         assert await reader.readline() == b"ok 1\n"
-        (one,) = door.room.connections
+        (one,) = door.budget.connections
         one.end_if_stuck(asyncio.get_running_loop().time() + 59)
         assert not one._is_ending
         one.end_if_stuck(asyncio.get_running_loop().time() + 61)
@@ -335,8 +335,8 @@ def test_whatever_ends_a_connection_ends_it_over_tls_too(
     async def script(door: Door) -> None:
         door.writer.fails_with = b"fails"
         reader, writer = await door.connect()
-        await door.until(lambda: len(door.room.connections) == 1)
-        (one,) = door.room.connections
+        await door.until(lambda: len(door.budget.connections) == 1)
+        (one,) = door.budget.connections
         if is_deaf:
             writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(sent)
@@ -348,7 +348,7 @@ def test_whatever_ends_a_connection_ends_it_over_tls_too(
             one.end_if_stuck(asyncio.get_running_loop().time() + after_s)
         if not is_deaf:
             assert (await reader.read()).startswith(says)
-        await door.until(lambda: not door.room.connections)
+        await door.until(lambda: not door.budget.connections)
 
     play(script, made=made, tcp_idle_s=60)
 
@@ -360,12 +360,12 @@ def test_a_connection_that_can_not_be_ended_is_cut_and_the_others_are_watched_on
 
     async def script(door: Door) -> None:
         await door.connect()
-        await door.until(lambda: len(door.room.connections) == 1)
-        (broken,) = door.room.connections
+        await door.until(lambda: len(door.budget.connections) == 1)
+        (broken,) = door.budget.connections
         broken.end_if_stuck = lambda now_s: 1 / 0  # type: ignore[method-assign,assignment]
         sweeping = asyncio.create_task(door.gateway.sweep())
-        await door.until(lambda: broken not in door.room.connections)
-        door.room.idle_s = 0
+        await door.until(lambda: broken not in door.budget.connections)
+        door.budget.idle_s = 0
         reader, _ = await door.connect()
         assert (await reader.read()).startswith(b"error idle ")
         sweeping.cancel()
@@ -408,11 +408,11 @@ def test_a_connection_over_the_bound_keeps_no_file(monkeypatch: pytest.MonkeyPat
 
     async def script(door: Door) -> None:
         kept = [await door.connect() for _ in range(3)]
-        await door.until(lambda: len(door.room.connections) == 3)
+        await door.until(lambda: len(door.budget.connections) == 3)
         refused = [await door.connect() for _ in range(20)]
         for reader, _ in refused:
             assert (await reader.read()).startswith(b"error too_many ")
-        await door.until(lambda: len(door.room.connections) == 3)  # though the senders have closed nothing
+        await door.until(lambda: len(door.budget.connections) == 3)  # though the senders have closed nothing
         for _, writer in (*kept, *refused):
             writer.close()
 
@@ -425,6 +425,6 @@ def test_no_more_connections_than_the_process_may_have_files(monkeypatch: pytest
     monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
 
     async def script(door: Door) -> None:
-        assert door.room.connections_max == 500 - FILES_BESIDE_CONNECTIONS
+        assert door.budget.connections_max == 500 - FILES_BESIDE_CONNECTIONS
 
     play(script)

@@ -18,7 +18,7 @@ from strandline.core.errors import NotFound
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.outcome import LogAway, LogBusy
-from strandline.ingest.gateway.serving.http_request import BodyRoom, Refusal, Request, RoomFull
+from strandline.ingest.gateway.serving.http_request import BodyBudget, BudgetExceeded, Refusal, Request
 from strandline.ingest.http.targets import target_of
 from strandline.processing.formats import json_rows
 from strandline.processing.formats.decoder import Decoder
@@ -547,11 +547,11 @@ def test_who_drops_what_is_answered_with_429_is_answered_with_503(
 ) -> None:
     """Prometheus sends again after 5xx only; exporters know 429, too."""
 
-    def is_full(_room: BodyRoom, _request: Request, _count: int) -> None:
-        raise RoomFull("other requests are arriving")
+    def is_full(_room: BodyBudget, _request: Request, _count: int) -> None:
+        raise BudgetExceeded("other requests are arriving")
 
     if is_room_full:
-        monkeypatch.setattr(BodyRoom, "take", is_full)
+        monkeypatch.setattr(BodyBudget, "take", is_full)
     told, metrics = answer(
         ToldWriter(LogBusy("busy")), ToldStreams(SPECS[name]), b"\x0a\x00", url=URLS[name], **headers
     )
@@ -567,10 +567,10 @@ def test_who_drops_what_is_answered_with_429_is_answered_with_503(
 def test_who_drops_what_is_answered_with_408_is_answered_with_503(
     monkeypatch: pytest.MonkeyPatch, name: str, headers: Any
 ) -> None:
-    def is_slow(_room: BodyRoom, _request: Request, _count: int) -> None:
+    def is_slow(_room: BodyBudget, _request: Request, _count: int) -> None:
         raise Refusal(408, "timeout", "the body did not arrive within 30 s")
 
-    monkeypatch.setattr(BodyRoom, "take", is_slow)
+    monkeypatch.setattr(BodyBudget, "take", is_slow)
     told, _ = answer(ToldWriter(), ToldStreams(SPECS[name]), b"\x0a\x00", url=URLS[name], **headers)
     assert told.status == 503
     assert b"retry-after" in dict(told.headers)

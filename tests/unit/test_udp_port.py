@@ -34,7 +34,7 @@ class StalledWriter:
 
     async def append(self, topic, records, headers, **_):
         size = bytes_of(records, headers)
-        self.in_flight.require_room(size)
+        self.in_flight.require_budget(size)
         self.in_flight.take(size)
         self.taken += [(topic, value) for value, _ in records]
         await self.let_go.wait()

@@ -49,7 +49,7 @@ class BytesInFlight:
         self._is_empty.set()
         self.now = 0
 
-    def require_room(self, bytes_new: int) -> None:
+    def require_budget(self, bytes_new: int) -> None:
         """Raises LogBusy if the bytes don't fit.
 
         A batch larger than the limit is accepted if nothing else is in flight.

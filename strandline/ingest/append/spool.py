@@ -195,7 +195,7 @@ class Spool:
             size = len(record.value) + len(record.key or b"") + len(headers) + ROW_OVERHEAD_BYTES
             rows.append((*record[:5], headers, size))
             bytes_new[record.topic] += size
-        self._require_room(bytes_new)
+        self._require_budget(bytes_new)
         try:
             with self._transaction():
                 self._connection.executemany(
@@ -217,7 +217,7 @@ class Spool:
         for record in records:
             self.records_of[record.topic] = self.records_of.get(record.topic, 0) + 1
 
-    def _require_room(self, bytes_new: Mapping[str, int]) -> None:
+    def _require_budget(self, bytes_new: Mapping[str, int]) -> None:
         """Raises SpoolFull if one of the topics would exceed its share."""
         held = self.bytes
         left = self.bytes_max - held - sum(bytes_new.values())

@@ -147,7 +147,7 @@ class LogWriter:
         if message_id is not None:
             headers = (*headers, (HEADER_MESSAGE_ID, message_id))
         bytes_new = bytes_of(records, headers, headers_each)
-        self._in_flight.require_room(bytes_new)
+        self._in_flight.require_budget(bytes_new)
         common: Headers = [
             (HEADER_WRITER, self._writer_id),
             (HEADER_EPOCH, b"%d" % self._epoch),

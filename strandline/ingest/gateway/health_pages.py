@@ -19,7 +19,7 @@ from strandline.core.host_names import HEALTH_PATHS, LOOPBACK_NAMES, host_name, 
 from strandline.ingest.gateway.admission import refusal_of, require_right
 from strandline.ingest.gateway.serving.http_request import (
     Answer,
-    BodyRoom,
+    BodyBudget,
     Refusal,
     Request,
     method_not_allowed,
@@ -90,7 +90,7 @@ class HealthPages:
         self._hint = hint
         """End of the message that a path doesn't exist."""
         self._is_ready = True
-        self.room = BodyRoom(body_bytes_max=0, bytes_held_max=HEADS_BYTES_MAX)
+        self.budget = BodyBudget(body_bytes_max=0, bytes_held_max=HEADS_BYTES_MAX)
 
     def admit(self, request: Request) -> None:
         """Raise Refusal for an unknown path, a method other than GET and HEAD, or `/metrics` under a foreign host name."""

@@ -51,7 +51,7 @@ from strandline.ingest.gateway.decompression import decompress
 from strandline.ingest.gateway.framing import Framed, TooLarge, Unframable, frame
 from strandline.ingest.gateway.health_pages import HealthPages
 from strandline.ingest.gateway.process import GatewayResources, connections_max, listen, open_resources, run_gateway
-from strandline.ingest.gateway.serving.http_request import Answer, BodyRoom, Refusal, Request
+from strandline.ingest.gateway.serving.http_request import Answer, BodyBudget, Refusal, Request
 from strandline.ingest.gateway.serving.http_server import HttpServer
 from strandline.ingest.gateway.serving.tls_handshakes import server_tls
 from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
@@ -109,8 +109,8 @@ class HttpGateway:
             authenticator=resources.authenticator,
         )
         self._authenticator = resources.authenticator
-        self.room = BodyRoom(body_bytes_max=body_bytes_max, bytes_held_max=BODY_BYTES_HELD_MAX)
-        self._metrics = _Metrics(resources, self.room)
+        self.budget = BodyBudget(body_bytes_max=body_bytes_max, bytes_held_max=BODY_BYTES_HELD_MAX)
+        self._metrics = _Metrics(resources, self.budget)
 
     def admit(self, request: Request) -> None:
         """Refuse a request that can be refused before its body is read. Raises Refusal."""
@@ -121,7 +121,7 @@ class HttpGateway:
             self._resources.host_names.check(request)
             if self._authenticator is not None:
                 refuse_without_token(self._authenticator, request, target.stream)
-            request.head = read_record_head(request, target.dialect, self.room.body_bytes_max)
+            request.head = read_record_head(request, target.dialect, self.budget.body_bytes_max)
 
     async def answer(self, request: Request) -> Answer:
         """Return the answer to a request that is complete, or was refused before that."""
@@ -204,7 +204,7 @@ class HttpGateway:
 
         Raises Refusal, Unframable, and TooLarge.
         """
-        coding, body_bytes_max = head.coding, self.room.body_bytes_max
+        coding, body_bytes_max = head.coding, self.budget.body_bytes_max
         if coding is not None and len(body) <= BODY_BYTES_IN_LOOP_MAX:
             with contextlib.suppress(TooLarge):  # then it is large after decompression
                 body, coding = decompress(body, coding, min(body_bytes_max, BODY_BYTES_IN_LOOP_MAX)), None
@@ -256,7 +256,7 @@ def _refusal_of(error: Exception) -> Refusal:
 class _Metrics:
     """Metrics that only the HTTP gateway has."""
 
-    def __init__(self, resources: GatewayResources, room: BodyRoom) -> None:
+    def __init__(self, resources: GatewayResources, budget: BodyBudget) -> None:
         registry = resources.metrics.registry
         self.requests = Counter(
             "strandline_http_requests",
@@ -276,7 +276,7 @@ class _Metrics:
             "Bodies that are arriving or being split into records",
             registry=registry,
         )
-        held.set_function(lambda: room.bytes_held)
+        held.set_function(lambda: budget.bytes_held)
 
     def count(self, status: int) -> None:
         """Count a request by the status of its response."""

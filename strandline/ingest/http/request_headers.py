@@ -48,7 +48,7 @@ def is_event(request: Request) -> bool:
 
 
 def hold_others(request: Request) -> None:
-    """Count the headers that are kept until the stream is known. Raises RoomFull if they don't fit into the budget."""
+    """Count the headers that are kept until the stream is known. Raises BudgetExceeded if they don't fit into the budget."""
     request.hold(sum(len(name) + len(value) + HEADER_COST_BYTES for name, value in request.others))
 
 

@@ -45,7 +45,7 @@ class Reply:
     body: bytes = b""
 
 
-class BytesRoom:
+class ByteBudget:
     """Budget of bytes for all answers that are arriving."""
 
     def __init__(self, bytes_max: int) -> None:
@@ -67,7 +67,7 @@ class BytesRoom:
 class _Reading:
     """Called by the parser with the parts of an answer."""
 
-    def __init__(self, room: BytesRoom, body_bytes_max: int) -> None:
+    def __init__(self, budget: ByteBudget, body_bytes_max: int) -> None:
         self.reply = Reply()
         self.body = bytearray()
         """One object, whatever the sizes of the chunks: its size is the one that the budget counts."""
@@ -75,7 +75,7 @@ class _Reading:
         self.is_in_head = True
         self.parser: httptools.HttpResponseParser | None = None
         """Set while the answer is read."""
-        self._room = room
+        self._budget = budget
         self._body_bytes_max = body_bytes_max
         self.failure: Exception | None = None
         self.framing_bytes = 0
@@ -99,7 +99,7 @@ class _Reading:
         try:
             if len(self.body) + len(chunk) > self._body_bytes_max:
                 raise TooLarge(f"the answer has more than {self._body_bytes_max} bytes")
-            self._room.take(len(chunk))
+            self._budget.take(len(chunk))
         except (AskFailed, TooLarge) as error:
             self.failure = error  # the parser would hide it in its own error
             return
@@ -119,7 +119,7 @@ class Asker:
     """Requests any URL that is allowed. Follows no redirect, keeps no connection and no cookie, and uses no proxy."""
 
     allowed: AllowedHosts
-    room: BytesRoom
+    budget: ByteBudget
     body_bytes_max: int
     tls: ssl.SSLContext
 
@@ -154,7 +154,7 @@ class Asker:
         reader, writer = await asyncio.open_connection(
             address, port, ssl=self.tls if is_tls else None, server_hostname=host if is_tls else None, limit=_READ_BYTES
         )
-        reading = _Reading(self.room, self.body_bytes_max)
+        reading = _Reading(self.budget, self.body_bytes_max)
         try:
             target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
             name = f"[{host}]" if ":" in host else host
@@ -166,7 +166,7 @@ class Asker:
             writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
             return await self._read(reader, reading)
         finally:
-            self.room.give_back(len(reading.body))
+            self.budget.give_back(len(reading.body))
             writer.transport.abort()
 
     async def _read(self, reader: asyncio.StreamReader, reading: _Reading) -> Reply:

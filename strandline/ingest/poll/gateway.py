@@ -20,7 +20,7 @@ from prometheus_client import Counter, Gauge
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.process import GatewayResources, open_resources, run_gateway, serve_health_pages
 from strandline.ingest.poll.addresses import AllowedHosts
-from strandline.ingest.poll.asking import Asker, BytesRoom
+from strandline.ingest.poll.asking import Asker, ByteBudget
 from strandline.ingest.poll.entry import GATEWAY
 from strandline.ingest.poll.polled_url import PolledUrl, PollingTools
 from strandline.ingest.poll.secrets import NamedSecrets
@@ -62,7 +62,7 @@ class PollGateway:
         )
         asker = Asker(
             AllowedHosts(settings.poll_hosts),
-            BytesRoom(BYTES_HELD_MAX),
+            ByteBudget(BYTES_HELD_MAX),
             settings.http_body_bytes_max,
             ssl.create_default_context(),
         )

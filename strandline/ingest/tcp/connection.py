@@ -59,7 +59,7 @@ class Port(Protocol):
         """True if confirmed records are answered."""
 
 
-class TcpRoom:
+class ConnectionBudget:
     """State that all connections of a gateway share: their number, and the bytes that they buffer.
 
     A connection is read as long as its queue is smaller than the free bytes, so a few greedy connections leave space
@@ -102,9 +102,9 @@ class TcpConnection(asyncio.BufferedProtocol):
     - A record that arrived completely is appended even if its sender has disconnected.
     """
 
-    def __init__(self, port: Port, room: TcpRoom) -> None:
+    def __init__(self, port: Port, budget: ConnectionBudget) -> None:
         self._port = port
-        self._room = room
+        self._budget = budget
         self._loop = asyncio.get_running_loop()
         self._splitter = LineSplitter(port.appender.record_bytes_max)
         self._line_began_s: float | None = None
@@ -134,11 +134,11 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._source = f"tcp:{peer[0] if peer else 'unknown'}".encode()
         self._is_open = True
         self._port.connections.add(self)
-        self._room.connections.add(self)
-        if len(self._room.connections) > self._room.connections_max:
+        self._budget.connections.add(self)
+        if len(self._budget.connections) > self._budget.connections_max:
             self._is_ending = True
             self._answer(
-                f"error too_many {self._room.connections_max} connections are open; try again later\n".encode()
+                f"error too_many {self._budget.connections_max} connections are open; try again later\n".encode()
             )
             self._transport.close()  # without lingering: its file descriptor is needed
             return
@@ -148,12 +148,12 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._loop.call_soon(self.read_or_pause)  # uvloop begins to read after this call
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._room.buffer
+        return self._budget.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard_s = self._loop.time()
         if not self._is_ending:
-            self._take(self._splitter, bytes(self._room.buffer[:nbytes]))
+            self._take(self._splitter, bytes(self._budget.buffer[:nbytes]))
 
     def eof_received(self) -> bool:
         """Treat the last line as a record even without a line end: the sender has closed its side gracefully."""
@@ -171,7 +171,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._is_open = False
         self._is_writable.set()
         self._port.connections.discard(self)
-        self._room.connections.discard(self)
+        self._budget.connections.discard(self)
         self._drop_rest()
         self._is_ending = True
 
@@ -189,7 +189,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         """Read the sender, or pause while its queue is long, the budget is used up, or it does not read its answers."""
         if not self._is_open or self._transport.is_closing():
             return
-        is_full = self._queued_bytes >= self._room.queue_bytes_max or not self._is_writable.is_set()
+        is_full = self._queued_bytes >= self._budget.queue_bytes_max or not self._is_writable.is_set()
         if is_full and not self._is_ending:
             self._transport.pause_reading()
         else:
@@ -207,8 +207,8 @@ class TcpConnection(asyncio.BufferedProtocol):
             self._transport.abort()
         elif self._is_ending:
             return
-        elif self._settling is None and now_s - self._heard_s > self._room.idle_s:
-            self._fail("idle", f"no data for {self._room.idle_s:g} s")
+        elif self._settling is None and now_s - self._heard_s > self._budget.idle_s:
+            self._fail("idle", f"no data for {self._budget.idle_s:g} s")
         elif self._line_began_s is not None and now_s - self._line_began_s > LINE_TIMEOUT_S:
             self._fail("timeout", f"a line did not end within {LINE_TIMEOUT_S:g} s")
 
@@ -240,9 +240,9 @@ class TcpConnection(asyncio.BufferedProtocol):
 
     def _hold(self, before: int) -> None:
         """Update the sum over all connections. End this connection if the sum is too large."""
-        self._room.line_bytes += self._splitter.bytes_held - before
-        if self._room.line_bytes > LINES_HELD_BYTES_MAX and self._splitter.bytes_held > before:
-            self._fail("log_busy", f"{self._room.line_bytes} bytes of unfinished lines are buffered; try again later")
+        self._budget.line_bytes += self._splitter.bytes_held - before
+        if self._budget.line_bytes > LINES_HELD_BYTES_MAX and self._splitter.bytes_held > before:
+            self._fail("log_busy", f"{self._budget.line_bytes} bytes of unfinished lines are buffered; try again later")
 
     def _add(self, lines: list[bytes | None]) -> None:
         """Queue the lines as records, and start to append them. A None is a line that was too long: count it as
@@ -262,10 +262,10 @@ class TcpConnection(asyncio.BufferedProtocol):
                 queue.append((self._counted, (line, find_key(line))))
                 bytes_new += len(line) + RECORD_OVERHEAD_BYTES
         self._queued_bytes += bytes_new
-        self._room.queue(bytes_new)
+        self._budget.queue(bytes_new)
         if queue and self._settling is None:
-            self._settling = self._room.tasks.start(self._settle())
-        if self._queued_bytes >= self._room.queue_bytes_max:
+            self._settling = self._budget.tasks.start(self._settle())
+        if self._queued_bytes >= self._budget.queue_bytes_max:
             self.read_or_pause()
 
     async def _settle(self) -> None:
@@ -288,7 +288,7 @@ class TcpConnection(asyncio.BufferedProtocol):
             self._fail(error.code, str(error))
         finally:
             self._queue = []
-            self._room.queue(-self._queued_bytes)
+            self._budget.queue(-self._queued_bytes)
             self._queued_bytes = 0
             self._settling = None
             if self._is_ending:
@@ -298,7 +298,7 @@ class TcpConnection(asyncio.BufferedProtocol):
         """Remove the appended records from the counts."""
         bytes_done = sum(len(value) for value, _ in batch) + RECORD_OVERHEAD_BYTES * len(batch)
         self._queued_bytes -= bytes_done
-        self._room.queue(-bytes_done)
+        self._budget.queue(-bytes_done)
         self.read_or_pause()
 
     def _answer(self, line: bytes) -> None:
@@ -344,7 +344,7 @@ class TcpConnection(asyncio.BufferedProtocol):
     def _drop_rest(self) -> None:
         """Drop the unfinished line, and count it."""
         if self._splitter.bytes_held:
-            self._room.line_bytes -= self._splitter.bytes_held
+            self._budget.line_bytes -= self._splitter.bytes_held
             self._port.appender.metrics.drop("cut", 1)
             self._splitter = LineSplitter(self._port.appender.record_bytes_max)
         self._line_began_s = None

@@ -38,7 +38,7 @@ from strandline.ingest.gateway.process import (
 )
 from strandline.ingest.gateway.serving.tls_handshakes import ServerTls, server_tls, with_tls
 from strandline.ingest.gateway.stream_appender import StreamAppender
-from strandline.ingest.tcp.connection import BUSY_PATIENCE_S, TcpConnection, TcpRoom
+from strandline.ingest.tcp.connection import BUSY_PATIENCE_S, ConnectionBudget, TcpConnection
 from strandline.ingest.tcp.entry import GATEWAY
 from strandline.ingest.tcp.settings import TcpSettings
 
@@ -51,13 +51,15 @@ _BACKLOG = 2_048
 class TcpPort:
     """One port, the stream that receives its records, and its connections."""
 
-    def __init__(self, appender: StreamAppender, listener: socket.socket, room: TcpRoom, tls: ServerTls | None) -> None:
+    def __init__(
+        self, appender: StreamAppender, listener: socket.socket, budget: ConnectionBudget, tls: ServerTls | None
+    ) -> None:
         self.appender = appender
-        self._room = room
+        self._budget = budget
         self._tls = tls
         self.connections: set[TcpConnection] = set()
         self._server: asyncio.Server | None = None
-        self._starting = room.tasks.start(self._start(listener))
+        self._starting = budget.tasks.start(self._start(listener))
 
     @property
     def is_acking(self) -> bool:
@@ -79,7 +81,7 @@ class TcpPort:
             await asyncio.wait(settling)
 
     async def _start(self, listener: socket.socket) -> None:
-        make = with_tls(self._tls, partial(TcpConnection, self, self._room))
+        make = with_tls(self._tls, partial(TcpConnection, self, self._budget))
         self._server = await asyncio.get_running_loop().create_server(make, sock=listener, backlog=_BACKLOG)
 
 
@@ -93,8 +95,8 @@ class TcpGateway:
             settings.tcp_tls_certificate, settings.tcp_tls_key, settings.tcp_tls_client_ca, "STRANDLINE_TCP_TLS"
         )
         allowed = connections_max("STRANDLINE_TCP_CONNECTIONS_MAX", settings.tcp_connections_max)
-        self.room = TcpRoom(connections_max=allowed, idle_s=settings.tcp_idle_s)
-        self._ports = Ports("TCP", settings.port_offset, _port_of, self._open, self._appender, self.room.tasks)
+        self.budget = ConnectionBudget(connections_max=allowed, idle_s=settings.tcp_idle_s)
+        self._ports = Ports("TCP", settings.port_offset, _port_of, self._open, self._appender, self.budget.tasks)
 
     def update_streams(self, streams: list[StreamSpec]) -> None:
         """Open, change, and close ports as the streams' documents require."""
@@ -104,7 +106,7 @@ class TcpGateway:
         """End stuck connections periodically, until cancelled."""
         while True:
             await asyncio.sleep(SWEEP_EVERY_S)
-            for one in list(self.room.connections):
+            for one in list(self.budget.connections):
                 try:
                     one.end_if_stuck(asyncio.get_running_loop().time())
                 except Exception:  # the edge: one connection must not end the check of the others
@@ -114,11 +116,11 @@ class TcpGateway:
     async def close(self) -> None:
         """Close every port, and return when every complete line is confirmed or refused."""
         self._ports.close()
-        for late in await self.room.tasks.settle(timeout_s=BUSY_PATIENCE_S + 2):
+        for late in await self.budget.tasks.settle(timeout_s=BUSY_PATIENCE_S + 2):
             late.cancel()
 
     def _open(self, number: int, appender: StreamAppender) -> TcpPort:
-        return TcpPort(appender, listening_socket(self._settings.tcp_host, number, _BACKLOG), self.room, self._tls)
+        return TcpPort(appender, listening_socket(self._settings.tcp_host, number, _BACKLOG), self.budget, self._tls)
 
     def _appender(self, spec: StreamSpec) -> StreamAppender:
         # A sender that gets no answer can't resend, so records that the log can't accept may go to the spool.

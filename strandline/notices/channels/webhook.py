@@ -30,7 +30,7 @@ from strandline.core.streams.entrances import (
     problem_of_url,
     takes_secrets,
 )
-from strandline.ingest.poll.asking import Asker, BytesRoom
+from strandline.ingest.poll.asking import Asker, ByteBudget
 from strandline.notices.channels.tools import ChannelTools, NotConfirmed, Outgoing
 from strandline.notices.options import TextOrSecret
 from strandline.notices.rendering import PLACEHOLDERS, placeholders
@@ -102,7 +102,7 @@ def send(options: WebhookSpec, message: Outgoing, tools: ChannelTools) -> None:
     ]
     for name, value in options.headers.items():
         headers.append((name, secrets.value_for(value.secret, url) if isinstance(value, SecretSpec) else value))
-    asker = Asker(tools.allowed, BytesRoom(_ANSWER_BYTES_MAX), _ANSWER_BYTES_MAX, tools.tls)
+    asker = Asker(tools.allowed, ByteBudget(_ANSWER_BYTES_MAX), _ANSWER_BYTES_MAX, tools.tls)
     try:
         reply = asyncio.run(asker.ask(url, headers, tools.timeout_s, body))
     except InvalidSettings:

@@ -37,10 +37,10 @@ from strandline.ingest.gateway.serving.http_request import (
     PASSED_OVER_HEADERS,
     WANTED_HEADERS,
     Answer,
-    BodyRoom,
+    BodyBudget,
+    BudgetExceeded,
     Refusal,
     Request,
-    RoomFull,
 )
 
 logger = structlog.get_logger()
@@ -70,7 +70,7 @@ _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".en
 class Application(Protocol):
     """Application that answers the requests."""
 
-    room: BodyRoom
+    budget: BodyBudget
 
     def admit(self, request: Request) -> None:
         """Called when the head is complete. Raises Refusal to answer without reading the body."""
@@ -186,7 +186,7 @@ class HttpConnection(asyncio.Protocol):
         elif self.arriving is not None:
             try:
                 self.arriving.hold(bytes_new)
-            except RoomFull as refusal:
+            except BudgetExceeded as refusal:
                 self._refuse(refusal, is_deaf=True)
 
     def _ignore_upgrade(self, body_head: bytes, rest: bytes | memoryview) -> None:
@@ -212,7 +212,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._request is None and not self._is_deaf:  # else it is the head that `_ignore_upgrade` made
-            self._request = Request(self.source, self._application.room)
+            self._request = Request(self.source, self._application.budget)
             self._is_in_head = True
             self.deadline_s = self._server.now_s + HEAD_TIMEOUT_S
 
@@ -310,14 +310,16 @@ class HttpConnection(asyncio.Protocol):
         """Refuse the arriving request, because its bytes are needed, and others arrive faster."""
         assert self.arriving is not None
         self.arriving.let_go()
-        self._refuse(RoomFull("the gateway buffers as much as it may, and other requests arrive faster"), is_deaf=True)
+        self._refuse(
+            BudgetExceeded("the gateway buffers as much as it may, and other requests arrive faster"), is_deaf=True
+        )
 
     def _refuse(self, refusal: Refusal, is_deaf: bool = False) -> None:
         """Answer the arriving request without waiting for the remaining bytes. If `is_deaf`, they aren't parsed."""
         self._is_deaf = self._is_deaf or is_deaf
         if self._is_lingering or self._transport.is_closing():
             return
-        request = self._request or Request(self.source, self._application.room)
+        request = self._request or Request(self.source, self._application.budget)
         if not request.is_enough:
             request.refusal = refusal
             self._enqueue(request)

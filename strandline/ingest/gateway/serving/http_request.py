@@ -41,14 +41,14 @@ class Answer(NamedTuple):
     headers: Headers = ()
 
 
-class RoomFull(Refusal):
+class BudgetExceeded(Refusal):
     """The budget for arriving bytes is used up."""
 
     def __init__(self, why: str) -> None:
         super().__init__(429, "too_busy", f"{why}; nothing of this request was persisted: send it again a little later")
 
 
-class BodyRoom:
+class BodyBudget:
     """Limits one body, and the sum of the buffered bytes of all requests that are arriving or being split into records.
 
     A part of the budget is for small requests only, so that large bodies that wait for a thread never block them.
@@ -61,17 +61,17 @@ class BodyRoom:
             bytes_held_max * 3 // 4, body_bytes_max
         )  # while no other is held, any body fits
         self.bytes_held = 0
-        self.make_room: Callable[[], None] = lambda: None
+        self.reclaim_bytes: Callable[[], None] = lambda: None
         """Called when the budget is used up. Releases the bytes of the slowest requests. The server sets it."""
 
     def take(self, request: Request, count: int) -> None:
-        """Reserve bytes. Raises RoomFull if they don't fit."""
+        """Reserve bytes. Raises BudgetExceeded if they don't fit."""
         is_small = request.bytes_held + count <= SMALL_REQUEST_BYTES
         limit = self.bytes_held_max if is_small else self._large_bytes_held_max
         if self.bytes_held + count > limit:
-            self.make_room()
+            self.reclaim_bytes()
             if self.bytes_held + count > limit:
-                raise RoomFull(f"{self.bytes_held} bytes of other requests are arriving")
+                raise BudgetExceeded(f"{self.bytes_held} bytes of other requests are arriving")
         self.bytes_held += count
 
     def give_back(self, count: int) -> None:
@@ -100,14 +100,14 @@ class Request:
     head: object = None
     """Data that the application's `admit` read from the head, for its `answer`."""
 
-    def __init__(self, source: bytes, room: BodyRoom) -> None:
+    def __init__(self, source: bytes, budget: BodyBudget) -> None:
         self.source = source
         """Protocol and peer, as in the headers of the records."""
         self.headers: dict[bytes, bytes] = {}
         """The headers in WANTED_HEADERS, by lower-case name."""
         self.others: list[tuple[bytes, bytes]] = []
         """Headers that only some streams use: lower-case name, value."""
-        self._room = room
+        self._budget = budget
         self._body: bytes | bytearray = b""
 
     @property
@@ -130,8 +130,8 @@ class Request:
 
     def add(self, chunk: bytes) -> None:
         """Add the next piece of the body. Raises Refusal when a limit is exceeded."""
-        if self.body_bytes + len(chunk) > self._room.body_bytes_max:
-            raise body_too_large(self._room.body_bytes_max)
+        if self.body_bytes + len(chunk) > self._budget.body_bytes_max:
+            raise body_too_large(self._budget.body_bytes_max)
         self.hold(len(chunk))
         self.body_bytes += len(chunk)
         if not self._body:
@@ -142,8 +142,8 @@ class Request:
             self._body = bytearray(self._body) + chunk
 
     def hold(self, count: int) -> None:
-        """Count bytes that must be kept. Raises RoomFull if they don't fit into the budget."""
-        self._room.take(self, count)
+        """Count bytes that must be kept. Raises BudgetExceeded if they don't fit into the budget."""
+        self._budget.take(self, count)
         self.bytes_held += count
 
     def body(self) -> bytes:
@@ -155,7 +155,7 @@ class Request:
     def let_go(self) -> None:
         """Drop the body when it is no longer needed, and release its bytes."""
         if self.bytes_held:
-            self._room.give_back(self.bytes_held)
+            self._budget.give_back(self.bytes_held)
             self.bytes_held = self.body_bytes = 0
             self._body = b""
         self.others = []

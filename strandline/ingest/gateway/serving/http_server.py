@@ -19,8 +19,8 @@ logger = structlog.get_logger()
 
 BACKLOG = 2_048
 _SWEEP_S = 1.0
-_ROOM_PARTS = 16
-"""When the budget is used up, at least this fraction (one part of _ROOM_PARTS) is released, because finding the slowest
+_BUDGET_PARTS = 16
+"""When the budget is used up, at least this fraction (one part of _BUDGET_PARTS) is released, because finding the slowest
 requests takes time."""
 
 
@@ -35,7 +35,7 @@ class HttpServer:
         self.under_way: set[HttpConnection] = set()
         self.is_stopping = False
         self.connections_evicted = 0
-        application.room.make_room = self.make_room
+        application.budget.reclaim_bytes = self.reclaim_bytes
 
     async def start(self, listener: socket.socket) -> None:
         self.loop = asyncio.get_running_loop()
@@ -93,7 +93,7 @@ class HttpServer:
             if connection.deadline_s < now_s:
                 connection.end_wait()
 
-    def make_room(self) -> None:
+    def reclaim_bytes(self) -> None:
         """Refuse the slowest requests of the source that buffers the most bytes, large requests first.
 
         Complete requests stay.
@@ -105,7 +105,7 @@ class HttpServer:
         if not arriving:
             return
         greatest = max(arriving.values(), key=lambda those: sum(one.bytes_arriving for one in those))
-        missing = self.application.room.bytes_held_max // _ROOM_PARTS
+        missing = self.application.budget.bytes_held_max // _BUDGET_PARTS
         for connection in sorted(greatest, key=_slowest_first):
             if missing <= 0:
                 return

@@ -116,13 +116,13 @@ class Sessions:
     def begin_node(self, key: Key, birth: Birth, seq: int, bd_seq: int) -> None:
         """Record the birth of a node. Its devices are dead until they are born. Raises TooManyBirthsError, and then changes
         nothing."""
-        self._make_room(key, NODE, birth)
+        self._reclaim_bytes(key, NODE, birth)
         births = self.nodes[key].births if key in self.nodes else {}
         self.nodes[key] = Node(seq, bd_seq, is_alive=True, births={**births, NODE: birth})
 
     def begin_device(self, key: Key, device: str, birth: Birth) -> None:
         """Record the birth of a device of a living node. Raises TooManyBirthsError, and then changes nothing."""
-        self._make_room(key, device, birth)
+        self._reclaim_bytes(key, device, birth)
         node = self.nodes[key]
         node.births[device] = birth
         node.alive.add(device)
@@ -132,7 +132,7 @@ class Sessions:
         node.is_alive = False
         node.alive.clear()
 
-    def _make_room(self, key: Key, device: str, birth: Birth) -> None:
+    def _reclaim_bytes(self, key: Key, device: str, birth: Birth) -> None:
         """Count a birth that replaces the one before it. If a limit is exceeded, forget dead nodes and devices first."""
         before = self.nodes[key].births.get(device) if key in self.nodes else None
         births, metrics = int(before is None), len(birth.metrics) - (len(before.metrics) if before else 0)
