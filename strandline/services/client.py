@@ -22,7 +22,7 @@ from strandline.core.errors import (
     Unauthenticated,
 )
 from strandline.ledger.states import COMPLETED, Desired, JobState
-from strandline.services.trust import Trust, certificates_for
+from strandline.services.trust import ClientTls, certificates_for
 
 Answer = dict[str, Any]
 POLL_S = 0.2
@@ -55,7 +55,7 @@ class ControlClient:
     """
 
     def __init__(
-        self, url: str, *, timeout_s: float = 60.0, token: str | None = None, trust: Trust | None = None
+        self, url: str, *, timeout_s: float = 60.0, token: str | None = None, trust: ClientTls | None = None
     ) -> None:
         """Raise InvalidSettings if `trust` can't be used.
 

@@ -10,7 +10,7 @@ from strandline.core.errors import InvalidSettings
 
 
 @dataclass(frozen=True)
-class Trust:
+class ClientTls:
     """TLS files of a client for `https`: trusted CAs and its own certificate. All files are PEM."""
 
     ca: Path | None = None
@@ -33,7 +33,7 @@ class Trust:
         return context
 
 
-def certificates_for(url: str, trust: Trust | None) -> ssl.SSLContext | bool:
+def certificates_for(url: str, trust: ClientTls | None) -> ssl.SSLContext | bool:
     """Return the `verify` argument of an HTTP client for this URL. Without `trust`, the CAs of the machine. Raises
     InvalidSettings if a file can't be used.
     """

@@ -36,7 +36,7 @@ from strandline.services.doctor.elasticsearch import check_elasticsearch
 from strandline.services.doctor.finding import State
 from strandline.services.processes.child_process import Program, start, stop
 from strandline.services.processes.pids import PidFile
-from strandline.services.trust import Trust
+from strandline.services.trust import ClientTls
 from tests.support.ports import free_ports
 from tests.support.secured import Secured, secured_elasticsearch
 from tests.support.waiting import stretched, wait_until
@@ -341,7 +341,7 @@ def test_a_job_runs_on_servers_that_all_ask_for_tls_and_a_login(secured, tmp_pat
         "STRANDLINE_HTTP_TLS_CLIENT_CA": str(made.ca),
         "STRANDLINE_MQTT_HEALTH_PORT": str(health_port),
     }
-    trust = Trust(made.ca, made.client, made.client_key)
+    trust = ClientTls(made.ca, made.client, made.client_key)
     context = trust.context()
     Ledger.migrate(settings.ledger_url)
     with (

@@ -24,8 +24,8 @@ from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.formats.record_rows import record_format
 from strandline.processing.pipelines.schema_changes import is_widening, refused_changes
 from strandline.processing.pipelines.stored import load_pipeline, streams_of_run
+from strandline.processing.slices.effective_schema import EffectiveSchema
 from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
-from strandline.processing.slices.schema_in_force import SchemaInForce
 from strandline.processing.source.decoding import conforming_decoder, decoding_of
 from strandline.processing.source.source_config import Piece
 from strandline.processing.source.stream_formats import StreamFormats
@@ -203,7 +203,7 @@ def apply(ledger: Ledger, document: StreamSpec, more: str = "") -> list[Any]:
 def test_a_change_counts_from_the_next_slice_on_unless_the_pipeline_computes_otherwise(
     ledger: Ledger, new: StreamSpec, note: str, goes_on: bool
 ) -> None:
-    schema = SchemaInForce(ledger, "j", 1, {"s": 1})
+    schema = EffectiveSchema(ledger, "j", 1, {"s": 1})
     assert (schema.versions(ledger.current_versions(["s"])), schema.needs_another_run()) == ({"s": 1}, False)
     (applied, *_) = apply(ledger, new)
     assert (applied.outcome, applied.version) == ("changed", 2)
@@ -211,7 +211,7 @@ def test_a_change_counts_from_the_next_slice_on_unless_the_pipeline_computes_oth
     assert (schema.versions(ledger.current_versions(["s"])), schema.needs_another_run()) == (
         ({"s": 2}, False) if goes_on else (None, True)
     )
-    assert SchemaInForce(ledger, "j", 1, {"s": 2}).versions({"s": 2, "other": 7}) == {"s": 2}
+    assert EffectiveSchema(ledger, "j", 1, {"s": 2}).versions({"s": 2, "other": 7}) == {"s": 2}
 
 
 @pytest.mark.guarantee("G262")
@@ -233,7 +233,7 @@ def test_what_a_job_can_not_take_is_refused_and_nothing_is_changed(ledger: Ledge
 
 
 def test_a_field_may_go_together_with_the_pipeline_that_used_it(ledger: Ledger) -> None:
-    schema = SchemaInForce(ledger, "j", 1, {"s": 1})
+    schema = EffectiveSchema(ledger, "j", 1, {"s": 1})
     gone = StreamSpec.from_document({"stream": "s", "schema": without("level")})
     apply(ledger, gone, PIPELINE.replace("level < 5", "power < 5"))
     assert (schema.versions(ledger.current_versions(["s"])), schema.needs_another_run()) == (None, False), (

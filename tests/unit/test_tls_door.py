@@ -21,7 +21,7 @@ from strandline.ingest.gateway.serving.tls_handshakes import ServerTls, TlsHands
 from strandline.services.certificates import make_dev_certificates
 from strandline.services.client import ControlClient, ControlUnavailable
 from strandline.services.control import ControlSettings, _protocols
-from strandline.services.trust import Trust
+from strandline.services.trust import ClientTls
 from tests.support.waiting import stretched, wait_until
 
 
@@ -238,7 +238,7 @@ def test_the_rest_api_answers_behind_its_door(made):
         try:
             wait_until(lambda: server.started, bool, "started")
             url = f"https://127.0.0.1:{listener.getsockname()[1]}"
-            with httpx.Client(base_url=url, verify=Trust(made.ca).context(), trust_env=False) as client:
+            with httpx.Client(base_url=url, verify=ClientTls(made.ca).context(), trust_env=False) as client:
                 assert [client.get("/").text for _ in range(3)] == ["https"] * 3
             with ControlClient(url) as stranger, pytest.raises(ControlUnavailable, match="strandline --ca FILE"):
                 stranger.job("any")

@@ -36,7 +36,7 @@ from strandline.frontends.joined_texts import JoinedTexts, LocateProblem
 from strandline.frontends.python.pipeline import Documents, Record
 from strandline.ledger.states import COMPLETED
 from strandline.services.client import ControlClient, authorization, job_path
-from strandline.services.trust import Trust, certificates_for
+from strandline.services.trust import ClientTls, certificates_for
 
 _ATTEMPTS = 4
 _WAIT_S = 0.2
@@ -65,7 +65,7 @@ class Client:
         token: str | None = None,
         ingest_url: str | None = None,
         timeout_s: float = 60.0,
-        trust: Trust | None = None,
+        trust: ClientTls | None = None,
     ) -> None:
         """Args: url: URL of the control service. ingest_url: URL of an HTTP gateway, for `send`. token: Token, if the
         platform requires one. `timeout_s`: Timeout of one request. `apply` waits up to ten minutes, whatever this is.

@@ -15,8 +15,8 @@ from strandline.ledger.states import Desired, JobState, SliceStatus
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.run.watchdog import Watchdog
+from strandline.processing.slices.effective_schema import EffectiveSchema
 from strandline.processing.slices.planner import is_drained
-from strandline.processing.slices.schema_in_force import SchemaInForce
 from strandline.processing.spark.cluster import ExecutorWatch
 
 log = structlog.get_logger()
@@ -73,7 +73,7 @@ def watch_query(
     determines it.
     """
     run.ledger.move_job(run.job, JobState.RUNNING, epoch=run.epoch)
-    schema = schema_in_force(run)
+    schema = effective_schema(run)
     ask = ask or (lambda: wanted_end(run, schema))
     while True:
         if not query.isActive:
@@ -100,13 +100,13 @@ def watch_query(
         wait(_LOOK_S)
 
 
-def schema_in_force(run: JobRun) -> SchemaInForce:
+def effective_schema(run: JobRun) -> EffectiveSchema:
     """Return the SchemaInForce of the run: it reports whether the run can use the current versions of its streams' documents."""
     compiled = {stream: run.row.stream_versions[stream] for stream in run.streams}
-    return SchemaInForce(run.ledger, run.job, run.version, compiled)
+    return EffectiveSchema(run.ledger, run.job, run.version, compiled)
 
 
-def wanted_end(run: JobRun, schema: SchemaInForce | None = None) -> Ending | None:
+def wanted_end(run: JobRun, schema: EffectiveSchema | None = None) -> Ending | None:
     """Return how the run must end now, between two slices. None if it continues. `schema`: None to create one for this call."""
     progress = run.ledger.progress_of([run.job]).get(run.job)
     if progress is None:

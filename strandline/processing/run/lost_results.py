@@ -13,7 +13,7 @@ import time
 
 from strandline.core.errors import LogChanged, NotFound
 from strandline.processing.pipelines.job_run import JobRun
-from strandline.processing.slices.continuity import POLL_S, Doubt, Vector
+from strandline.processing.slices.continuity import POLL_S, PendingMismatch, Vector
 
 
 def require_kept_results(run: JobRun) -> None:
@@ -22,7 +22,7 @@ def require_kept_results(run: JobRun) -> None:
     checkpoint = run.ledger.last_checkpoint(run.job)
     emitted = checkpoint.result_offsets if checkpoint else {}
     for stream in sorted({stream for stage in run.pipeline.all_stages for stream in stage.streams}):
-        doubt = Doubt(lambda: time.monotonic_ns() // 1_000_000)
+        doubt = PendingMismatch(lambda: time.monotonic_ns() // 1_000_000)
         while not doubt.is_settled(_loss(run, stream, emitted.get(stream, {}))):
             time.sleep(POLL_S)
 

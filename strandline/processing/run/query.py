@@ -26,7 +26,7 @@ from strandline.processing.emission.open_windows import ClosedWindowsSweep, drop
 from strandline.processing.emission.pool_task import PoolDirectory, PoolTask
 from strandline.processing.pipelines.job_run import JobRun
 from strandline.processing.pipelines.result_streams import emitters_of_inputs
-from strandline.processing.run.ending import Ending, StopRequest, ending_by, schema_in_force, watch_query
+from strandline.processing.run.ending import Ending, StopRequest, effective_schema, ending_by, watch_query
 from strandline.processing.run.membership import PoolMember
 from strandline.processing.run.pool import SLICE_ROWS_MAX, TRIES, Pool
 from strandline.processing.run.slice_schedule import INTERVAL_S, QUIET_S, closings_of
@@ -165,7 +165,7 @@ class RunQuery:
         has_own_pool = self.pool is None
         own = directory.of_member(run.job, run.epoch)
         config = directory.configs.add(MemberConfig(source.task, replace(task, checkpoint=own)))
-        schema = schema_in_force(run)
+        schema = effective_schema(run)
         interval_s, closings, planner = source.slice_interval_ms / 1_000, None, source.planner
         if not has_own_pool:  # other members wait for the slice
             planner = replace(planner, rows_max=min(planner.rows_max, SLICE_ROWS_MAX))

@@ -66,9 +66,9 @@ class LogContinuity:
         self._stream = stream
         self._topic_id = topic_id
         self._index = index
-        self._ends = Doubt(monotonic_ms)
-        self._records = Doubt(monotonic_ms)
-        self._topic = Doubt(monotonic_ms)
+        self._ends = PendingMismatch(monotonic_ms)
+        self._records = PendingMismatch(monotonic_ms)
+        self._topic = PendingMismatch(monotonic_ms)
 
     def require(self, last: SliceRow | None) -> None:
         """Wait until the log contains the end of the job's last slice, as it was recorded. Raises LogChanged if it doesn't.
@@ -86,7 +86,7 @@ class LogContinuity:
                     return False
                 return self._records.is_settled(self._check_records(last, ends.keys()))
         except NotFound as error:
-            self.doubt(error)
+            self.mark_suspect(error)
             return False
         return True
 
@@ -138,7 +138,7 @@ class LogContinuity:
         present_id = self._index.topic_id(self._stream) if topic_id is None else topic_id
         require_same_topic(self._job, self._stream, self._topic_id, present_id, _ANEW)
 
-    def doubt(self, missing: NotFound) -> None:
+    def mark_suspect(self, missing: NotFound) -> None:
         """Note that a look found no topic. The caller cuts no slice and looks again. Raises LogChanged if no look found the topic
         for DOUBT_MS."""
         try:
@@ -148,8 +148,8 @@ class LogContinuity:
         except LogChanged as error:
             raise error from missing
 
-    def trust(self) -> None:
-        """Note that a look found the topic: the time of `doubt` ends."""
+    def clear_suspect(self) -> None:
+        """Note that a look found the topic: the time of `mark_suspect` ends."""
         self._topic.is_settled(None)
 
     def _check_records(self, last: SliceRow, partitions: Collection[int]) -> str | None:
@@ -196,7 +196,7 @@ class LogContinuity:
         )
 
 
-class Doubt:
+class PendingMismatch:
     """A problem of the log that counts only if it lasts for DOUBT_MS."""
 
     def __init__(self, monotonic_ms: Callable[[], int]) -> None:

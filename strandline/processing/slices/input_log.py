@@ -128,8 +128,8 @@ class InputContinuity:
         for stream, one in self._logs.items():
             one.require_same_topic(answer_of(topic_ids, stream))
 
-    def doubt(self, missing: NotFound) -> None:
-        """Query which topic a look did not find, and call `LogContinuity.doubt` for its stream, which can raise LogChanged."""
+    def mark_suspect(self, missing: NotFound) -> None:
+        """Query which topic a look did not find, and call `LogContinuity.mark_suspect` for its stream, which can raise LogChanged."""
         for stream, one in self._logs.items():
             try:
                 if len(self._logs) > 1:
@@ -137,9 +137,9 @@ class InputContinuity:
                     continue
             except NotFound:
                 pass
-            one.doubt(missing)
+            one.mark_suspect(missing)
 
-    def trust(self) -> None:
+    def clear_suspect(self) -> None:
         """Note that a look found the topics."""
         for one in self._logs.values():
-            one.trust()
+            one.clear_suspect()

@@ -20,12 +20,12 @@ from strandline.ledger.states import (
 )
 from strandline.processing.pipelines.event_time import WindowShape, closes_a_window, open_until
 from strandline.processing.slices.continuity import LogContinuity, SealPositions
+from strandline.processing.slices.effective_lookups import EffectiveLookups, UsedLookups
+from strandline.processing.slices.effective_schema import EffectiveSchema
 from strandline.processing.slices.emissions import Emissions, Emitter
 from strandline.processing.slices.input_log import InputContinuity, InputLog
 from strandline.processing.slices.joint_planning import Draft, count_silence, plan_next_slices
 from strandline.processing.slices.look import Checksums, LogQuestions, Look, LookedLog, Wanted
-from strandline.processing.slices.lookups_in_force import LookupsInForce, UsedLookups
-from strandline.processing.slices.schema_in_force import SchemaInForce
 from strandline.processing.slices.silence import SeenEnds, SilenceMeter, Vector
 from strandline.processing.slices.watermark import (
     first_records,
@@ -118,11 +118,11 @@ class SlicePlanner:
         """When the run first saw records in a stream that has no slice yet."""
         senders = {one.stream for one in settings.inputs if one.has_senders_times}
         self._rule = settings.rule.bounded_by_plan(senders)
-        self._schema: SchemaInForce | None = None
+        self._schema: EffectiveSchema | None = None
         self._compiled = {one.stream: one.stream_version for one in settings.inputs if one.stream_version is not None}
         if self._compiled:
-            self._schema = SchemaInForce(ledger, settings.job, settings.version, self._compiled)
-        self._lookups = LookupsInForce(ledger, settings.lookups)
+            self._schema = EffectiveSchema(ledger, settings.job, settings.version, self._compiled)
+        self._lookups = EffectiveLookups(ledger, settings.lookups)
         self._looked = LookedLog(index)
         self._log = InputLog(self._looked, [one.stream for one in settings.inputs])
         logs = {one.stream: LogContinuity(settings.job, one.stream, one.topic_id, index) for one in settings.inputs}
@@ -255,12 +255,12 @@ class SlicePlanner:
         try:
             planned = self._cut(progress.last_slice, progress.last_checkpoint, row.ends, look, draining=is_draining)
         except NotFound as error:
-            self._continuity.doubt(error)
+            self._continuity.mark_suspect(error)
             return None
         finally:
             self._looked.look, self._emissions.present = None, {}
         if planned is None:
-            self._continuity.trust()
+            self._continuity.clear_suspect()
             return None
         return Draft(planned, progress.last_slice, is_draining)
 
@@ -272,12 +272,12 @@ class SlicePlanner:
             self._continuity.require_same_topics(topic_ids)
             is_whole = draft.is_draining or not self._log.lacks_a_partition(draft.row.offsets)
         except NotFound as error:
-            self._continuity.doubt(error)
+            self._continuity.mark_suspect(error)
             return None
         if not is_whole:
             # Queried after the ends: so the records of an added partition are newer than all records of the slice, and the next
             # slice reads them. Otherwise event time could advance past existing records.
-            self._continuity.trust()
+            self._continuity.clear_suspect()
             return None
         return draft
 
@@ -294,9 +294,9 @@ class SlicePlanner:
             if draft.row.offsets != draft.row.offsets_first:
                 row = self._continuity.sealed(draft.row, draft.done, new, old)
         except NotFound as error:
-            self._continuity.doubt(error)
+            self._continuity.mark_suspect(error)
             return None
-        self._continuity.trust()
+        self._continuity.clear_suspect()
         return draft._replace(row=row) if row is not None else None
 
     @property

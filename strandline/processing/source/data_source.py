@@ -17,8 +17,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from strandline.ledger.states import SliceKind
 from strandline.log.index import LogIndex
+from strandline.processing.slices.effective_lookups import used_lookups
 from strandline.processing.slices.emissions import Emitter
-from strandline.processing.slices.lookups_in_force import used_lookups
 from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.slices.spark_offset import offset_of_slice, slice_of_offset

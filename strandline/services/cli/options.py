@@ -13,7 +13,7 @@ from strandline.core.errors import InvalidSettings, PermanentError
 
 if TYPE_CHECKING:  # the commands that need no stack start sooner without it
     from strandline.services.client import ControlClient
-    from strandline.services.trust import Trust
+    from strandline.services.trust import ClientTls
 
 DataDir = Annotated[
     Path | None,
@@ -49,16 +49,16 @@ From = Annotated[
 To = Annotated[str | None, typer.Option("--to", help="Only windows that end at or before this time.")]
 
 
-_trust: ContextVar[Trust | None] = ContextVar("trust", default=None)
+_trust: ContextVar[ClientTls | None] = ContextVar("trust", default=None)
 """TLS files of the options before the command."""
 
 
 def trust(ca: Path | None, certificate: Path | None, key: Path | None) -> None:
     """Set the TLS files for `https` connections of `connect`."""
     if ca is not None or certificate is not None:
-        from strandline.services.trust import Trust
+        from strandline.services.trust import ClientTls
 
-        _trust.set(Trust(ca, certificate, key))
+        _trust.set(ClientTls(ca, certificate, key))
 
 
 def connect(data_dir: Path | None, url: str | None, token_file: Path | None = None) -> ControlClient:

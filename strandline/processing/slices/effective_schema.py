@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # this module travels to every Python worker, which needs nei
     from strandline.ledger.states import StreamVersions
 
 
-class Fit(Enum):
+class SchemaCompatibility(Enum):
     """Effect of a version of the stream's document on a run."""
 
     ALIKE = auto()
@@ -27,7 +27,7 @@ class Fit(Enum):
     """The pipeline can't use the document. Another version of the pipeline must follow."""
 
 
-class SchemaInForce:
+class EffectiveSchema:
     """Current versions of stream documents, for one run."""
 
     def __init__(self, ledger: LedgerReader, job: str, pipeline_version: int, compiled: StreamVersions) -> None:
@@ -36,7 +36,7 @@ class SchemaInForce:
         self._job = job
         self._pipeline_version = pipeline_version
         self._compiled = compiled
-        self._known = {tuple(compiled.values()): Fit.ALIKE}
+        self._known = {tuple(compiled.values()): SchemaCompatibility.ALIKE}
 
     def versions(self, present: StreamVersions) -> StreamVersions | None:
         """Return the current versions of the streams, from `present`. None if this run can't use one: then it must plan nothing.
@@ -46,7 +46,7 @@ class SchemaInForce:
         own = {stream: present[stream] for stream in self._compiled if stream in present}
         if missing := self._compiled.keys() - own.keys():
             raise NotFound(f"There is no stream {', '.join(sorted(missing))}.")
-        return own if self._fit(own) is Fit.ALIKE else None
+        return own if self._fit(own) is SchemaCompatibility.ALIKE else None
 
     def needs_another_run(self, present: StreamVersions | None = None) -> bool:
         """Return True if the run must end, so that another run uses the current version.
@@ -57,15 +57,15 @@ class SchemaInForce:
             present = {stream: self._ledger.stream_version(stream) for stream in self._compiled}
         if missing := self._compiled.keys() - present.keys():
             raise NotFound(f"There is no stream {', '.join(sorted(missing))}.")
-        return self._fit({one: present[one] for one in self._compiled}) is Fit.OTHERWISE
+        return self._fit({one: present[one] for one in self._compiled}) is SchemaCompatibility.OTHERWISE
 
-    def _fit(self, present: StreamVersions) -> Fit:
+    def _fit(self, present: StreamVersions) -> SchemaCompatibility:
         versions = tuple(present.values())
         if versions not in self._known:
             self._known[versions] = self._compatibility(present)
         return self._known[versions]
 
-    def _compatibility(self, present: StreamVersions) -> Fit:
+    def _compatibility(self, present: StreamVersions) -> SchemaCompatibility:
         from strandline.core.errors import InvalidDocument
         from strandline.processing.pipelines.stored import load_pipeline
 
@@ -75,5 +75,5 @@ class SchemaInForce:
                 for versions in (self._compiled, present)
             )
         except InvalidDocument:
-            return Fit.NOT_AT_ALL
-        return Fit.ALIKE if own.identity == new.identity else Fit.OTHERWISE
+            return SchemaCompatibility.NOT_AT_ALL
+        return SchemaCompatibility.ALIKE if own.identity == new.identity else SchemaCompatibility.OTHERWISE

@@ -13,7 +13,7 @@ UsedLookups = tuple[tuple[str, tuple[str, ...]], ...]
 """The lookups that a pipeline uses, each with the fields that it adds."""
 
 
-class LookupsInForce:
+class EffectiveLookups:
     """Current versions of lookups, for one run. A run can use any version that has the fields: all versions have the same types
     and key."""
 
