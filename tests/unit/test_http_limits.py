@@ -142,7 +142,7 @@ def test_the_other_http_clients_have_both_limits(endless, monkeypatch):
 CLIENTS = {
     "access/oidc.py",
     "frontends/client/client.py",
-    "ingest/poll/asking.py",
+    "ingest/poll/fetching.py",
     "log/login/oauth_tokens.py",
     "processing/formats/with_schema/schema_registry.py",
     "results/charts/kibana_client.py",

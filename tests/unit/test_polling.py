@@ -27,10 +27,10 @@ from strandline.ingest.append.outcome import Accepted, SpoolFull
 from strandline.ingest.gateway.framing import TooLarge
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.stream_appender import StreamAppender
-from strandline.ingest.poll import asking as asking_module
+from strandline.ingest.poll import fetching as fetching_module
 from strandline.ingest.poll import gateway as gateway_module
 from strandline.ingest.poll.addresses import AllowedHosts, NotAllowed, resolve
-from strandline.ingest.poll.asking import Asker, AskFailed, ByteBudget, Reply, _Reading
+from strandline.ingest.poll.fetching import ByteBudget, FetchFailed, HttpFetcher, HttpResponse, _Reading
 from strandline.ingest.poll.gateway import PollGateway, Secrets
 from strandline.ingest.poll.polled_url import PolledUrl, PollingTools, _retry_after_s
 from strandline.ingest.poll.schedule import pause_s, phase_s, wait_s
@@ -169,12 +169,12 @@ def test_the_address_that_was_checked_is_the_one_that_is_connected_to(monkeypatc
         connected.append(host)
         raise ConnectionRefusedError(111, "refused")
 
-    monkeypatch.setattr(asking_module, "resolve", resolve_next)
+    monkeypatch.setattr(fetching_module, "resolve", resolve_next)
     monkeypatch.setattr(asyncio, "open_connection", connect)
-    asker = Asker(AllowedHosts(["*.plant.example"]), ByteBudget(1), 1, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+    fetcher = HttpFetcher(AllowedHosts(["*.plant.example"]), ByteBudget(1), 1, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     for code, seen in (("unreachable", ["192.0.2.1"]), ("host_not_allowed", ["192.0.2.1"])):
-        with pytest.raises((AskFailed, NotAllowed)) as error:
-            asyncio.run(asker.ask("http://x.plant.example/", (), 5))
+        with pytest.raises((FetchFailed, NotAllowed)) as error:
+            asyncio.run(fetcher.ask("http://x.plant.example/", (), 5))
         assert (error.value.code, connected) == (code, seen)
 
 
@@ -367,17 +367,17 @@ async def ask(answers: list[bytes], url_path: str = "/status?q=1", **asking: Any
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     room = ByteBudget(asking.pop("room", 10_000))
-    asker = Asker(AllowedHosts(["127.0.0.1"]), room, BODY_BYTES_MAX, ssl.create_default_context())
+    fetcher = HttpFetcher(AllowedHosts(["127.0.0.1"]), room, BODY_BYTES_MAX, ssl.create_default_context())
     found: list[Any] = []
     async with server:
         for _ in answers:
             try:
                 found.append(
-                    await asker.ask(
+                    await fetcher.ask(
                         f"http://127.0.0.1:{port}{url_path}", asking.get("headers", []), asking.get("timeout_s", 20)
                     )
                 )
-            except (AskFailed, TooLarge, NotAllowed) as error:
+            except (FetchFailed, TooLarge, NotAllowed) as error:
                 found.append(error.code)
             assert room.held == 0
             await closed.wait()
@@ -393,7 +393,7 @@ def response(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
 @pytest.mark.parametrize(
     ("answer", "found"),
     [
-        (response(b"x", "ETag: a"), Reply(200, {"content-length": "1", "etag": "a"}, b"x")),
+        (response(b"x", "ETag: a"), HttpResponse(200, {"content-length": "1", "etag": "a"}, b"x")),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\n\r\n", b"abc"),
         (b"HTTP/1.0 200 OK\r\n\r\nto the end", b"to the end"),
         (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", b""),
@@ -427,17 +427,17 @@ class Pieces:
     "interim", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nETag: early\r\nLink: x\r\n\r\n"]
 )
 def test_an_interim_answer_is_not_the_answer(interim: bytes, is_one_piece: bool) -> None:
-    async def read(*pieces: bytes) -> Reply:
-        asker = Asker(AllowedHosts([]), room := ByteBudget(1_000), BODY_BYTES_MAX, ssl.create_default_context())
-        return await asker._read(Pieces(*pieces), _Reading(room, BODY_BYTES_MAX))  # type: ignore[arg-type]
+    async def read(*pieces: bytes) -> HttpResponse:
+        fetcher = HttpFetcher(AllowedHosts([]), room := ByteBudget(1_000), BODY_BYTES_MAX, ssl.create_default_context())
+        return await fetcher._read(Pieces(*pieces), _Reading(room, BODY_BYTES_MAX))  # type: ignore[arg-type]
 
     pieces = [interim * 2, response(b"x", "ETag: a")]
     found = asyncio.run(read(*([b"".join(pieces)] if is_one_piece else pieces)))
-    assert found == Reply(200, {"content-length": "1", "etag": "a"}, b"x")
-    with pytest.raises(AskFailed, match="ended before") as error:
+    assert found == HttpResponse(200, {"content-length": "1", "etag": "a"}, b"x")
+    with pytest.raises(FetchFailed, match="ended before") as error:
         asyncio.run(read(interim))
     assert error.value.code == "cut_short"
-    with pytest.raises(AskFailed, match="the head or the trailers of the answer have more than"):
+    with pytest.raises(FetchFailed, match="the head or the trailers of the answer have more than"):
         asyncio.run(read(*[interim * 100] * 1_000))
 
 
@@ -469,10 +469,10 @@ def test_an_endless_head_or_trailer_ends_the_request_before_it_takes_memory(firs
             self.count += 1
             return b"" if self.count > 500 else first if self.count == 1 else piece
 
-    asker = Asker(AllowedHosts([]), room := ByteBudget(1_000), BODY_BYTES_MAX, ssl.create_default_context())
+    fetcher = HttpFetcher(AllowedHosts([]), room := ByteBudget(1_000), BODY_BYTES_MAX, ssl.create_default_context())
     device = Endless()
-    with pytest.raises(AskFailed, match="more than 32768 bytes") as error:
-        asyncio.run(asker._read(device, _Reading(room, BODY_BYTES_MAX)))  # type: ignore[arg-type]
+    with pytest.raises(FetchFailed, match="more than 32768 bytes") as error:
+        asyncio.run(fetcher._read(device, _Reading(room, BODY_BYTES_MAX)))  # type: ignore[arg-type]
     assert error.value.code == "not_http"
     assert device.count < 25
 
@@ -487,7 +487,7 @@ def test_trailers_are_no_headers_and_the_number_of_headers_is_bounded() -> None:
             ]
         )
     )
-    assert reply == Reply(200, {"transfer-encoding": "chunked"}, b"a")
+    assert reply == HttpResponse(200, {"transfer-encoding": "chunked"}, b"a")
     assert code == "not_http"
 
 
@@ -506,16 +506,16 @@ def test_a_device_that_never_answers_and_a_full_room_end_the_request() -> None:
 
 @given(st.lists(st.binary(max_size=300), max_size=5), st.booleans())
 def test_no_answer_breaks_the_asker(parts: list[bytes], is_http: bool) -> None:
-    async def read() -> Reply:
+    async def read() -> HttpResponse:
         reader = asyncio.StreamReader()
         for part in [b"HTTP/1.1 200 OK\r\n"] * is_http + parts:
             reader.feed_data(part)
         reader.feed_eof()
         room = ByteBudget(1_000)
-        asker = Asker(AllowedHosts([]), room, BODY_BYTES_MAX, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
-        return await asker._read(reader, _Reading(room, BODY_BYTES_MAX))
+        fetcher = HttpFetcher(AllowedHosts([]), room, BODY_BYTES_MAX, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        return await fetcher._read(reader, _Reading(room, BODY_BYTES_MAX))
 
-    with contextlib.suppress(AskFailed, TooLarge):
+    with contextlib.suppress(FetchFailed, TooLarge):
         assert asyncio.run(read()).status
 
 
@@ -548,12 +548,12 @@ def test_an_answer_in_tiny_chunks_takes_no_more_than_it_counts() -> None:
 )
 def test_a_device_says_when_it_may_be_asked_again(headers: dict[str, str], expected: float | None) -> None:
     now_s = datetime(2026, 10, 21, 7, 29, tzinfo=UTC).timestamp()
-    assert _retry_after_s(Reply(503, headers), now_s) == expected
+    assert _retry_after_s(HttpResponse(503, headers), now_s) == expected
 
 
 @given(st.text() | st.text("0123456789 :-+,/GMTWedOct"))
 def test_no_text_breaks_the_reading_of_when(text: str) -> None:
-    found = _retry_after_s(Reply(503, {"retry-after": text}), 0.0)
+    found = _retry_after_s(HttpResponse(503, {"retry-after": text}), 0.0)
     assert found is None or found >= 0
 
 
@@ -562,11 +562,11 @@ class ToldAsker:
 
     body_bytes_max = BODY_BYTES_MAX
 
-    def __init__(self, *replies: Reply | Exception) -> None:
+    def __init__(self, *replies: HttpResponse | Exception) -> None:
         self._replies = list(replies)
         self.asked: list[dict[str, str]] = []
 
-    async def ask(self, url: str, headers: list[tuple[str, str]], timeout_s: float) -> Reply:
+    async def ask(self, url: str, headers: list[tuple[str, str]], timeout_s: float) -> HttpResponse:
         self.asked.append(dict(headers))
         reply = self._replies.pop(0)
         if isinstance(reply, Exception):
@@ -576,14 +576,14 @@ class ToldAsker:
 
 def poll(
     tmp_path: Path,
-    replies: list[Reply | Exception],
+    replies: list[HttpResponse | Exception],
     ends: list[Exception | Accepted] | None = None,
     document: dict[str, Any] | None = None,
     secret: Callable[[str, str], str] = lambda name, url: f"Bearer {name}",
     **of_poll: Any,
 ) -> tuple[list[str], ToldAsker, list[Any], list[float | None], int]:
     """Outcomes, what was asked, what was appended, the pauses asked for, and the failures in a row at the end."""
-    asker, outcomes, writer = ToldAsker(*replies), [], ToldWriter()
+    fetcher, outcomes, writer = ToldAsker(*replies), [], ToldWriter()
     validators = Validators(tmp_path / "validators.json")
     url = {"url": "https://10.0.0.1/a?token=canary", "headers": {"Authorization": {"secret": "S"}}, **of_poll}
     spec = StreamSpec.from_document((document or STREAM) | {"poll": url})
@@ -598,7 +598,7 @@ def poll(
             clock_ms=lambda: 0,
         )
         tools = PollingTools(
-            asker,  # type: ignore[arg-type]
+            fetcher,  # type: ignore[arg-type]
             validators,
             secret,
             asyncio.Semaphore(1),
@@ -610,22 +610,25 @@ def poll(
         pauses = []
         for at in range(len(replies)):
             writer._end = (ends or [Accepted.LOG] * len(replies))[at]
-            pauses.append(await polled.ask_once())
+            pauses.append(await polled.poll_once())
         return pauses, polled.failures
 
     pauses, failures = asyncio.run(run())
     asyncio.run(validators.save())
-    return outcomes, asker, writer.appended, pauses, failures
+    return outcomes, fetcher, writer.appended, pauses, failures
 
 
 def test_an_answer_is_a_record_with_its_bytes_and_only_once_while_it_stays_the_same(tmp_path: Path) -> None:
-    answer = Reply(200, {"etag": '"1"'}, b'{"kwh": 1}\n')
-    outcomes, asker, appended, _, failures = poll(
-        tmp_path, [answer, Reply(304), Reply(204)], document=STREAM | {"key": "meter"}, fields={"meter": "m 7"}
+    answer = HttpResponse(200, {"etag": '"1"'}, b'{"kwh": 1}\n')
+    outcomes, fetcher, appended, _, failures = poll(
+        tmp_path,
+        [answer, HttpResponse(304), HttpResponse(204)],
+        document=STREAM | {"key": "meter"},
+        fields={"meter": "m 7"},
     )
     assert (outcomes, failures) == (["answered", "not_modified", "empty"], 0)
-    assert [headers.get("If-None-Match") for headers in asker.asked] == [None, '"1"', '"1"']
-    assert asker.asked[0]["Authorization"] == "Bearer S"
+    assert [headers.get("If-None-Match") for headers in fetcher.asked] == [None, '"1"', '"1"']
+    assert fetcher.asked[0]["Authorization"] == "Bearer S"
     ((record, about),) = appended
     assert record == (b'{"kwh": 1}\n', b"m 7")
     assert about["source"] == b"poll:https://10.0.0.1/a"
@@ -648,7 +651,7 @@ def test_an_answer_is_a_record_with_its_bytes_and_only_once_while_it_stays_the_s
 def test_who_asks_the_same_url_for_another_stream_or_otherwise_is_sent_its_state_too(
     tmp_path: Path, other: dict[str, Any]
 ) -> None:
-    answer = Reply(200, {"etag": '"1"'}, b'{"kwh": 1}')
+    answer = HttpResponse(200, {"etag": '"1"'}, b'{"kwh": 1}')
     asked = [poll(tmp_path, [answer], **how)[1].asked[0].get("If-None-Match") for how in ({}, other, {}, other)]
     assert asked == [None, None, '"1"', '"1"']
 
@@ -658,10 +661,10 @@ def test_a_request_to_another_host_is_not_made_with_the_secret(tmp_path: Path) -
     """Each secret is asked for with the URL of its own request."""
     settings = PollSettings(poll_secrets={"S": "Bearer canary"}, poll_secret_hosts={"S": ("meters.example",)})
     secret = Secrets(settings).value_for
-    outcomes, asker, _, _, _ = poll(tmp_path, [Reply(204)], secret=secret, url="https://evil.example/a")
-    assert (outcomes, asker.asked) == (["invalid_settings"], [])
-    outcomes, asker, _, _, _ = poll(tmp_path, [Reply(204)], secret=secret, url="https://meters.example/a")
-    assert (outcomes, asker.asked[0]["Authorization"]) == (["empty"], "Bearer canary")
+    outcomes, fetcher, _, _, _ = poll(tmp_path, [HttpResponse(204)], secret=secret, url="https://evil.example/a")
+    assert (outcomes, fetcher.asked) == (["invalid_settings"], [])
+    outcomes, fetcher, _, _, _ = poll(tmp_path, [HttpResponse(204)], secret=secret, url="https://meters.example/a")
+    assert (outcomes, fetcher.asked[0]["Authorization"]) == (["empty"], "Bearer canary")
 
 
 @pytest.fixture
@@ -735,24 +738,24 @@ def test_what_is_noted_while_etags_are_written_is_written_next(
 
 @pytest.mark.guarantee("G303")
 def test_what_was_not_persisted_is_asked_for_again(tmp_path: Path) -> None:
-    answer = Reply(200, {"etag": '"1"'}, b'{"kwh": 1}')
-    outcomes, asker, _, _, failures = poll(tmp_path, [answer, answer], [SpoolFull("full"), Accepted.SPOOL])
+    answer = HttpResponse(200, {"etag": '"1"'}, b'{"kwh": 1}')
+    outcomes, fetcher, _, _, failures = poll(tmp_path, [answer, answer], [SpoolFull("full"), Accepted.SPOOL])
     assert (outcomes, failures) == (["not_persisted", "answered"], 0)
-    assert [headers.get("If-None-Match") for headers in asker.asked] == [None, None]
+    assert [headers.get("If-None-Match") for headers in fetcher.asked] == [None, None]
 
 
 @pytest.mark.guarantee("G304")
 def test_what_is_no_good_answer_is_counted_and_not_a_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     replies = [
-        Reply(302, {"location": "http://169.254.169.254/"}, b"moved"),
-        Reply(404),
-        Reply(503, {"retry-after": "7"}),
-        AskFailed("timeout", "no whole answer"),
+        HttpResponse(302, {"location": "http://169.254.169.254/"}, b"moved"),
+        HttpResponse(404),
+        HttpResponse(503, {"retry-after": "7"}),
+        FetchFailed("timeout", "no whole answer"),
         NotAllowed("no"),
-        Reply(200, {"content-encoding": "br"}, b"x"),
-        Reply(200, {"content-encoding": "gzip"}, b"x"),
-        Reply(200, {}, b"x" * 501),
-        Reply(200, {"content-encoding": "gzip"}, gzip.compress(b"x" * 100_000)),
+        HttpResponse(200, {"content-encoding": "br"}, b"x"),
+        HttpResponse(200, {"content-encoding": "gzip"}, b"x"),
+        HttpResponse(200, {}, b"x" * 501),
+        HttpResponse(200, {"content-encoding": "gzip"}, gzip.compress(b"x" * 100_000)),
     ]
     outcomes, _, appended, pauses, failures = poll(tmp_path, replies)
     assert outcomes == [
@@ -779,7 +782,7 @@ def test_what_is_no_good_answer_is_counted_and_not_a_record(tmp_path: Path, capl
 def test_an_answer_is_framed_as_the_document_says_and_kept_when_it_can_not_be(
     tmp_path: Path, framing: str, body: bytes, records: list[bytes]
 ) -> None:
-    coded = Reply(200, {"content-encoding": "gzip"}, gzip.compress(body))
-    outcomes, _, appended, _, _ = poll(tmp_path, [Reply(200, {}, body), coded], framing=framing)
+    coded = HttpResponse(200, {"content-encoding": "gzip"}, gzip.compress(body))
+    outcomes, _, appended, _, _ = poll(tmp_path, [HttpResponse(200, {}, body), coded], framing=framing)
     assert outcomes == ["answered"] * 2
     assert [record[0] for record, _ in appended] == records * 2

@@ -20,8 +20,8 @@ from prometheus_client import Counter, Gauge
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.process import GatewayResources, open_resources, run_gateway, serve_health_pages
 from strandline.ingest.poll.addresses import AllowedHosts
-from strandline.ingest.poll.asking import Asker, ByteBudget
 from strandline.ingest.poll.entry import GATEWAY
+from strandline.ingest.poll.fetching import ByteBudget, HttpFetcher
 from strandline.ingest.poll.polled_url import PolledUrl, PollingTools
 from strandline.ingest.poll.secrets import NamedSecrets
 from strandline.ingest.poll.settings import PollSettings
@@ -60,14 +60,14 @@ class PollGateway:
         self._failing = Gauge(
             "strandline_poll_failing", "Polled URLs whose last request failed", ["stream"], registry=registry
         )
-        asker = Asker(
+        fetcher = HttpFetcher(
             AllowedHosts(settings.poll_hosts),
             ByteBudget(BYTES_HELD_MAX),
             settings.http_body_bytes_max,
             ssl.create_default_context(),
         )
         self._tools = PollingTools(
-            asker,
+            fetcher,
             self._validators,
             Secrets(settings).value_for,
             asyncio.Semaphore(settings.poll_concurrency),

@@ -23,7 +23,7 @@ from strandline.ingest.gateway.decompression import ContentCoding, decompress
 from strandline.ingest.gateway.framing import Form, Framed, TooLarge, Unframable, frame
 from strandline.ingest.gateway.stream_appender import StreamAppender
 from strandline.ingest.poll.addresses import NotAllowed
-from strandline.ingest.poll.asking import Asker, AskFailed, Reply
+from strandline.ingest.poll.fetching import FetchFailed, HttpFetcher, HttpResponse
 from strandline.ingest.poll.schedule import pause_s, phase_s, wait_s
 from strandline.ingest.poll.validators import Validators, name_of
 
@@ -37,7 +37,7 @@ _ETAG_SHOWN_MAX = 200
 class PollingTools:
     """Objects that all URLs share."""
 
-    asker: Asker
+    fetcher: HttpFetcher
     validators: Validators
     secret: Callable[[str, str], str]
     """Return a secret by its name, for a request to this URL. Raises InvalidSettings."""
@@ -79,13 +79,13 @@ class PolledUrl:
         wait = wait_s(self._tools.clock_s(), self._every_s, self._phase_s)
         while not self._is_stopping:
             await asyncio.sleep(wait)
-            retry_after_s = await self.ask_once()
+            retry_after_s = await self.poll_once()
             if self.failures:
                 wait = pause_s(self.failures, self._every_s, self._tools.chance(), retry_after_s)
             else:
                 wait = wait_s(self._tools.clock_s(), self._every_s, self._phase_s)
 
-    async def ask_once(self) -> float | None:
+    async def poll_once(self) -> float | None:
         """Poll once. Return the seconds that the device requests as a pause, or None.
 
         1. Send the request, conditionally if the device supports it.
@@ -96,10 +96,10 @@ class PolledUrl:
         retry_after_s = None
         try:
             async with self._tools.at_once:
-                reply = await self._tools.asker.ask(self.poll.url, self._headers(), self.poll.timeout / 1000)
+                reply = await self._tools.fetcher.ask(self.poll.url, self._headers(), self.poll.timeout / 1000)
             retry_after_s = _retry_after_s(reply, self._tools.clock_s())
             outcome = await self._take(reply)
-        except (AskFailed, NotAllowed, TooLarge, InvalidSettings) as error:
+        except (FetchFailed, NotAllowed, TooLarge, InvalidSettings) as error:
             self._note_failure(error.code, str(error))
             return retry_after_s
         except NOT_CONFIRMED as error:  # the appender has counted it
@@ -115,16 +115,16 @@ class PolledUrl:
         self._tools.count(self.appender.spec.stream, outcome)
         return None
 
-    async def _take(self, reply: Reply) -> str:
-        """Persist an answer, and return its outcome for the metrics. Raises AskFailed if its status isn't a success,
+    async def _take(self, reply: HttpResponse) -> str:
+        """Persist an answer, and return its outcome for the metrics. Raises FetchFailed if its status isn't a success,
         TooLarge, and NOT_CONFIRMED.
         """
         if reply.status == 304:
             return "not_modified"
         if not 200 <= reply.status < 300:
             hint = "; redirects are not followed: poll the URL that it leads to" if 300 <= reply.status < 400 else ""
-            raise AskFailed(f"status_{reply.status // 100}xx", f"it answered with status {reply.status}{hint}")
-        body = _plain(reply, self._tools.asker.body_bytes_max)
+            raise FetchFailed(f"status_{reply.status // 100}xx", f"it answered with status {reply.status}{hint}")
+        body = _plain(reply, self._tools.fetcher.body_bytes_max)
         if not body.strip():
             self._tools.validators.note(self._name, reply.headers)
             return "empty"
@@ -132,7 +132,7 @@ class PolledUrl:
         self._tools.validators.note(self._name, reply.headers)
         return "answered"
 
-    async def _append(self, body: bytes, reply: Reply) -> None:
+    async def _append(self, body: bytes, reply: HttpResponse) -> None:
         appender, fields = self.appender, self.poll.fields
         try:
             framed = self._framed(body)
@@ -167,7 +167,7 @@ class PolledUrl:
         except Unframable:
             return frame(body, Form.WHOLE, spec.key, record_bytes_max)
 
-    def _message_ids(self, reply: Reply, framed: Framed) -> list[tuple[tuple[str, bytes], ...]] | None:
+    def _message_ids(self, reply: HttpResponse, framed: Framed) -> list[tuple[tuple[str, bytes], ...]] | None:
         """Return message ids with the answer's ETag, so that a reader can recognize duplicates.
 
         None if it has no ETag.
@@ -213,22 +213,22 @@ class PolledUrl:
         return {"stream": self.appender.spec.stream, "url": self.source.decode().removeprefix("poll:")}
 
 
-def _plain(reply: Reply, bytes_max: int) -> bytes:
-    """Return the decompressed body. Raises AskFailed and TooLarge."""
+def _plain(reply: HttpResponse, bytes_max: int) -> bytes:
+    """Return the decompressed body. Raises FetchFailed and TooLarge."""
     name = reply.headers.get("content-encoding", "").lower().removeprefix("x-")
     if name in ("", "identity"):
         return reply.body
     try:
         return decompress(reply.body, ContentCoding(name), bytes_max)
     except ValueError as error:
-        raise AskFailed(
+        raise FetchFailed(
             "not_http", f"the answer has the content-encoding {name[:40]!r}, which was not requested"
         ) from error
     except Unframable as error:
-        raise AskFailed("not_http", str(error)) from error
+        raise FetchFailed("not_http", str(error)) from error
 
 
-def _retry_after_s(reply: Reply, now_s: float) -> float | None:
+def _retry_after_s(reply: HttpResponse, now_s: float) -> float | None:
     """Return the pause in seconds that the device requests, or None.
 
     A date is compared with the date of the answer, if it has one, because the clock of a device may be wrong.

@@ -30,7 +30,7 @@ from strandline.core.streams.entrances import (
     problem_of_url,
     takes_secrets,
 )
-from strandline.ingest.poll.asking import Asker, ByteBudget
+from strandline.ingest.poll.fetching import ByteBudget, HttpFetcher
 from strandline.notices.channels.tools import ChannelTools, NotConfirmed, Outgoing
 from strandline.notices.options import TextOrSecret
 from strandline.notices.rendering import PLACEHOLDERS, placeholders
@@ -102,9 +102,9 @@ def send(options: WebhookSpec, message: Outgoing, tools: ChannelTools) -> None:
     ]
     for name, value in options.headers.items():
         headers.append((name, secrets.value_for(value.secret, url) if isinstance(value, SecretSpec) else value))
-    asker = Asker(tools.allowed, ByteBudget(_ANSWER_BYTES_MAX), _ANSWER_BYTES_MAX, tools.tls)
+    fetcher = HttpFetcher(tools.allowed, ByteBudget(_ANSWER_BYTES_MAX), _ANSWER_BYTES_MAX, tools.tls)
     try:
-        reply = asyncio.run(asker.ask(url, headers, tools.timeout_s, body))
+        reply = asyncio.run(fetcher.ask(url, headers, tools.timeout_s, body))
     except InvalidSettings:
         raise
     except StrandlineError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from strandline.core.errors import NotFound
 from strandline.core.times.durations import FOREVER_MS
-from strandline.ingest.poll.asking import Asker, ByteBudget
+from strandline.ingest.poll.fetching import ByteBudget, HttpFetcher
 from strandline.ledger.roles import NoticeLedger
 from strandline.log.kafka_status import KafkaStatus
 from strandline.notices.channels.tools import ChannelTools
@@ -71,6 +71,6 @@ def ask_page(tools: ChannelTools, url: str) -> tuple[int, bytes]:
     """Send a GET request, and return the status and the body of the response. Raises StrandlineError if `tools` don't
     allow the URL, or without a complete response.
     """
-    asker = Asker(tools.allowed, ByteBudget(_PAGE_BYTES_MAX), _PAGE_BYTES_MAX, tools.tls)
-    reply = asyncio.run(asker.ask(url, (), _PAGE_TIMEOUT_S))
+    fetcher = HttpFetcher(tools.allowed, ByteBudget(_PAGE_BYTES_MAX), _PAGE_BYTES_MAX, tools.tls)
+    reply = asyncio.run(fetcher.ask(url, (), _PAGE_TIMEOUT_S))
     return reply.status, reply.body

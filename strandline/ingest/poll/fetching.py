@@ -1,6 +1,6 @@
 """One HTTP request with limits of time and size. It returns the answer, or raises one of these errors:
 
-* AskFailed            the device did not answer correctly; a later request may succeed
+* FetchFailed          the device did not answer correctly; a later request may succeed
   - TooLarge (framing) the answer exceeds a limit
 * NotAllowed           the gateway may not request this host
 """
@@ -27,7 +27,7 @@ _SWITCHING_PROTOCOLS = 101
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-class AskFailed(TransientError):
+class FetchFailed(TransientError):
     """The device didn't answer, or its answer isn't valid HTTP."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -36,7 +36,7 @@ class AskFailed(TransientError):
 
 
 @dataclass
-class Reply:
+class HttpResponse:
     """The answer of a device."""
 
     status: int = 0
@@ -53,9 +53,9 @@ class ByteBudget:
         self.held = 0
 
     def take(self, count: int) -> None:
-        """Raises AskFailed if the budget is used up."""
+        """Raises FetchFailed if the budget is used up."""
         if self.held + count > self._bytes_max:
-            raise AskFailed(
+            raise FetchFailed(
                 "too_busy", f"answers with {self.held} bytes are arriving already; the request is repeated later"
             )
         self.held += count
@@ -68,7 +68,7 @@ class _Reading:
     """Called by the parser with the parts of an answer."""
 
     def __init__(self, budget: ByteBudget, body_bytes_max: int) -> None:
-        self.reply = Reply()
+        self.reply = HttpResponse()
         self.body = bytearray()
         """One object, whatever the sizes of the chunks: its size is the one that the budget counts."""
         self.is_whole = False
@@ -85,7 +85,7 @@ class _Reading:
         if not self.is_in_head:
             return  # trailers are ignored
         if len(self.reply.headers) >= HEADERS_MAX:
-            self.failure = AskFailed("not_http", f"the answer has more than {HEADERS_MAX} headers")
+            self.failure = FetchFailed("not_http", f"the answer has more than {HEADERS_MAX} headers")
             return
         self.reply.headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1").strip())
 
@@ -100,7 +100,7 @@ class _Reading:
             if len(self.body) + len(chunk) > self._body_bytes_max:
                 raise TooLarge(f"the answer has more than {self._body_bytes_max} bytes")
             self._budget.take(len(chunk))
-        except (AskFailed, TooLarge) as error:
+        except (FetchFailed, TooLarge) as error:
             self.failure = error  # the parser would hide it in its own error
             return
         self.body += chunk
@@ -115,7 +115,7 @@ class _Reading:
 
 
 @dataclass
-class Asker:
+class HttpFetcher:
     """Requests any URL that is allowed. Follows no redirect, keeps no connection and no cookie, and uses no proxy."""
 
     allowed: AllowedHosts
@@ -125,28 +125,28 @@ class Asker:
 
     async def ask(
         self, url: str, headers: Sequence[tuple[str, str]], timeout_s: float, body: bytes | None = None
-    ) -> Reply:
+    ) -> HttpResponse:
         """Return the complete answer, whatever its status.
 
         1. Resolve the name, and check the address.
         2. Connect to that address. TLS checks the name.
         3. Send the request, and read the answer until it is complete, within all limits.
 
-        Args: body: Sent with POST. None for a GET request. Raises AskFailed, NotAllowed, and TooLarge.
+        Args: body: Sent with POST. None for a GET request. Raises FetchFailed, NotAllowed, and TooLarge.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._ask(url, headers, body)
         except TimeoutError as error:
-            raise AskFailed("timeout", f"no complete answer within {timeout_s:g} s") from error
+            raise FetchFailed("timeout", f"no complete answer within {timeout_s:g} s") from error
         except Unresolved as error:
-            raise AskFailed(error.code, str(error)) from error
+            raise FetchFailed(error.code, str(error)) from error
         except ssl.SSLError as error:
-            raise AskFailed("tls", f"the TLS connection failed: {error.reason or error}") from error
+            raise FetchFailed("tls", f"the TLS connection failed: {error.reason or error}") from error
         except OSError as error:
-            raise AskFailed("unreachable", f"the connection failed: {error.strerror or error}") from error
+            raise FetchFailed("unreachable", f"the connection failed: {error.strerror or error}") from error
 
-    async def _ask(self, url: str, headers: Sequence[tuple[str, str]], body: bytes | None) -> Reply:
+    async def _ask(self, url: str, headers: Sequence[tuple[str, str]], body: bytes | None) -> HttpResponse:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
         address = self.allowed.address_for(host, await resolve(host, port))
@@ -169,7 +169,7 @@ class Asker:
             self.budget.give_back(len(reading.body))
             writer.transport.abort()
 
-    async def _read(self, reader: asyncio.StreamReader, reading: _Reading) -> Reply:
+    async def _read(self, reader: asyncio.StreamReader, reading: _Reading) -> HttpResponse:
         reading.parser = parser = httptools.HttpResponseParser(reading)
         try:
             while not reading.is_whole:
@@ -181,20 +181,20 @@ class Asker:
                 if reading.failure is not None:
                     raise reading.failure
                 if reading.framing_bytes > HEAD_BYTES_MAX and not reading.is_whole:
-                    raise AskFailed(
+                    raise FetchFailed(
                         "not_http", f"the head or the trailers of the answer have more than {HEAD_BYTES_MAX} bytes"
                     )
                 if not reading.is_in_head and parser.get_status_code() in (204, 304):
                     reading.is_whole = True
         except httptools.HttpParserError as error:
-            raise AskFailed("not_http", f"the answer is not HTTP: {error}") from error
+            raise FetchFailed("not_http", f"the answer is not HTTP: {error}") from error
         finally:
             reading.parser = None  # each references the other, and with it the body
         reply = reading.reply
         if not reading.is_whole:
             has_length = "content-length" in reply.headers or "transfer-encoding" in reply.headers
             if reading.is_in_head or has_length:
-                raise AskFailed("cut_short", "the connection ended before the answer was complete")
+                raise FetchFailed("cut_short", "the connection ended before the answer was complete")
         reply.status = parser.get_status_code()
         reply.body = bytes(reading.body)
         return reply
