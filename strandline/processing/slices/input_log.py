@@ -129,7 +129,7 @@ class InputContinuity:
             one.require_same_topic(answer_of(topic_ids, stream))
 
     def mark_suspect(self, missing: NotFound) -> None:
-        """Query which topic a look did not find, and call `LogContinuity.mark_suspect` for its stream, which can raise LogChanged."""
+        """Find the topic that a poll did not find. Call `mark_suspect` for its stream, which can raise LogChanged."""
         for stream, one in self._logs.items():
             try:
                 if len(self._logs) > 1:
