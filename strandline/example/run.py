@@ -33,7 +33,7 @@ from strandline.example.view import ResultLinks, account, links_shown, plain_lin
 from strandline.example.watch import Facts, ResultsReader, Watch
 from strandline.ingest.registry import own_gateway
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.services.client import Answer, ControlClient, authorization
+from strandline.services.client import ControlClient, JsonObject, authorization
 from strandline.services.embedded.addresses import STACK_FILE, STACK_USER, read_stack
 from strandline.services.embedded.admin_token import read_admin_token
 from strandline.services.embedded.passwords import (
@@ -321,7 +321,7 @@ def _wait_until_arrived(watch: Watch, enough: threading.Event) -> None:
             return
 
 
-def event_start_ms(job: Answer, now_ms: int) -> int:
+def event_start_ms(job: JsonObject, now_ms: int) -> int:
     """Return the fleet's first event time: a month ago, or after all events of the job if they are later, so that no
     report is late. It is never in the future.
     """
@@ -336,7 +336,7 @@ def has_results(facts: Facts) -> bool:
 
 def _start_job(
     control: ControlClient, text: bytes, name: str, servers: Servers, progress: ProgressDisplay, stop: StopSignals
-) -> Answer:
+) -> JsonObject:
     with progress.step("applying the example", f"stream and job of {DOCUMENTS} are registered"):
         control.apply(text, DOCUMENTS)
         control.order(name, "start")
@@ -353,7 +353,7 @@ def _start_job(
 
 def wait_until_caught_up(
     control: ControlClient, name: str, enough: threading.Event, *, stall_timeout_s: float, timeout_s: float = math.inf
-) -> Answer:
+) -> JsonObject:
     """Return the job when it runs and has read the whole log. Return its current state when `enough` is set, after `timeout_s`,
     and after `stall_timeout_s` without progress. Raises PermanentError if the job has failed."""
     began_s = moved_s = time.monotonic()
@@ -369,7 +369,7 @@ def wait_until_caught_up(
             return job
 
 
-def is_caught_up(job: Answer) -> bool:
+def is_caught_up(job: JsonObject) -> bool:
     """Return True if the job runs and has read the whole log."""
     return bool(job["state"] == "running" and job["lag_records"] == 0)
 

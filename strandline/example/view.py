@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strandline.example.watch import Facts
-from strandline.services.client import Answer
+from strandline.services.client import JsonObject
 
 HOUR_MS = 3_600_000
 
@@ -142,7 +142,7 @@ def _next_hour(facts: Facts, links: ResultLinks) -> str:
     return f"   (an hour closes in about {(closes_ms - event_ms) / links.speed / 1000:.0f} s)"
 
 
-def _documents_table(alias: str, documents: list[Answer]) -> Table:
+def _documents_table(alias: str, documents: list[JsonObject]) -> Table:
     names = [name for name in documents[0] if name not in ("@timestamp", "window", "strandline")]
     table = Table(title=f"\nthe newest in {alias}", title_justify="left", box=None, pad_edge=False, header_style="dim")
     table.add_column("window end")

@@ -12,10 +12,10 @@ import httpx
 
 from strandline.core.errors import TransientError
 from strandline.example.sender import FleetSender, Sent
-from strandline.services.client import Answer, ControlClient
+from strandline.services.client import ControlClient, JsonObject
 
 RATE_OVER_S = 5.0
-NO_COUNTS: Answer = {"records": 0, "accepted": 0, "rejected": {}, "results": {}}
+NO_COUNTS: JsonObject = {"records": 0, "accepted": 0, "rejected": {}, "results": {}}
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Facts:
     sent: Sent
     per_second: float
     """Reports per second in the last seconds that were acknowledged, or sent by UDP."""
-    job: Answer | None
+    job: JsonObject | None
     """Response of `GET /v1/jobs/NAME`. None if there was none."""
-    counts: Answer
+    counts: JsonObject
     """Counts of the job since this run of the example began."""
-    documents: dict[str, list[Answer]] = field(default_factory=dict)
+    documents: dict[str, list[JsonObject]] = field(default_factory=dict)
     """Alias -> its newest documents."""
     trouble: str = ""
     """Reason why some of the facts are missing."""
@@ -52,7 +52,7 @@ class Watch:
         control: ControlClient,
         results: ResultsReader,
         sender: FleetSender,
-        job: Answer,
+        job: JsonObject,
         *,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -60,7 +60,7 @@ class Watch:
         self._results = results
         self._sender = sender
         self._name: str = job["name"]
-        self._counts_before: Answer = job["counts"]
+        self._counts_before: JsonObject = job["counts"]
         self._clock_s = clock_s
         self._began_s = clock_s()
         self._sent: deque[tuple[float, int]] = deque([(self._began_s, 0)])
@@ -110,14 +110,14 @@ class ResultsReader:
         self._http = httpx.Client(base_url=url, timeout=10.0, trust_env=False, transport=transport, auth=login)
         self._limits = limits
 
-    def newest(self) -> dict[str, list[Answer]]:
+    def newest(self) -> dict[str, list[JsonObject]]:
         """Return alias -> documents, the newest first. Raises TransientError if Elasticsearch does not respond."""
         return {alias: self._search(alias, limit) for alias, limit in self._limits.items()}
 
     def close(self) -> None:
         self._http.close()
 
-    def _search(self, alias: str, limit: int) -> list[Answer]:
+    def _search(self, alias: str, limit: int) -> list[JsonObject]:
         # Before the first result, the index and the alias don't exist.
         query: dict[str, str | int] = {"size": limit, "sort": "@timestamp:desc", "ignore_unavailable": "true"}
         try:
@@ -129,7 +129,7 @@ class ResultsReader:
         return [hit["_source"] for hit in hits]
 
 
-def counts_since(before: Answer, now: Answer) -> Answer:
+def counts_since(before: JsonObject, now: JsonObject) -> JsonObject:
     """Return the job's counts minus those of an earlier moment."""
     return {
         name: now[name] - before[name]

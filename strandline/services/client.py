@@ -24,7 +24,7 @@ from strandline.core.errors import (
 from strandline.ledger.states import COMPLETED, Desired, JobState
 from strandline.services.trust import ClientTls, certificates_for
 
-Answer = dict[str, Any]
+JsonObject = dict[str, Any]
 POLL_S = 0.2
 APPLY_S_MAX = 600.0
 """Maximum time in seconds that a client waits while documents are applied. Each lookup that follows a source can take 40 s."""
@@ -81,15 +81,15 @@ class ControlClient:
     ) -> None:
         self._http.close()
 
-    def get(self, path: str, **query: str | int) -> Answer:
+    def get(self, path: str, **query: str | int) -> JsonObject:
         """Return the response to a GET. `path`: also the `next` of an earlier response."""
         return self._ask("GET", path, params=query or None)  # an empty dict would remove the query of the path
 
-    def post(self, path: str, body: Answer | None = None) -> Answer:
+    def post(self, path: str, body: JsonObject | None = None) -> JsonObject:
         """Return the response to a POST of a JSON object, or of no body. `path`: also the `next` of an earlier response."""
         return self._ask("POST", path, **({} if body is None else {"json": body}))
 
-    def apply(self, text: bytes, source: str) -> list[Answer]:
+    def apply(self, text: bytes, source: str) -> list[JsonObject]:
         """Apply documents, and return the outcome of each. `source`: name of the file, for problems."""
         read_s = max(self._timeout_s, APPLY_S_MAX)
         try:
@@ -102,118 +102,118 @@ class ControlClient:
                 f"the control service at {self._url} has not responded within {read_s:g} s, and may still be "
                 "applying the documents; apply them again to complete the remaining work"
             ) from error
-        applied: list[Answer] = answer["applied"]
+        applied: list[JsonObject] = answer["applied"]
         return applied
 
-    def plan(self, text: bytes, source: str) -> Answer:
+    def plan(self, text: bytes, source: str) -> JsonObject:
         """Return the effect of applying documents on streams and lookups (`documents`) and on `jobs`. Changes nothing."""
         return self._post_yaml("/v1/documents/plan", text, source)
 
-    def check(self, text: bytes, source: str) -> Answer:
+    def check(self, text: bytes, source: str) -> JsonObject:
         """Check a pipeline, and return its stages or its problems. `source`: see `apply`. Changes nothing."""
         return self._post_yaml("/v1/pipelines/check", text, source)
 
-    def preview(self, text: bytes, source: str, **query: str | float) -> Answer:
+    def preview(self, text: bytes, source: str, **query: str | float) -> JsonObject:
         """Return the results of a pipeline for the newest records of a stream. Writes nothing."""
         return self._post_yaml("/v1/pipelines/preview", text, source, query)
 
-    def stream(self, name: str) -> Answer:
+    def stream(self, name: str) -> JsonObject:
         """Return a stream, and its content in the log. Raises NotFound."""
         return self.get(f"/v1/streams/{quote(name, safe='')}")
 
-    def lookup(self, name: str) -> Answer:
+    def lookup(self, name: str) -> JsonObject:
         """Return a lookup, its versions, and the jobs that need it. Raises NotFound."""
         return self.get(f"/v1/lookups/{quote(name, safe='')}")
 
-    def delete_lookup(self, name: str) -> Answer:
+    def delete_lookup(self, name: str) -> JsonObject:
         """Delete a lookup that no job needs. Raises NotFound, Conflict."""
         return self._ask("DELETE", f"/v1/lookups/{quote(name, safe='')}")
 
-    def notice(self, name: str) -> Answer:
+    def notice(self, name: str) -> JsonObject:
         """Return a notice, its problems, and its messages. Raises NotFound."""
         return self.get(_notice_path(name))
 
-    def test_notice(self, name: str) -> Answer:
+    def test_notice(self, name: str) -> JsonObject:
         """Send a test message to each channel of a notice; returns immediately. Raises NotFound."""
         return self._ask("POST", f"{_notice_path(name)}/test")
 
-    def mute_notice(self, name: str, until_ms: int | None) -> Answer:
+    def mute_notice(self, name: str, until_ms: int | None) -> JsonObject:
         """Hold back the messages of a notice until a time. None ends muting. Raises NotFound."""
         asked = {} if until_ms is None else {"until_ms": until_ms}
         return self._ask("POST", f"{_notice_path(name)}/mute", params=asked)
 
-    def delete_notice(self, name: str) -> Answer:
+    def delete_notice(self, name: str) -> JsonObject:
         """Delete a notice. Raises NotFound."""
         return self._ask("DELETE", _notice_path(name))
 
-    def undeclared(self, name: str) -> Answer:
+    def undeclared(self, name: str) -> JsonObject:
         """Return the fields of the stream's newest records that its schema doesn't declare. Raises NotFound."""
         return self.get(f"/v1/streams/{quote(name, safe='')}/undeclared")
 
-    def proposal(self, topic: str) -> Answer:
+    def proposal(self, topic: str) -> JsonObject:
         """Return a stream document proposed from the newest records of a topic. Raises NotFound."""
         return self.get(f"/v1/topics/{quote(topic, safe='')}/proposal")
 
-    def dead_letters(self, job: str, after: int = -1, limit: int = 100, **wanted: str | int) -> Answer:
+    def dead_letters(self, job: str, after: int = -1, limit: int = 100, **wanted: str | int) -> JsonObject:
         """Return dead letters of the job with a number above `after`. `wanted`: filters (reason, step, since_ms,
         until_ms). Raises NotFound.
         """
         return self.get(f"{job_path(job)}/dead-letters", after=after, limit=limit, **wanted)
 
-    def count_dead_letters(self, job: str, **wanted: str | int) -> Answer:
+    def count_dead_letters(self, job: str, **wanted: str | int) -> JsonObject:
         """Return the first part of the counts of dead letters, by reason and step. `next` is the path of the next part. Raises
         NotFound."""
         return self.get(f"{job_path(job)}/dead-letters/counts", **wanted)
 
-    def requeue_dead_letters(self, job: str, **wanted: str | int) -> Answer:
+    def requeue_dead_letters(self, job: str, **wanted: str | int) -> JsonObject:
         """Requeue the first part of the requested dead letters. `next` is the path for the next part. Raises NotFound,
         Conflict."""
         return self._ask("POST", f"{job_path(job)}/dead-letters/requeue", params=wanted)
 
-    def repair_dead_letter(self, job: str, letter: str, payload: bytes, **how: str | int) -> Answer:
+    def repair_dead_letter(self, job: str, letter: str, payload: bytes, **how: str | int) -> JsonObject:
         """Requeue the record of one dead letter with another payload. `how`: `force`, `dry_run`. Raises NotFound, Conflict."""
         headers = {"Content-Type": "application/octet-stream"}
         path = f"{job_path(job)}/dead-letters/repair"
         return self._ask("POST", path, content=payload, params={"dead_letter": letter, **how}, headers=headers)
 
-    def dead_letter(self, job: str, number: int) -> Answer:
+    def dead_letter(self, job: str, number: int) -> JsonObject:
         """Return one dead letter with all bytes. Raises NotFound."""
         return self.get(f"{job_path(job)}/dead-letters/{number}")
 
-    def job(self, name: str) -> Answer:
+    def job(self, name: str) -> JsonObject:
         """Return the current state of a job. Raises NotFound."""
         return self._ask("GET", job_path(name))
 
-    def order(self, name: str, verb: str) -> Answer:
+    def order(self, name: str, verb: str) -> JsonObject:
         """Order `start`, `stop`, `drain`, or `restart`. Returns immediately. Raises NotFound, Conflict."""
         return self._ask("POST", f"{job_path(name)}/{verb}")
 
-    def delete_job(self, name: str, *, results: bool = False, dead_letters: bool = False) -> Answer:
+    def delete_job(self, name: str, *, results: bool = False, dead_letters: bool = False) -> JsonObject:
         """Delete a stopped job. Raises NotFound, Conflict."""
         asked = {"results": str(results).lower(), "dead_letters": str(dead_letters).lower()}
         return self._ask("DELETE", job_path(name), params=asked)
 
-    def reset_job(self, name: str, to: str) -> Answer:
+    def reset_job(self, name: str, to: str) -> JsonObject:
         """Restart a stopped job at `start`, `earliest`, `latest`, or a log time in ms, with a new generation. Raises NotFound,
         Conflict."""
         return self._ask("POST", f"{job_path(name)}/reset", params={"to": to})
 
-    def delete_stream(self, name: str, *, keep_topic: bool = False) -> Answer:
+    def delete_stream(self, name: str, *, keep_topic: bool = False) -> JsonObject:
         """Delete a stream that no job needs. Raises NotFound, Conflict."""
         query = {"keep_topic": str(keep_topic).lower()}
         return self._ask("DELETE", f"/v1/streams/{quote(name, safe='')}", params=query)
 
-    def start_audit(self, name: str, after_ms: int | None = None, up_to_ms: int | None = None) -> Answer:
+    def start_audit(self, name: str, after_ms: int | None = None, up_to_ms: int | None = None) -> JsonObject:
         """Start an audit. Returns immediately. Raises NotFound; Conflict while another audit runs."""
         asked = {"after_ms": after_ms, "up_to_ms": up_to_ms}
         query = {key: value for key, value in asked.items() if value is not None}
         return self._ask("POST", f"{job_path(name)}/audit", params=query)
 
-    def audit(self, name: str) -> Answer:
+    def audit(self, name: str) -> JsonObject:
         """Return the job's last audit. Raises NotFound."""
         return self.get(f"{job_path(name)}/audit")
 
-    def wait_for_audit(self, name: str, told: Callable[[Answer], None]) -> Answer:
+    def wait_for_audit(self, name: str, told: Callable[[JsonObject], None]) -> JsonObject:
         """Poll the job's audit until it has ended, and return its report. `told` is called with every response. Raises
         PermanentError if it failed."""
         patience = Patience()
@@ -223,29 +223,29 @@ class ControlClient:
             if audit["state"] == "failed":
                 raise PermanentError(f"the audit of job {name} failed: {audit['message']}")
             if audit["state"] == "done":
-                report: Answer = audit["report"]
+                report: JsonObject = audit["report"]
                 return report
             time.sleep(POLL_S)
 
-    def start_backfill(self, name: str, from_ms: int, to_ms: int | None = None) -> Answer:
+    def start_backfill(self, name: str, from_ms: int, to_ms: int | None = None) -> JsonObject:
         """Request a backfill. Returns immediately. Raises NotFound, Conflict."""
         query = {"from_ms": from_ms} | ({} if to_ms is None else {"to_ms": to_ms})
         return self._ask("POST", f"{job_path(name)}/backfills", params=query)
 
-    def backfills(self, name: str) -> list[Answer]:
+    def backfills(self, name: str) -> list[JsonObject]:
         """Return the job's backfills, the oldest first. Raises NotFound."""
-        found: list[Answer] = self.get(f"{job_path(name)}/backfills")["backfills"]
+        found: list[JsonObject] = self.get(f"{job_path(name)}/backfills")["backfills"]
         return found
 
-    def backfill(self, name: str, generation: int) -> Answer:
+    def backfill(self, name: str, generation: int) -> JsonObject:
         """Return the current state of a backfill. Raises NotFound."""
         return self.get(f"{job_path(name)}/backfills/{generation}")
 
-    def cancel_backfill(self, name: str, generation: int) -> Answer:
+    def cancel_backfill(self, name: str, generation: int) -> JsonObject:
         """Cancel a backfill. Raises NotFound; Conflict if it has ended or is swapping."""
         return self._ask("POST", f"{job_path(name)}/backfills/{generation}/cancel")
 
-    def wait_for_backfill(self, name: str, generation: int, told: Callable[[Answer], None]) -> Answer:
+    def wait_for_backfill(self, name: str, generation: int, told: Callable[[JsonObject], None]) -> JsonObject:
         """Poll a backfill until it is complete, and return it. `told` is called with every response. Raises PermanentError if
         it fails or is cancelled."""
         patience = Patience()
@@ -261,7 +261,7 @@ class ControlClient:
                 )
             time.sleep(POLL_S)
 
-    def wait_for_job(self, name: str, is_so: Callable[[Answer], bool], what: str, timeout_s: float) -> Answer:
+    def wait_for_job(self, name: str, is_so: Callable[[JsonObject], bool], what: str, timeout_s: float) -> JsonObject:
         """Poll the job until `is_so` returns True. Raises PermanentError if it fails, TransientError at the deadline."""
         deadline = time.monotonic() + timeout_s
         patience = Patience(deadline)
@@ -279,11 +279,13 @@ class ControlClient:
                 )
             time.sleep(POLL_S)
 
-    def wait_for_batch(self, name: str, told: Callable[[Answer], None], timeout_s: float = float("inf")) -> Answer:
+    def wait_for_batch(
+        self, name: str, told: Callable[[JsonObject], None], timeout_s: float = float("inf")
+    ) -> JsonObject:
         """Poll the batch until it has completed, and return it. `told` is called with every response. Raises PermanentError if
         it fails or is stopped, TransientError at the deadline."""
 
-        def has_completed(job: Answer) -> bool:
+        def has_completed(job: JsonObject) -> bool:
             told(job)
             if job["state"] in (JobState.STOPPED, JobState.DRAINED) and job["desired"] != Desired.RUNNING:
                 raise PermanentError(
@@ -295,12 +297,12 @@ class ControlClient:
 
     def _post_yaml(
         self, path: str, text: bytes, source: str, query: Mapping[str, str | float] | None = None, **options: Any
-    ) -> Answer:
+    ) -> JsonObject:
         asked = {"source": source[-300:], **(query or {})}
         headers = {"Content-Type": "application/yaml"}
         return self._ask("POST", path, content=text, params=asked, headers=headers, **options)
 
-    def _ask(self, method: str, path: str, **options: Any) -> Answer:
+    def _ask(self, method: str, path: str, **options: Any) -> JsonObject:
         try:
             response = self._http.request(method, path, **options)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
@@ -329,7 +331,7 @@ class Patience:
         self._deadline = deadline
         self._answered = float("-inf")
 
-    def ask(self, look: Callable[..., Answer], *arguments: str | int, **query: str | int) -> Answer:
+    def ask(self, look: Callable[..., JsonObject], *arguments: str | int, **query: str | int) -> JsonObject:
         """Return the next response, with as many requests as necessary. Raises the errors of `look`."""
         while True:
             try:
@@ -357,7 +359,7 @@ def job_path(name: str) -> str:
     return f"/v1/jobs/{quote(name, safe='')}"
 
 
-def error_of(status: int, problem: Answer) -> StrandlineError:
+def error_of(status: int, problem: JsonObject) -> StrandlineError:
     """Return the error of a response, as the class that determines the reaction."""
     detail = str(problem.get("detail", f"the control service responded with {status}"))
     if status == 401:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable
 
 from strandline.ingest.gateway.serving.http_connection import HttpConnection
-from strandline.ingest.gateway.serving.http_request import Answer, BodyBudget, Refusal, Request, problem
+from strandline.ingest.gateway.serving.http_request import BodyBudget, Refusal, Request, Response, problem
 from strandline.ingest.gateway.serving.http_server import HttpServer
 
 ROOM_BYTES = 1_000
@@ -61,13 +61,13 @@ class EchoingApplication:
         if request.url == b"/nowhere":
             raise Refusal(404, "not_found", "there is nothing")
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: Request) -> Response:
         self.seen.append(request)
         if request.url == b"/slow":
             await self.may_go_on.wait()
         body = b"%s %s %s" % (request.method, request.url, request.body())
         request.let_go()
-        return problem(request.refusal, "/") if request.refusal else Answer(200, body, b"text/plain")
+        return problem(request.refusal, "/") if request.refusal else Response(200, body, b"text/plain")
 
     def note_disconnected(self, request: Request) -> None:
         self.disconnected += 1

@@ -17,7 +17,7 @@ from strandline.ingest.append.outcome import Accepted, LogAway, LogBusy, SpoolFu
 from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources
-from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request, path_of, problem
+from strandline.ingest.gateway.serving.http_request import Refusal, Request, Response, path_of, problem
 from strandline.ingest.http.gateway import HttpGateway
 from strandline.ingest.http.targets import target_of
 from strandline.log.record_key import Record
@@ -65,10 +65,10 @@ def answer(
     host_names: tuple[str, ...] = (),
     url: bytes = b"/v1/streams/readings/records",
     **headers: str,
-) -> tuple[Answer, IngestMetrics]:
+) -> tuple[Response, IngestMetrics]:
     """Return the outcome of a POST of `body`, and what was counted."""
 
-    async def run() -> tuple[Answer, IngestMetrics]:
+    async def run() -> tuple[Response, IngestMetrics]:
         metrics = IngestMetrics("http")
         resources = GatewayResources(
             writer,  # type: ignore[arg-type]
@@ -128,7 +128,7 @@ def test_senders_that_are_refused_together_are_not_all_called_back_at_once() -> 
 def test_what_the_writer_took_is_200(accepted: Accepted) -> None:
     writer = ToldWriter(accepted)
     found, metrics = answer(writer, ToldStreams(), idempotency_key="k-1")
-    assert found == Answer(200, b'{"accepted":1}')
+    assert found == Response(200, b'{"accepted":1}')
     counts = metrics.of("readings")
     assert counts.confirmed.value == (accepted is Accepted.LOG)
     assert counts.spooled.value == (accepted is Accepted.SPOOL)
@@ -144,7 +144,7 @@ INFLUX = StreamSpec.from_document({"stream": "readings", "schema": {"n": "long"}
 def test_lines_of_influx_are_written_as_its_clients_expect(url: bytes) -> None:
     writer = ToldWriter()
     found, metrics = answer(writer, ToldStreams(INFLUX), b"w n=1i 1\nw n=2i 2\n", url=url, content_type="text/plain")
-    assert found == Answer(204, b"")
+    assert found == Response(204, b"")
     assert [record for record, _ in writer.appended] == [(b"w n=1i 1", None), (b"w n=2i 2", None)]
     assert dict(writer.appended[0][1]["headers"]) == {"strandline-query": b"?" + url.partition(b"?")[2]}
     assert metrics.of("readings").confirmed.value == 2

@@ -20,7 +20,7 @@ from strandline.core.host_names import HEALTH_PATHS
 from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources
-from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request
+from strandline.ingest.gateway.serving.http_request import Refusal, Request, Response
 from strandline.ingest.http.gateway import HttpGateway
 from strandline.ingest.registry import gateway_actions
 from strandline.ledger.ledger import Ledger
@@ -199,10 +199,10 @@ def test_what_no_route_takes_is_401_without_a_token(
 
 def ask_gateway(
     authenticator: Authenticator | None, method: str, url: str, authorization: str | None
-) -> tuple[Answer, ToldWriter, bool]:
+) -> tuple[Response, ToldWriter, bool]:
     """Return the outcome of a request to the HTTP gateway, what was appended, and whether its body was read."""
 
-    async def run() -> tuple[Answer, ToldWriter, bool]:
+    async def run() -> tuple[Response, ToldWriter, bool]:
         writer = ToldWriter()
         resources = GatewayResources(
             writer,  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from strandline.ingest.append.outcome import LogAway
 from strandline.ingest.gateway.health_pages import HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources
-from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request
+from strandline.ingest.gateway.serving.http_request import Refusal, Request, Response
 from strandline.ingest.http.gateway import HttpGateway
 from tests.unit.test_http_answers import ToldStreams, ToldWriter
 from tests.unit.test_record_rows import read
@@ -33,12 +33,12 @@ def send(
     content_type: bytes | None = None,
     writer: ToldWriter | None = None,
     **http: Any,
-) -> tuple[Answer, list[bytes], dict[str, Any]]:
+) -> tuple[Response, list[bytes], dict[str, Any]]:
     """The response, the records that were appended, and what was appended with them."""
     writer = writer or ToldWriter()
     spec = StreamSpec.from_document({"stream": "readings", "schema": {"n": "long"}, **({"http": http} if http else {})})
 
-    async def run() -> Answer:
+    async def run() -> Response:
         resources = GatewayResources(
             writer, ToldStreams(spec), IngestMetrics("http"), HostNames(()), 10_000, asyncio.Event()  # type: ignore[arg-type]
         )  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 
 from strandline.core.errors import NotFound, StrandlineError, TooExpensive
 from strandline.ledger.ledger import Ledger
-from strandline.processing.lineage.process import Answer
+from strandline.processing.lineage.process import TraceOutcome
 from strandline.processing.lineage.views import (
     RecordLife,
     RecordPathView,
@@ -53,7 +53,7 @@ LIFE = RecordLife(
 SOURCES = ResultSources("power", "per_minute", "an-id", 1, 4, [SourceRecord("turbines", 1, 7)], 1, 30)
 
 
-def answering(answer: Answer) -> Callable[[str, Sequence[str]], Sequence[str]]:
+def answering(answer: TraceOutcome) -> Callable[[str, Sequence[str]], Sequence[str]]:
     """Return the command of a process that gives this answer."""
     text = base64.b64encode(pickle.dumps(answer)).decode()
     program = f"import base64, sys; sys.stdout.buffer.write(base64.b64decode('{text}'))"
@@ -74,10 +74,10 @@ def trace(api: Api, tmp_path: Path, command: Any) -> RecordLife:
 
 
 def test_the_answer_and_the_error_of_the_process_are_passed_on(api: Api, tmp_path: Path) -> None:
-    assert trace(api, tmp_path, answering(Answer(LIFE))) == LIFE
+    assert trace(api, tmp_path, answering(TraceOutcome(LIFE))) == LIFE
     for error in (NotFound("no slice contains it"), TooExpensive("too many records")):
         with pytest.raises(type(error), match=str(error)):
-            trace(api, tmp_path, answering(Answer(error=error)))
+            trace(api, tmp_path, answering(TraceOutcome(error=error)))
     assert list((tmp_path / "logs").glob("trace-*")) == []
 
 
@@ -96,7 +96,7 @@ def test_the_process_is_asked_for_the_record_and_the_result(
 
     def command(job: str, arguments: Sequence[str]) -> Sequence[str]:
         asked.append((job, list(arguments)))
-        return answering(Answer(LIFE if arguments[0] == "record" else SOURCES))(job, arguments)
+        return answering(TraceOutcome(LIFE if arguments[0] == "record" else SOURCES))(job, arguments)
 
     one = Traces(tmp_path, command=command)
     origin: dict[str, Any] = {"stage": "per_minute", "version": 1, "emission": 4}

@@ -12,7 +12,7 @@ Data = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Answer:
+class ApiModel:
     """Base of all responses."""
 
     data: Data = field(repr=False)
@@ -24,7 +24,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Applied(Answer):
+class Applied(ApiModel):
     """Outcome for one document."""
 
     kind: str
@@ -38,7 +38,7 @@ class Applied(Answer):
 
 
 @dataclass(frozen=True)
-class DocumentPlan(Answer):
+class DocumentPlan(ApiModel):
     """Effect of applying a stream or a lookup."""
 
     kind: str
@@ -51,7 +51,7 @@ class DocumentPlan(Answer):
 
 
 @dataclass(frozen=True)
-class JobPlan(Answer):
+class JobPlan(ApiModel):
     """Effect of applying a pipeline on its job."""
 
     job: str
@@ -64,7 +64,7 @@ class JobPlan(Answer):
 
 
 @dataclass(frozen=True)
-class Plan(Answer):
+class Plan(ApiModel):
     """Effect of applying documents."""
 
     documents: list[DocumentPlan]
@@ -79,7 +79,7 @@ class Plan(Answer):
 
 
 @dataclass(frozen=True)
-class Job(Answer):
+class Job(ApiModel):
     """State of a job at the time of the request."""
 
     name: str
@@ -105,7 +105,7 @@ class Job(Answer):
 
 
 @dataclass(frozen=True)
-class Explanation(Answer):
+class Explanation(ApiModel):
     """Reason why a job has no output, or what it waits for."""
 
     cause: str
@@ -118,7 +118,7 @@ class Explanation(Answer):
 
 
 @dataclass(frozen=True)
-class RegisteredStream(Answer):
+class RegisteredStream(ApiModel):
     """A registered stream."""
 
     name: str
@@ -138,7 +138,7 @@ class StreamStatus(RegisteredStream):
 
 
 @dataclass(frozen=True)
-class DeadLetter(Answer):
+class DeadLetter(ApiModel):
     """A record that could not be used."""
 
     number: int

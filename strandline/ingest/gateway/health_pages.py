@@ -18,10 +18,10 @@ from strandline.core.errors import StrandlineError, TransientError
 from strandline.core.host_names import HEALTH_PATHS, LOOPBACK_NAMES, host_name, is_address, is_own_page
 from strandline.ingest.gateway.admission import refusal_of, require_right
 from strandline.ingest.gateway.serving.http_request import (
-    Answer,
     BodyBudget,
     Refusal,
     Request,
+    Response,
     method_not_allowed,
     problem,
 )
@@ -33,7 +33,7 @@ HEADS_BYTES_MAX = 4 * 1024 * 1024
 _HOST_BYTES_MAX = 300
 """Maximum length in bytes of a `Host` header. The longest host name has 253."""
 _METRICS_PATH = "/metrics"
-_OK = Answer(200, b'{"status":"ok"}')
+_OK = Response(200, b'{"status":"ok"}')
 
 
 class HostNames:
@@ -102,7 +102,7 @@ class HealthPages:
         if path == _METRICS_PATH:
             self._host_names.check(request)
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: Request) -> Response:
         """Return the page, or the refusal."""
         request.let_go()
         if request.refusal is not None:
@@ -113,7 +113,7 @@ class HealthPages:
                     await require_right(self._authenticator, request, GATEWAY_PAGES["GET /metrics"], "read the metrics")
                 except StrandlineError as error:
                     return problem(refusal_of(error), request.path)
-            return Answer(200, generate_latest(self._registry), CONTENT_TYPE_LATEST.encode())
+            return Response(200, generate_latest(self._registry), CONTENT_TYPE_LATEST.encode())
         if request.path == "/readyz":
             try:
                 await self._check_log()

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.framing import Form, Framed
-from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request, problem
+from strandline.ingest.gateway.serving.http_request import Refusal, Request, Response, problem
 from strandline.ingest.http.request_headers import EventHead
 
 
@@ -47,16 +47,16 @@ class Dialect(ABC):
         return
 
     @abstractmethod
-    def accepted(self, request: Request, framed: Framed) -> Answer:
+    def accepted(self, request: Request, framed: Framed) -> Response:
         """Return the response after all records that aren't in `framed.refused` were confirmed."""
 
-    def refused(self, request: Request, refusal: Refusal) -> Answer:
+    def refused(self, request: Request, refusal: Refusal) -> Response:
         """Return the response to a refused request. Its status makes the clients resend if a retry can help."""
         if refusal.status in self.dropped_after:
             refusal = Refusal(503, refusal.code, refusal.detail, refusal.headers)
         return self.refusal_answer(request, refusal)
 
-    def refusal_answer(self, request: Request, refusal: Refusal) -> Answer:
+    def refusal_answer(self, request: Request, refusal: Refusal) -> Response:
         """Return the response with the status of the refusal."""
         return problem(refusal, request.path)
 

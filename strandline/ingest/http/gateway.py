@@ -51,7 +51,7 @@ from strandline.ingest.gateway.decompression import decompress
 from strandline.ingest.gateway.framing import Framed, TooLarge, Unframable, frame
 from strandline.ingest.gateway.health_pages import HealthPages
 from strandline.ingest.gateway.process import GatewayResources, connections_max, listen, open_resources, run_gateway
-from strandline.ingest.gateway.serving.http_request import Answer, BodyBudget, Refusal, Request
+from strandline.ingest.gateway.serving.http_request import BodyBudget, Refusal, Request, Response
 from strandline.ingest.gateway.serving.http_server import HttpServer
 from strandline.ingest.gateway.serving.tls_handshakes import server_tls
 from strandline.ingest.gateway.stream_appender import Headers, StreamAppender
@@ -123,7 +123,7 @@ class HttpGateway:
                 refuse_without_token(self._authenticator, request, target.stream)
             request.head = read_record_head(request, target.dialect, self.budget.body_bytes_max)
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: Request) -> Response:
         """Return the answer to a request that is complete, or was refused before that."""
         target = target_of(request.url)
         if target is None:

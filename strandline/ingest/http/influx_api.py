@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote_to_bytes
 
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.framing import Form, Framed
-from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request, headers_of, path_of
+from strandline.ingest.gateway.serving.http_request import Refusal, Request, Response, headers_of, path_of
 from strandline.ingest.http.dialect import BodyForm, Dialect, Target
 
 _STREAM_PARAMETERS = {"/api/v2/write": "bucket", "/write": "db"}
@@ -49,9 +49,9 @@ class InfluxDialect(Dialect):
             detail = f"stream {spec.stream} has the format {spec.format}, not influx; nothing was persisted"
             raise Refusal(400, "bad_request", f"{detail}: write to a bucket that is a stream with format: influx")
 
-    def accepted(self, request: Request, framed: Framed) -> Answer:
+    def accepted(self, request: Request, framed: Framed) -> Response:
         if not framed.refused:
-            return Answer(204, b"")
+            return Response(204, b"")
         named = [f"line {one.index + 1}: {one.detail}" for one in framed.refused[:_REFUSED_SHOWN_MAX]]
         if len(framed.refused) > _REFUSED_SHOWN_MAX:
             named.append("...")
@@ -60,7 +60,7 @@ class InfluxDialect(Dialect):
             400, f"partial write: {len(framed.refused)} lines were refused, {count} are persisted: {'; '.join(named)}"
         )
 
-    def refusal_answer(self, request: Request, refusal: Refusal) -> Answer:
+    def refusal_answer(self, request: Request, refusal: Refusal) -> Response:
         return _error(refusal.status, refusal.detail)._replace(headers=headers_of(refusal))
 
 
@@ -77,6 +77,6 @@ def target_of(url: bytes) -> Target | None:
     return Target(query.get(parameter, [""])[0], _DIALECT)
 
 
-def _error(status: int, message: str) -> Answer:
+def _error(status: int, message: str) -> Response:
     code = _CODES.get(status, "unavailable" if status == 503 else "internal error")
-    return Answer(status, json.dumps({"code": code, "message": message, "error": message}).encode())
+    return Response(status, json.dumps({"code": code, "message": message, "error": message}).encode())

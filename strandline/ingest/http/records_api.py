@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from strandline.core.streams.format_registry import all_forms
 from strandline.ingest.gateway.framing import FORM_OF_CONTENT_TYPE, Form, Framed
-from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request, path_of
+from strandline.ingest.gateway.serving.http_request import Refusal, Request, Response, path_of
 from strandline.ingest.http.dialect import BodyForm, Dialect, Target
 from strandline.ingest.http.request_headers import EventHead, is_event
 
@@ -30,11 +30,11 @@ class RecordsDialect(Dialect):
             return BodyForm(Form.QUERY)
         return _body_form_of(request.headers.get(b"content-type", b""))
 
-    def accepted(self, request: Request, framed: Framed) -> Answer:
+    def accepted(self, request: Request, framed: Framed) -> Response:
         if framed.refused:
             refused = [asdict(record) for record in framed.refused]
-            return Answer(200, json.dumps({"accepted": len(framed.records), "refused": refused}).encode())
-        return Answer(200, b'{"accepted":%d}' % len(framed.records))
+            return Response(200, json.dumps({"accepted": len(framed.records), "refused": refused}).encode())
+        return Response(200, b'{"accepted":%d}' % len(framed.records))
 
 
 _DIALECT = RecordsDialect()

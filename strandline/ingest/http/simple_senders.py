@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.framing import Form, Unframable
-from strandline.ingest.gateway.serving.http_request import Answer, Refusal
+from strandline.ingest.gateway.serving.http_request import Refusal, Response
 from strandline.ingest.http.record_head import RecordHead
 
 PARAMETERS_MAX = 1_000
@@ -70,12 +70,12 @@ def json_of_parameters(text: bytes) -> bytes:
     return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def own_answer(spec: StreamSpec) -> Answer | None:
+def own_answer(spec: StreamSpec) -> Response | None:
     """Return the response that the stream's document defines for confirmed records. None if it defines none."""
     if spec.http is None or spec.http.answer is None:
         return None
     body = spec.http.answer.encode()
-    return Answer(200, body, b"application/json" if body[:1] in (b"{", b"[") else b"text/plain; charset=utf-8")
+    return Response(200, body, b"application/json" if body[:1] in (b"{", b"[") else b"text/plain; charset=utf-8")
 
 
 def _refusal(form: Form, spec: StreamSpec) -> Refusal:

@@ -11,7 +11,7 @@ import json
 
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.framing import Form, Framed
-from strandline.ingest.gateway.serving.http_request import Answer, Refusal, Request, headers_of, path_of
+from strandline.ingest.gateway.serving.http_request import Refusal, Request, Response, headers_of, path_of
 from strandline.ingest.http.dialect import BodyForm, Dialect, Target
 from strandline.ingest.http.records_api import stream_between
 
@@ -43,17 +43,17 @@ class OtlpDialect(_TelemetryDialect):
             raise Refusal(415, "unsupported_media_type", "send OTLP as application/x-protobuf or application/json")
         return _WHOLE
 
-    def accepted(self, request: Request, framed: Framed) -> Answer:
-        return Answer(200, b"{}", _JSON) if _is_json(request) else Answer(200, b"", _PROTOBUF)
+    def accepted(self, request: Request, framed: Framed) -> Response:
+        return Response(200, b"{}", _JSON) if _is_json(request) else Response(200, b"", _PROTOBUF)
 
-    def refusal_answer(self, request: Request, refusal: Refusal) -> Answer:
+    def refusal_answer(self, request: Request, refusal: Refusal) -> Response:
         code, message = _STATUS_CODES.get(refusal.status, 2), refusal.detail
         if _is_json(request):
             body, content_type = json.dumps({"code": code, "message": message}).encode(), _JSON
         else:
             text = message.encode()
             body, content_type = b"\x08" + bytes([code]) + b"\x12" + _varint(len(text)) + text, _PROTOBUF
-        return Answer(refusal.status, body, content_type, headers_of(refusal))
+        return Response(refusal.status, body, content_type, headers_of(refusal))
 
 
 class PrometheusDialect(_TelemetryDialect):
@@ -73,8 +73,8 @@ class PrometheusDialect(_TelemetryDialect):
             raise Refusal(415, "unsupported_media_type", detail)
         return _PACKED
 
-    def accepted(self, request: Request, framed: Framed) -> Answer:
-        return Answer(204, b"")
+    def accepted(self, request: Request, framed: Framed) -> Response:
+        return Response(204, b"")
 
 
 _WHOLE, _PACKED = BodyForm(Form.WHOLE), BodyForm(Form.WHOLE, is_coded=False)

@@ -17,10 +17,10 @@ from strandline.processing.pipelines.stages import LEFT, RecordPath, RecordStage
 
 _LONG_DEDUPE_MS = 3_600_000
 _MANY_BUCKETS = "as many as the run has shuffle partitions"
-Answer = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
-def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
+def pipeline_graph(pipeline: CheckedPipeline) -> JsonObject:
     """Return the pipeline as plain data."""
     cascade = Cascade(pipeline.stages, 2, pipeline.record_stages)
     retention_ms = pipeline.retention_ms
@@ -62,7 +62,7 @@ def pipeline_graph(pipeline: CheckedPipeline) -> Answer:
     }
 
 
-def _input(read: CheckedInput, said: StreamInputSpec) -> Answer:
+def _input(read: CheckedInput, said: StreamInputSpec) -> JsonObject:
     return {
         "stream": read.name,
         "start": format_place(said.start),
@@ -76,7 +76,7 @@ def _input(read: CheckedInput, said: StreamInputSpec) -> Answer:
     }
 
 
-def _event_time(read: CheckedInput) -> Answer:
+def _event_time(read: CheckedInput) -> JsonObject:
     rule = read.event_time_rule
     return {
         "source": str(read.event_time_source),
@@ -107,7 +107,7 @@ def _needed_ms(pipeline: CheckedPipeline) -> int:
     return _delay_ms(pipeline) + pipeline.reach_ms if pipeline.kept else 0
 
 
-def _dedupe(pipeline: CheckedPipeline, cascade: Cascade) -> Answer | None:
+def _dedupe(pipeline: CheckedPipeline, cascade: Cascade) -> JsonObject | None:
     """Describe the step that leaves out duplicates, and its copies of the same state: one for each branch after it, and one for
     emissions of records."""
     if cascade.duplicates is None:
@@ -145,7 +145,7 @@ def _paths(stage: RecordStage | Stage) -> tuple[RecordPath, ...]:
     return stage.paths if isinstance(stage, RecordStage) else stage.inputs[LEFT].paths
 
 
-def _branch(pipeline: CheckedPipeline, branch: Branch, cascade: Cascade) -> Answer:
+def _branch(pipeline: CheckedPipeline, branch: Branch, cascade: Cascade) -> JsonObject:
     """Describe windows that are computed in one bucket together."""
     split = [at for at in branch.split if at in cascade.split_stages]
     return {
@@ -157,7 +157,7 @@ def _branch(pipeline: CheckedPipeline, branch: Branch, cascade: Cascade) -> Answ
     }
 
 
-def _record_stage(stage: RecordStage, source: str, steps: Sequence[RowStep]) -> Answer:
+def _record_stage(stage: RecordStage, source: str, steps: Sequence[RowStep]) -> JsonObject:
     """Describe an emission of records. `source`: its streams, or the emission before it. `steps`: the steps after `source`."""
     return {
         "name": stage.name,
@@ -168,7 +168,7 @@ def _record_stage(stage: RecordStage, source: str, steps: Sequence[RowStep]) -> 
     }
 
 
-def _hints(pipeline: CheckedPipeline, branches: list[Answer], stages: list[Answer]) -> Iterator[str]:
+def _hints(pipeline: CheckedPipeline, branches: list[JsonObject], stages: list[JsonObject]) -> Iterator[str]:
     """Yield hints on costs and on surprising behaviour."""
     for branch in branches:
         if branch["buckets"] == "one":

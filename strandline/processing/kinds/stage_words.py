@@ -17,7 +17,7 @@ from strandline.processing.pipelines.row_step import RowStep
 from strandline.processing.pipelines.stages import RecordStage, Stage
 from strandline.results.names import open_index
 
-Answer = dict[str, Any]
+JsonObject = dict[str, Any]
 """JSON object."""
 TEXT_BYTES = 24
 """Estimated size of a string."""
@@ -47,11 +47,11 @@ class StageWords(ABC):
     """The words of one kind of stage."""
 
     @abstractmethod
-    def graph(self, here: StageInGraph) -> Answer:
+    def graph(self, here: StageInGraph) -> JsonObject:
         """Return the stage as plain data. The keys are the same for all kinds, except within `join` and `state`."""
 
     @abstractmethod
-    def hints(self, stage: Stage, graph: Answer, delay_ms: int) -> Iterator[str]:
+    def hints(self, stage: Stage, graph: JsonObject, delay_ms: int) -> Iterator[str]:
         """Yield sentences on the cost of the stage and on surprising behaviour. `graph`: the result of the method `graph`."""
 
     def results_name(self, stage: Stage) -> str:

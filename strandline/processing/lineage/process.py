@@ -1,7 +1,7 @@
 """One trace: `python -m strandline.processing.lineage.process --job NAME record STREAM PARTITION OFFSET`, `... result STAGE
 DOCUMENT VERSION SLICE`, or `... windows [--stage STAGE] [--key TEXT]`.
 
-It writes one pickled `Answer` to stdout. The process ends itself when it exceeds its limits of time or memory.
+It writes one pickled `TraceOutcome` to stdout. The process ends itself when it exceeds its limits of time or memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MEMORY_BYTES_MAX = 4 << 30
 
 
 @dataclass(frozen=True)
-class Answer:
+class TraceOutcome:
     """Outcome of a trace. One of the fields is set."""
 
     value: RecordLife | ResultSources | OpenWindows | None = None
@@ -42,13 +42,15 @@ def main(arguments: list[str] | None = None) -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     options = _parser().parse_args(arguments)
     try:
-        answer = Answer(_traced(options))
+        answer = TraceOutcome(_traced(options))
     except StrandlineError as error:
-        answer = Answer(error=picklable(error))
+        answer = TraceOutcome(error=picklable(error))
     except MemoryError:
-        answer = Answer(error=TooExpensive("the trace needs too much memory; choose a result of a shorter window"))
+        answer = TraceOutcome(
+            error=TooExpensive("the trace needs too much memory; choose a result of a shorter window")
+        )
     except Exception as error:  # noqa: BLE001  the caller needs each outcome
-        answer = Answer(error=PermanentError(f"the trace failed with {type(error).__name__}: {error}"))
+        answer = TraceOutcome(error=PermanentError(f"the trace failed with {type(error).__name__}: {error}"))
     with answers:
         pickle.dump(answer, answers)
     return 0

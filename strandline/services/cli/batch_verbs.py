@@ -13,7 +13,7 @@ from strandline.services.cli import display
 from strandline.services.cli.document_verbs import join_files
 from strandline.services.cli.ingest_verbs import Failure, put_files
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect
-from strandline.services.cli.output import Answer, show, waiting
+from strandline.services.cli.output import JsonObject, show, waiting
 
 if TYPE_CHECKING:  # reading documents takes long to import, and every command imports this module
     from strandline.core.documents import YamlDocument
@@ -155,7 +155,7 @@ def _put(
         raise StackError(f"the batch was not started: {'; '.join(one.message for one in failures.values())}")
 
 
-def _run(client: ControlClient, name: str, *, wait: bool) -> Answer:
+def _run(client: ControlClient, name: str, *, wait: bool) -> JsonObject:
     """Start the batch if necessary, and wait until it has completed or is stopped."""
     job = client.job(name)
     if job["state"] in _TO_START:
@@ -164,7 +164,7 @@ def _run(client: ControlClient, name: str, *, wait: bool) -> Answer:
         return job
     with waiting(f"batch {name} begins") as tell:
 
-        def look(job: Answer) -> None:
+        def look(job: JsonObject) -> None:
             message = f" ({job['message']})" if job["message"] else ""
             batch = job["batch"]
             if batch is None:

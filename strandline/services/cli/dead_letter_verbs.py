@@ -15,7 +15,7 @@ from strandline.services.cli.options import AsJson, DataDir, Name, TokenFile, Ur
 from strandline.services.cli.output import after_of, show, tell_next, waiting
 
 if TYPE_CHECKING:  # its httpx takes a tenth of a second to import
-    from strandline.services.client import Answer
+    from strandline.services.client import JsonObject
 
 dead_letters_app = typer.Typer(help="Rejected records with the reason: list, repair, requeue.", no_args_is_help=True)
 
@@ -157,7 +157,7 @@ def _wanted(reason: str | None, step: str | None, since: str | None, until: str 
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def _sum(total: Answer, piece: Answer) -> Answer:
+def _sum(total: JsonObject, piece: JsonObject) -> JsonObject:
     """Return the sums of both counts."""
 
     def added(name: str, value: object) -> object:

@@ -13,7 +13,7 @@ from strandline.core.times.durations import TIME_MS_MAX, format_about, format_re
 from strandline.ledger.states import COMPLETED
 from strandline.services.cli.output import cell_text, one_line
 
-Answer = dict[str, Any]
+JsonObject = dict[str, Any]
 _SENTENCES_MAX = 3
 _STATE_STYLES = {"running": "green", "failed": "red", "stopped": "dim", "drained": "dim", COMPLETED: "green"}
 
@@ -49,7 +49,7 @@ def table_of(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> T
     return table
 
 
-def jobs_tables(jobs: list[Answer]) -> list[Table]:
+def jobs_tables(jobs: list[JsonObject]) -> list[Table]:
     """Return all jobs, one per line of 80 columns, followed by the messages of jobs that have one."""
     table = table_of(
         ("JOB", "STATE", "WATERMARK", "#LAG", "#RECORDS", "#REJECTED", "#RESULTS", "#CORES"),
@@ -71,7 +71,7 @@ def jobs_tables(jobs: list[Answer]) -> list[Table]:
     return [table, facts_table(list(messages))] if messages else [table]
 
 
-def job_table(job: Answer) -> Table:
+def job_table(job: JsonObject) -> Table:
     """Return one job, one fact per line."""
     counts = job["counts"]
     rows: list[tuple[str, str | Text]] = [
@@ -124,7 +124,7 @@ def job_table(job: Answer) -> Table:
     return facts_table(rows)
 
 
-def batch_sentence(batch: Answer) -> str:
+def batch_sentence(batch: JsonObject) -> str:
     """Return the progress of a batch: `45.0 % read, 12,345 records/s, about 20s left`."""
     told = [f"{100 * batch['share']:.1f} % read"]
     if batch["records_per_s"] is not None:
@@ -134,7 +134,7 @@ def batch_sentence(batch: Answer) -> str:
     return ", ".join(told)
 
 
-def applied_lines(applied: list[Answer]) -> list[Text]:
+def applied_lines(applied: list[JsonObject]) -> list[Text]:
     """Return one line for each document: created, changed, or unchanged."""
     lines = []
     for one in applied:
@@ -143,7 +143,7 @@ def applied_lines(applied: list[Answer]) -> list[Text]:
     return lines
 
 
-def plan_tables(plan: Answer) -> list[Table]:
+def plan_tables(plan: JsonObject) -> list[Table]:
     """Return the plan of `apply`: a row for each job, each change, and each note."""
     jobs = plan["jobs"]
     planned = [(f"{one['kind']} {one['name']}", one) for one in plan["documents"]]
@@ -175,7 +175,7 @@ def plan_tables(plan: Answer) -> list[Table]:
     return [summary, changes]
 
 
-def streams_table(streams: list[Answer]) -> Table:
+def streams_table(streams: list[JsonObject]) -> Table:
     return table_of(
         ("STREAM", "#VERSION", "#PARTITIONS", "RETENTION", "KEY", "FIELDS"),
         (
@@ -192,7 +192,7 @@ def streams_table(streams: list[Answer]) -> Table:
     )
 
 
-def stream_tables(stream: Answer) -> list[Table]:
+def stream_tables(stream: JsonObject) -> list[Table]:
     """Return one stream, and its partitions."""
     retention_ms = stream["retention_ms"]
     facts = facts_table(
@@ -218,7 +218,7 @@ def stream_tables(stream: Answer) -> list[Table]:
     return [facts, partitions, *([fields] if undeclared["fields"] else [])]
 
 
-def lookups_table(lookups: list[Answer]) -> Table:
+def lookups_table(lookups: list[JsonObject]) -> Table:
     return table_of(
         ("LOOKUP", "#VERSION", "#ROWS", "KEY", "FIELDS", "SINCE", "SOURCE"),
         (
@@ -236,7 +236,7 @@ def lookups_table(lookups: list[Answer]) -> Table:
     )
 
 
-def _source(source: Answer | None) -> str | Text:
+def _source(source: JsonObject | None) -> str | Text:
     """Return a cell with the source of a lookup and its state."""
     if source is None:
         return "-"
@@ -244,7 +244,7 @@ def _source(source: Answer | None) -> str | Text:
     return told if source["state"] == "current" else Text(told, style="red")
 
 
-def _source_facts(source: Answer | None) -> list[tuple[str, str | Text]]:
+def _source_facts(source: JsonObject | None) -> list[tuple[str, str | Text]]:
     if source is None:
         return []
     facts: list[tuple[str, str | Text]] = [
@@ -259,7 +259,7 @@ def _source_facts(source: Answer | None) -> list[tuple[str, str | Text]]:
     return facts
 
 
-def lookup_tables(lookup: Answer) -> list[Table]:
+def lookup_tables(lookup: JsonObject) -> list[Table]:
     """Return one lookup, and its versions."""
     needed = lookup["version_needed"]
     facts = facts_table(
@@ -289,7 +289,7 @@ def lookup_tables(lookup: Answer) -> list[Table]:
     return [facts, versions]
 
 
-def dead_letters_table(letters: list[Answer]) -> Table:
+def dead_letters_table(letters: list[JsonObject]) -> Table:
     return table_of(
         ("#NUMBER", "STREAM", "#PARTITION", "#OFFSET", "REASON", "STEP", "MESSAGE", "VALUE"),
         (
@@ -308,12 +308,12 @@ def dead_letters_table(letters: list[Answer]) -> Table:
     )
 
 
-def dead_letter_table(letter: Answer) -> Table:
+def dead_letter_table(letter: JsonObject) -> Table:
     names = ("number", "stream", "partition", "offset", "element", "reason", "step", "message", "value_bytes", "value")
     return facts_table([(name, or_dash(letter[name])) for name in (*names, "replay_of")])
 
 
-def dead_letter_counts_tables(counts: Answer) -> list[Table]:
+def dead_letter_counts_tables(counts: JsonObject) -> list[Table]:
     """Return the counts of dead letters by reason and by step."""
     return [
         table_of((title, "#LETTERS"), ((name, f"{count:,}") for name, count in sorted(counts[key].items())))
@@ -333,7 +333,7 @@ _LEFT_OUT = {
 }
 
 
-def replay_notes(job: str, report: Answer) -> list[str]:
+def replay_notes(job: str, report: JsonObject) -> list[str]:
     """Return a remark for each reason why dead letters were skipped, with the remedy."""
     notes = [f"{count:,} {_LEFT_OUT[why].format(job=job)}" for why, count in sorted(report["skipped"].items())]
     late = report["outcomes"].get("late", 0) + report["skipped"].get("late", 0)
@@ -350,7 +350,7 @@ def replay_notes(job: str, report: Answer) -> list[str]:
     return notes
 
 
-def replay_tables(report: Answer) -> list[Table | Text]:
+def replay_tables(report: JsonObject) -> list[Table | Text]:
     """Return the outcome of a replay as tables."""
     would = "would be " if report["dry_run"] else ""
     facts: list[tuple[str, str | Text]] = [
@@ -367,7 +367,7 @@ def replay_tables(report: Answer) -> list[Table | Text]:
     ]
 
 
-def repair_sentence(answer: Answer) -> str:
+def repair_sentence(answer: JsonObject) -> str:
     """Return the outcome of a repair as a sentence."""
     if answer["requeued_before"]:
         return f"dead letter {answer['number']} was requeued before, and isn't requeued again"
@@ -376,7 +376,7 @@ def repair_sentence(answer: Answer) -> str:
     return f"dead letter {answer['number']} {put} requeued; in the current version, it {so}"
 
 
-def stages_table(stages: list[Answer]) -> Table:
+def stages_table(stages: list[JsonObject]) -> Table:
     return table_of(
         ("STAGE", "WINDOWS", "BY", "AGGREGATES", "EMITS"),
         (
@@ -392,7 +392,7 @@ def stages_table(stages: list[Answer]) -> Table:
     )
 
 
-def audit_tables(report: Answer) -> list[Table]:
+def audit_tables(report: JsonObject) -> list[Table]:
     """Return the report of an audit: the totals by log and ledger, the documents of each store, and the first differences."""
     computed, ledger = report["computed"], report["ledger"]
     rows: list[tuple[str, str, str]] = [
@@ -428,7 +428,7 @@ def audit_tables(report: Answer) -> list[Table]:
     return tables
 
 
-def audit_sentence(report: Answer) -> str:
+def audit_sentence(report: JsonObject) -> str:
     """Return the outcome of an audit as a sentence."""
     whose = f"the audit of job {report['job']}"
     if report["outcome"] == "clean":
@@ -443,7 +443,7 @@ def audit_sentence(report: Answer) -> str:
     return "; ".join(sentences + ([report["incomplete"]] if report["incomplete"] else []))
 
 
-def backfill_table(backfill: Answer) -> Table:
+def backfill_table(backfill: JsonObject) -> Table:
     """Return one backfill, one fact per line."""
     rows: list[tuple[str, str | Text]] = [
         ("job", backfill["job"]),
@@ -466,7 +466,7 @@ def backfill_table(backfill: Answer) -> Table:
     return facts_table(rows)
 
 
-def backfills_table(backfills: list[Answer]) -> Table:
+def backfills_table(backfills: list[JsonObject]) -> Table:
     """Return all backfills of a job, one per line."""
     return table_of(
         ("#GENERATION", "STATE", "#VERSION", "FROM", "TO", "DONE UP TO", "#RESULTS", "#REFUSED", "MESSAGE"),
@@ -487,7 +487,7 @@ def backfills_table(backfills: list[Answer]) -> Table:
     )
 
 
-def events_table(events: list[Answer]) -> Table:
+def events_table(events: list[JsonObject]) -> Table:
     """Return events, one per line."""
     return table_of(
         ("TIME", "JOB", "EVENT", "BY", "MESSAGE"),
@@ -498,14 +498,14 @@ def events_table(events: list[Answer]) -> Table:
     )
 
 
-def event_line(event: Answer) -> str:
+def event_line(event: JsonObject) -> str:
     """Return an event on one line."""
     about = " ".join([*([event["job"]] if event["job"] else []), event["kind"]])
     by = f" (by {event['principal']})" if event["principal"] else ""
     return f"{show_time(event['at_ms'])} {about}: {event['message']}{by}"
 
 
-def tokens_table(tokens: list[Answer], now_ms: int) -> Table:
+def tokens_table(tokens: list[JsonObject], now_ms: int) -> Table:
     """Return tokens, one per line."""
     return table_of(
         ("NAME", "ROLE", "WRITES", "STATE", "MADE BY", "MADE", "EXPIRES", "LAST USED"),
@@ -525,7 +525,7 @@ def tokens_table(tokens: list[Answer], now_ms: int) -> Table:
     )
 
 
-def _token_state(token: Answer, now_ms: int) -> str:
+def _token_state(token: JsonObject, now_ms: int) -> str:
     if token["revoked_ms"] is not None:
         return f"revoked by {token['revoked_by']}"
     return "valid" if token["expires_ms"] is None or now_ms < token["expires_ms"] else "expired"
@@ -545,13 +545,13 @@ def facts_table(rows: list[tuple[str, str | Text]]) -> Table:
     return table
 
 
-def _leader(leader: Answer | None) -> str:
+def _leader(leader: JsonObject | None) -> str:
     if leader is None:
         return "-"
     return f"{leader['name']} ({leader['address']}), lease until {show_time(leader['lease_until_ms'])}"
 
 
-def _field(spec: str | Answer) -> str:
+def _field(spec: str | JsonObject) -> str:
     if isinstance(spec, str):
         return spec
     parts = [f"{spec['type']}{'' if spec.get('required', True) else '?'}"]
@@ -567,7 +567,7 @@ def or_dash(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def deleted_job_sentence(answer: Answer) -> str:
+def deleted_job_sentence(answer: JsonObject) -> str:
     """Return a sentence about a deleted job and its results."""
     indices = ", ".join(answer["indices"]) or "none"
     return (
@@ -576,7 +576,7 @@ def deleted_job_sentence(answer: Answer) -> str:
     )
 
 
-def job_line(job: Answer) -> str:
+def job_line(job: JsonObject) -> str:
     """Return a job in one line, for output that isn't a terminal."""
     counts, message = job["counts"], f" ({job['message']})" if job["message"] else ""
     rejected = sum(counts["rejected"].values())

@@ -13,7 +13,7 @@ from strandline.core.errors import Conflict, InvalidDocument, Problem, StackErro
 from strandline.frontends.joined_texts import JoinedTexts
 from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, IgnoredDataDir, IgnoredUrl, TokenFile, Url, connect
-from strandline.services.cli.output import Answer, AnsweredError, print_json, show, waiting
+from strandline.services.cli.output import AnsweredError, JsonObject, print_json, show, waiting
 
 apply_app = typer.Typer()
 pipeline_app = typer.Typer(help="Pipelines: check, test, and explain them before they run.", no_args_is_help=True)
@@ -64,7 +64,7 @@ def apply(
         show({"applied": applied}, as_json, lambda: display.applied_lines(applied))
 
 
-def _show_plan(plan: Answer, as_json: bool) -> None:
+def _show_plan(plan: JsonObject, as_json: bool) -> None:
     changes = [change for one in [*plan["documents"], *plan["jobs"]] for change in one["changes"]]
     forbidden = sum(change["effect"] == "forbidden" for change in changes)
     if not (forbidden and as_json):  # as JSON, the plan and the error are one object

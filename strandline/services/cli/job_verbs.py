@@ -29,7 +29,7 @@ from strandline.services.cli.options import (
     connect,
     parse_time,
 )
-from strandline.services.cli.output import Answer, AnsweredError, printable, show, tell_next, waiting
+from strandline.services.cli.output import AnsweredError, JsonObject, printable, show, tell_next, waiting
 
 if TYPE_CHECKING:
     from strandline.services.client import ControlClient
@@ -366,11 +366,13 @@ def _follow_events(client: ControlClient, query: dict[str, Any], as_json: bool) 
             time.sleep(WATCH_S)
 
 
-def _wait(client: ControlClient, name: str, is_so: Callable[[Answer], bool], what: str, timeout_s: float) -> Answer:
+def _wait(
+    client: ControlClient, name: str, is_so: Callable[[JsonObject], bool], what: str, timeout_s: float
+) -> JsonObject:
     """Wait until `is_so` returns True, and show the progress of the job."""
     with waiting(f"waiting until job {name} is {what}") as tell:
 
-        def look(job: Answer) -> bool:
+        def look(job: JsonObject) -> bool:
             lag = job["lag_records"]
             message = f" ({job['message']})" if job["message"] else ""
             tell(f"job {name} is {job['state']}{message}", f", {lag:,} records behind" if lag else "")
@@ -379,7 +381,7 @@ def _wait(client: ControlClient, name: str, is_so: Callable[[Answer], bool], wha
         return client.wait_for_job(name, look, what, timeout_s)
 
 
-def _has_restored(job: Answer) -> bool:
+def _has_restored(job: JsonObject) -> bool:
     return job["state"] == "running" and not job["restores"]
 
 
@@ -412,9 +414,9 @@ def _watch_job(client: ControlClient, name: str, as_json: bool) -> None:
             time.sleep(WATCH_S)
 
 
-def _is_in(*states: str) -> Callable[[Answer], bool]:
+def _is_in(*states: str) -> Callable[[JsonObject], bool]:
     return lambda job: job["state"] in states
 
 
-def _show_job(job: Answer, as_json: bool) -> None:
+def _show_job(job: JsonObject, as_json: bool) -> None:
     show(job, as_json, lambda: [display.job_table(job)])

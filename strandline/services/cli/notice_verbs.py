@@ -12,7 +12,7 @@ from rich.text import Text
 from strandline.core.errors import TransientError
 from strandline.services.cli.display import show_time, table_of
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, connect, parse_time
-from strandline.services.cli.output import Answer, AnsweredError, show, waiting
+from strandline.services.cli.output import AnsweredError, JsonObject, show, waiting
 
 notice_app = typer.Typer(help="Notices: messages to people when something is wrong.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="Name of the notice.")]
@@ -110,11 +110,11 @@ def _duration_ms(text: str) -> int:
         raise typer.BadParameter(f"--for: {error}") from error
 
 
-def _has_outcome(message: Answer) -> bool:
+def _has_outcome(message: JsonObject) -> bool:
     return message["sent_ms"] is not None or bool(message["error"]) or message["merged_into"] is not None
 
 
-def _notices_table(notices: list[Answer]) -> Table:
+def _notices_table(notices: list[JsonObject]) -> Table:
     return table_of(
         ("NOTICE", "#OPEN", "#UNSENT", "CONDITIONS", "CHANNELS", "MUTED UNTIL"),
         (
@@ -131,7 +131,7 @@ def _notices_table(notices: list[Answer]) -> Table:
     )
 
 
-def _notice_tables(notice: Answer) -> list[Any]:
+def _notice_tables(notice: JsonObject) -> list[Any]:
     shown: list[Any] = [_notices_table([notice])]
     if notice["failing"]:
         shown.append(Text(f"not confirmed: {notice['failing']}", style="red"))
@@ -143,12 +143,12 @@ def _notice_tables(notice: Answer) -> list[Any]:
     return shown
 
 
-def _problem_row(problem: Answer) -> tuple[str, ...]:
+def _problem_row(problem: JsonObject) -> tuple[str, ...]:
     ended = "open" if problem["ended_ms"] is None else show_time(problem["ended_ms"])
     return show_time(problem["since_ms"]), ended, problem["title"], show_time(problem["reported_ms"])
 
 
-def _message_row(message: Answer) -> tuple[str, ...]:
+def _message_row(message: JsonObject) -> tuple[str, ...]:
     state = f"not confirmed: {message['error']}" if message["error"] else "waits"
     if message["sent_ms"] is not None:
         state = f"confirmed {show_time(message['sent_ms'])}"

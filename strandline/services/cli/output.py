@@ -25,7 +25,7 @@ from rich.text import Text
 
 from strandline.core.errors import InvalidDocument, StrandlineError
 
-Answer = dict[str, Any]
+JsonObject = dict[str, Any]
 LINE_EVERY_S = 10.0
 """Interval in seconds at which a waiting command prints a line while its step stays the same, if the output isn't a terminal."""
 
@@ -42,7 +42,7 @@ order of a line), surrogates, line separators."""
 class AnsweredError(Exception):
     """A command got its response but failed. With `--json`, the response and the error are one object."""
 
-    def __init__(self, answer: Answer, error: StrandlineError, exit_code: int = 1) -> None:
+    def __init__(self, answer: JsonObject, error: StrandlineError, exit_code: int = 1) -> None:
         super().__init__(str(error))
         self.answer = answer
         self.error = error
@@ -92,7 +92,7 @@ def print_wide(is_asked: bool) -> None:
     _is_wide.set(is_asked)
 
 
-def show(answer: Answer, as_json: bool, tables: Callable[[], Iterable[Table | Text | str]]) -> None:
+def show(answer: JsonObject, as_json: bool, tables: Callable[[], Iterable[Table | Text | str]]) -> None:
     """Print the response, as JSON or as tables."""
     if as_json:
         print_json(answer)
@@ -136,7 +136,7 @@ def after_of(path: str) -> str:
     return parse_qs(urlsplit(path).query)["after"][0]
 
 
-def tell_next(answer: Answer, *others: str) -> None:
+def tell_next(answer: JsonObject, *others: str) -> None:
     """Print on stderr how to show the rest of a list. `others`: other proposals for the user."""
     if answer["next"]:
         ways = [f"for the next page, pass --after {after_of(answer['next'])}", *others]
@@ -155,9 +155,9 @@ def print_error(code: str, message: str, as_json: bool, **more: Any) -> None:
     print(printable(message), file=sys.stderr)
 
 
-def print_strandline_error(error: StrandlineError, as_json: bool, answer: Answer | None = None) -> None:
+def print_strandline_error(error: StrandlineError, as_json: bool, answer: JsonObject | None = None) -> None:
     """Print one of our own errors. The JSON lists each problem of a wrong document."""
-    more: Answer = answer or {}
+    more: JsonObject = answer or {}
     if isinstance(error, InvalidDocument) and "problems" not in more:
         more = {
             "problems": [

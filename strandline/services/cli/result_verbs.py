@@ -20,7 +20,7 @@ from strandline.services.cli.output import show
 
 results_app = typer.Typer()
 
-Answer = dict[str, Any]
+JsonObject = dict[str, Any]
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _GAP = " "
 _POINTS_IN_TERMINAL = 60
@@ -72,7 +72,7 @@ def results(
     show(answer, as_json, lambda: [f"{html} is written"] if html else [_caption(answer), _table(answer)])
 
 
-def page(answer: Answer) -> str:
+def page(answer: JsonObject) -> str:
     """Return a page that draws the response of `GET /v1/results/ALIAS`. It loads nothing from other addresses."""
     starts = sorted({at for one in answer["series"] for at, _ in one["points"]})
     if starts:  # a step without a window in any series is a gap
@@ -94,11 +94,11 @@ def page(answer: Answer) -> str:
     return shown.replace("__DATA__", text)
 
 
-def _title(answer: Answer) -> str:
+def _title(answer: JsonObject) -> str:
     return f"{answer['alias']}: {answer['value']}" + (f" by {answer['by']}" if answer["by"] else "")
 
 
-def _about(answer: Answer) -> str:
+def _about(answer: JsonObject) -> str:
     if answer["from_ms"] is None:
         return f"Stage {answer['stage']} of job {answer['job']} has no result yet."
     times = f"{_time_text(answer['from_ms'])} to {_time_text(answer['to_ms'] + answer['size_ms'])} UTC"
@@ -108,7 +108,7 @@ def _about(answer: Answer) -> str:
     return f"Stage {answer['stage']} of job {answer['job']}, {times}; {answer['results']} results, {each}."
 
 
-def _counts(answer: Answer) -> list[tuple[str, str]]:
+def _counts(answer: JsonObject) -> list[tuple[str, str]]:
     """Return the counts of the records of the job since its creation."""
     counts = answer["counts"]
     rejected = dict(counts["rejected"])
@@ -117,12 +117,12 @@ def _counts(answer: Answer) -> list[tuple[str, str]]:
     return [("records", f"{counts['records']:,}"), ("late", f"{late:,}"), *others]
 
 
-def _caption(answer: Answer) -> Text:
+def _caption(answer: JsonObject) -> Text:
     counts = ", ".join(f"{name} {number}" for name, number in _counts(answer))
     return Text(f"{_title(answer)}\n{_about(answer)}\nSince the job began: {counts}.")
 
 
-def _window_caption(told: Answer) -> Text:
+def _window_caption(told: JsonObject) -> Text:
     window = f"{_time_text(told['window_start_ms'])} to {_time_text(told['window_end_ms'])} UTC"
     return Text(
         f"{told['alias']}, result {told['document']}: stage {told['stage']} of job {told['job']}, window {window}\n"
@@ -130,7 +130,7 @@ def _window_caption(told: Answer) -> Text:
     )
 
 
-def _ranges_table(told: Answer) -> Table:
+def _ranges_table(told: JsonObject) -> Table:
     names = ("partition", "offset_first", "offset_next")
     return table_of(
         ("STREAM", "#PARTITION", "#OFFSET FIRST", "#OFFSET NEXT"),
@@ -138,7 +138,7 @@ def _ranges_table(told: Answer) -> Table:
     )
 
 
-def _table(answer: Answer) -> Table:
+def _table(answer: JsonObject) -> Table:
     rows: list[Sequence[str]] = []
     found = [number for one in answer["series"] for _, number in one["points"]]
     bounds = (min(found), max(found)) if found else (0.0, 0.0)

@@ -58,7 +58,7 @@ _KEPT = "public, max-age=31536000, immutable"
 _CHECKED = "no-cache"
 _DIGEST_CHARACTERS = 16
 
-Answer = Callable[[Request], Awaitable[Response]]
+RouteHandler = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def page_files() -> dict[str, PageFile]:
     }
 
 
-def page_routes() -> list[tuple[str, Answer]]:
+def page_routes() -> list[tuple[str, RouteHandler]]:
     """Return the paths of the console with their handlers."""
     return [("/", _show_page), ("/console/{name}", _show_file)]
 

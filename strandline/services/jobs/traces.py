@@ -13,7 +13,7 @@ from threading import BoundedSemaphore, Lock
 
 from strandline.core.errors import NotFound, PermanentError, TooExpensive, TransientError
 from strandline.ledger.roles import LedgerReader
-from strandline.processing.lineage.process import MEMORY_BYTES_MAX, SECONDS_MAX, Answer
+from strandline.processing.lineage.process import MEMORY_BYTES_MAX, SECONDS_MAX, TraceOutcome
 from strandline.processing.lineage.views import (
     UPDATES_REMEDY,
     OpenWindows,
@@ -105,7 +105,7 @@ class Traces:
                 + (f". Its last output: {log.strip()}" if log.strip() else "")
             )
         answer = pickle.loads(pickled)  # noqa: S301  # from our own child
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, TraceOutcome)
         if answer.error is not None:
             raise answer.error
         if answer.value is None:

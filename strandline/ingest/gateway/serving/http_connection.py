@@ -36,11 +36,11 @@ import structlog
 from strandline.ingest.gateway.serving.http_request import (
     PASSED_OVER_HEADERS,
     WANTED_HEADERS,
-    Answer,
     BodyBudget,
     BudgetExceeded,
     Refusal,
     Request,
+    Response,
 )
 
 logger = structlog.get_logger()
@@ -75,7 +75,7 @@ class Application(Protocol):
     def admit(self, request: Request) -> None:
         """Called when the head is complete. Raises Refusal to answer without reading the body."""
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: Request) -> Response:
         """Called when the request is complete or refused. Never raises, and releases the bytes of the body."""
 
     def note_disconnected(self, request: Request) -> None:
@@ -379,7 +379,7 @@ class HttpConnection(asyncio.Protocol):
         else:
             self.deadline_s = self._server.now_s + (HEAD_TIMEOUT_S if self._is_in_head else BODY_TIMEOUT_S)
 
-    def _encode(self, answer: Answer, is_last: bool, is_head: bool) -> bytes:
+    def _encode(self, answer: Response, is_last: bool, is_head: bool) -> bytes:
         own = b"".join(b"%s: %s\r\n" % header for header in answer.headers) if answer.headers else b""
         if answer.status != HTTPStatus.NO_CONTENT:  # RFC 9110 allows no length here
             own = b"content-type: %s\r\ncontent-length: %d\r\n%s" % (answer.content_type, len(answer.body), own)

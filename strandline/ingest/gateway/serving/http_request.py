@@ -32,7 +32,7 @@ class Refusal(Exception):
         self.headers = headers
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """Response to a request. The connection adds its own headers."""
 
     status: int
@@ -190,10 +190,10 @@ def path_of(url: bytes) -> str:
     return unquote(target.partition("?")[0], errors="replace")
 
 
-def problem(refusal: Refusal, path: str) -> Answer:
+def problem(refusal: Refusal, path: str) -> Response:
     """Return the refusal as a problem document."""
     document = problem_document(refusal.status, refusal.code, refusal.detail, path)
-    return Answer(refusal.status, json.dumps(document).encode(), PROBLEM_MEDIA_TYPE.encode(), headers_of(refusal))
+    return Response(refusal.status, json.dumps(document).encode(), PROBLEM_MEDIA_TYPE.encode(), headers_of(refusal))
 
 
 def headers_of(refusal: Refusal) -> Headers:

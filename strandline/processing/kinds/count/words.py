@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from strandline.core.times.durations import format_duration
 from strandline.processing.kinds.count.shape import CountShape
-from strandline.processing.kinds.stage_words import Answer
+from strandline.processing.kinds.stage_words import JsonObject
 from strandline.processing.kinds.windows.words import WindowWords
 from strandline.processing.pipelines.stages import Stage
 
@@ -14,7 +14,7 @@ from strandline.processing.pipelines.stages import Stage
 class CountWords(WindowWords):
     """A window ends when it is full, or with its period."""
 
-    def hints(self, stage: Stage, graph: Answer, delay_ms: int) -> Iterator[str]:
+    def hints(self, stage: Stage, graph: JsonObject, delay_ms: int) -> Iterator[str]:
         yield (
             f"'{stage.name}' keeps each row until event time is {format_duration(delay_ms)} past it, because its order is not "
             f"known before, and one window of each key until the next multiple of {format_duration(stage.size_ms)}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from strandline.core.times.durations import format_duration
 from strandline.processing.kinds.join.step import JoinStage
 from strandline.processing.kinds.stage_words import (
-    Answer,
+    JsonObject,
     StageInGraph,
     StageWords,
     bytes_of,
@@ -20,7 +20,7 @@ from strandline.processing.pipelines.stages import LEFT, RIGHT, Stage
 class JoinWords(StageWords):
     """Words for rows that are joined."""
 
-    def graph(self, here: StageInGraph) -> Answer:
+    def graph(self, here: StageInGraph) -> JsonObject:
         """Return the join as plain data. `size_ms`: the longest window of a result."""
         stage, pipeline, operator = _join(here.stage), here.pipeline, here.operator
         spec = next(one.join for one in pipeline.spec.steps if one.join is not None and one.join.name == stage.name)
@@ -66,7 +66,7 @@ class JoinWords(StageWords):
             "results_after_ms": here.delay_ms,
         }
 
-    def hints(self, stage: Stage, graph: Answer, delay_ms: int) -> Iterator[str]:
+    def hints(self, stage: Stage, graph: JsonObject, delay_ms: int) -> Iterator[str]:
         join = _join(stage)
         if join.is_latest:
             yield (

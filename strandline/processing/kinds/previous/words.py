@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from strandline.core.times.durations import format_duration
 from strandline.processing.kinds.previous.shape import PreviousShape
-from strandline.processing.kinds.stage_words import Answer
+from strandline.processing.kinds.stage_words import JsonObject
 from strandline.processing.kinds.windows.words import WindowWords
 from strandline.processing.pipelines.stages import Stage
 
@@ -14,7 +14,7 @@ from strandline.processing.pipelines.stages import Stage
 class PreviousWords(WindowWords):
     """A window ends with its record."""
 
-    def hints(self, stage: Stage, graph: Answer, delay_ms: int) -> Iterator[str]:
+    def hints(self, stage: Stage, graph: JsonObject, delay_ms: int) -> Iterator[str]:
         shape = stage.windows
         assert isinstance(shape, PreviousShape), "chosen by the kind of the windows"
         yield (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from strandline.core.times.durations import format_duration
 from strandline.processing.kinds.stage_words import (
-    Answer,
+    JsonObject,
     StageInGraph,
     StageWords,
     bytes_of,
@@ -21,7 +21,7 @@ _MANY_PARTIALS = 100
 class WindowWords(StageWords):
     """Words for windows of one size."""
 
-    def graph(self, here: StageInGraph) -> Answer:
+    def graph(self, here: StageInGraph) -> JsonObject:
         stage, operator = here.stage, here.operator
         panes = -(-(stage.size_ms + here.delay_ms + stage.revise_ms) // operator.pane_ms) + 1
         row_bytes, key_bytes = bytes_of(operator.state_schema), bytes_of(operator.key_schema)
@@ -48,7 +48,7 @@ class WindowWords(StageWords):
             "results_after_ms": here.delay_ms,
         }
 
-    def hints(self, stage: Stage, graph: Answer, delay_ms: int) -> Iterator[str]:
+    def hints(self, stage: Stage, graph: JsonObject, delay_ms: int) -> Iterator[str]:
         if stage.revise_ms:
             yield (
                 f"late records revise the results of '{stage.name}' for {format_duration(stage.revise_ms)}: closed windows "

@@ -10,13 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from strandline.core.times.durations import format_duration, format_retention
-from strandline.services.cli.display import Answer, facts_table, or_dash, table_of
+from strandline.services.cli.display import JsonObject, facts_table, or_dash, table_of
 
 _PLACE = ("stream", "partition", "offset", "element", "index", "document")
 _NO_FIELDS = ("@timestamp", "event_time", "window", "window_start", "window_end", "strandline")
 
 
-def documents_table(documents: list[Answer], fields: Sequence[str]) -> Table:
+def documents_table(documents: list[JsonObject], fields: Sequence[str]) -> Table:
     """Return results of one stage, one per line, each with its window, or with the time and position of its record."""
     is_of_windows = all("window" in document for document in documents)
     head = ("WINDOW START", "WINDOW END") if is_of_windows else ("EVENT TIME", "PARTITION/OFFSET")
@@ -32,11 +32,11 @@ def documents_table(documents: list[Answer], fields: Sequence[str]) -> Table:
     )
 
 
-def _window(document: Answer) -> tuple[str, str]:
+def _window(document: JsonObject) -> tuple[str, str]:
     return _time(document["window"]["start"]), _time(document["window"]["end"])
 
 
-def _record_place(document: Answer) -> tuple[str, str]:
+def _record_place(document: JsonObject) -> tuple[str, str]:
     origin = document["strandline"]
     place = (origin[name] for name in ("partition", "offset", "element") if name in origin)
     return _time(document["@timestamp"]), "/".join(map(str, place))
@@ -50,7 +50,7 @@ def _cell(value: object) -> str:
     return f"{value:.10g}" if isinstance(value, float) else or_dash(value)
 
 
-def local_dead_letters_table(letters: list[Answer]) -> Table:
+def local_dead_letters_table(letters: list[JsonObject]) -> Table:
     """Return dead letters of a local run, one per line."""
     return table_of(
         ("WHERE", "REASON", "STEP", "MESSAGE", "VALUE"),
@@ -67,9 +67,9 @@ def local_dead_letters_table(letters: list[Answer]) -> Table:
     )
 
 
-def preview_tables(answer: Answer) -> list[Table | Text]:
+def preview_tables(answer: JsonObject) -> list[Table | Text]:
     """Return the tables of a preview: results of each stage, dead letters, and their numbers."""
-    stages: dict[str, list[Answer]] = defaultdict(list)
+    stages: dict[str, list[JsonObject]] = defaultdict(list)
     for one in answer["results"]:
         stages[one["strandline"]["stage"]].append(one)
     shown: list[Table | Text] = []
@@ -85,7 +85,7 @@ def preview_tables(answer: Answer) -> list[Table | Text]:
     return [*shown, Text(f"{told}; nothing was written")]
 
 
-def _input_facts(read: Answer) -> Iterator[tuple[str, str]]:
+def _input_facts(read: JsonObject) -> Iterator[tuple[str, str]]:
     event_time = read["event_time"]
     idle = event_time["idle_timeout_ms"]
     yield "reads", f"stream {read['stream']}, {read['partitions']} partitions, {read['format']}"
@@ -99,14 +99,14 @@ def _input_facts(read: Answer) -> Iterator[tuple[str, str]]:
     yield "watermark", f"{event_time['watermark']}, idle after {'no time' if idle is None else format_duration(idle)}"
 
 
-def _within(dedupe: Answer) -> str:
+def _within(dedupe: JsonObject) -> str:
     if dedupe["within_ms"] is None:
         return ", distinct; remembers every record of the range"
     within, remembers = (format_duration(dedupe[one]) for one in ("within_ms", "remembers_ms"))
     return f" within {within}; remembers records of {remembers}"
 
 
-def graph_tables(graph: Answer) -> list[Table | Text]:
+def graph_tables(graph: JsonObject) -> list[Table | Text]:
     """Return the stages of a pipeline with their steps and state, then the facts about the whole pipeline."""
     exchange, retention = graph["exchange"], graph["retention"]
     inputs = graph["inputs"]
@@ -173,7 +173,7 @@ def graph_tables(graph: Answer) -> list[Table | Text]:
     return [*tables, *(Text(f"hint: {hint}") for hint in graph["hints"])]
 
 
-def _joins(stages: Sequence[Answer]) -> list[Table]:
+def _joins(stages: Sequence[JsonObject]) -> list[Table]:
     """Return the table of the rows that each join keeps. Empty if there is no join."""
     joins = [(stage, join) for stage in stages if (join := stage["join"]) is not None]
     if not joins:
@@ -200,7 +200,7 @@ def _joins(stages: Sequence[Answer]) -> list[Table]:
     ]
 
 
-def _side(join: Answer, side: str) -> str:
+def _side(join: JsonObject, side: str) -> str:
     """Return the name of a side of a join, and its streams if they have other names."""
     name, streams = join[side], join[f"{side}_streams"]
     return str(name) if streams in ([name], []) else f"{name} ({', '.join(streams)})"
@@ -215,7 +215,7 @@ def _no_source(_: str) -> list[str]:
     return []
 
 
-def _record_stages_table(stages: list[Answer], source: Callable[[str], list[str]]) -> Table:
+def _record_stages_table(stages: list[JsonObject], source: Callable[[str], list[str]]) -> Table:
     """Return the emissions of records, one per line."""
     return table_of(
         ("STAGE", *source("FROM"), "STEPS BEFORE", "EACH RECORD'S", "EMITS", "RESULTS COME"),
