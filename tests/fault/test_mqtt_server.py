@@ -45,7 +45,7 @@ class Sensor:
     def send_batch(self, number: int, chance: random.Random | None) -> None:
         """With a `chance` the connection is cut, once, somewhere between the first byte and the last PUBACK."""
         missing = {n + 1: f"{self.name}/{number}/{n}".encode() for n in range(BATCH)}
-        patience = Patience("acknowledged", DEADLINE_S, poll_s=RECONNECT_S, told=self.listener.log_file.read_text)
+        patience = Patience("acknowledged", DEADLINE_S, poll_s=RECONNECT_S, describe=self.listener.log_file.read_text)
         while missing:
             patience.check(len(missing))
             with (

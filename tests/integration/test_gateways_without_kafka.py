@@ -37,7 +37,9 @@ def register(gateway: GatewayProcess, **document: object) -> str:
 
 
 def wait_until_open(gateway: GatewayProcess, stream: str) -> None:
-    wait_until(lambda: gateway.metric("strandline_ingest_open", stream=stream) == 1, told=gateway.log_file.read_text)
+    wait_until(
+        lambda: gateway.metric("strandline_ingest_open", stream=stream) == 1, describe=gateway.log_file.read_text
+    )
 
 
 def test_datagrams_are_spooled_and_counted(tmp_path):
@@ -48,7 +50,7 @@ def test_datagrams_are_spooled_and_counted(tmp_path):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             for n in range(1_000):
                 sender.sendto(b'{"n":%d}' % n, ("127.0.0.1", port))
-        wait_until(lambda: gateway.counts(stream)["spooled"] == 1_000, told=lambda: gateway.counts(stream))
+        wait_until(lambda: gateway.counts(stream)["spooled"] == 1_000, describe=lambda: gateway.counts(stream))
         counts = gateway.counts(stream)
         assert (counts["received"], counts["confirmed"], counts["refused"], counts["in_flight"]) == (1_000, 0, 0, 0)
         assert gateway.metric("strandline_ingest_spool_records") == 1_000
@@ -89,7 +91,7 @@ def test_a_sender_over_tcp_is_told_unless_the_stream_may_be_spooled(tmp_path):
 def test_nothing_is_taken_from_the_broker(tmp_path, mosquitto):
     with lonely("mqtt", tmp_path, mqtt_url=mosquitto.url, mqtt_confirm_timeout_s=0.5) as gateway:
         stream = register(gateway, mqtt={"topics": ["farm/+"]})
-        wait_until(lambda: "action=broker_lost" in gateway.log_file.read_text(), told=gateway.log_file.read_text)
+        wait_until(lambda: "action=broker_lost" in gateway.log_file.read_text(), describe=gateway.log_file.read_text)
         sensor = paho.Client(CallbackAPIVersion.VERSION2)
         sensor.connect("127.0.0.1", mosquitto.port)
         sensor.loop_start()

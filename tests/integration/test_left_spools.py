@@ -58,7 +58,7 @@ def test_what_a_gateway_of_another_host_name_spooled_gets_into_the_log_before_wh
         def is_open() -> bool:
             return gateway.metric("strandline_ingest_open", stream=name) == 1
 
-        wait_until(is_open, told=gateway.log_file.read_text)
+        wait_until(is_open, describe=gateway.log_file.read_text)
         send(port, 0)
         assert gateway.metric("strandline_ingest_spool_records") == RECORDS
         gateway.kill()
@@ -67,9 +67,9 @@ def test_what_a_gateway_of_another_host_name_spooled_gets_into_the_log_before_wh
         gateway.host_name = "made-anew"
         gateway.environment["STRANDLINE_KAFKA_BOOTSTRAP"] = gateway.kafka = kafka
         gateway.start()
-        wait_until(is_open, told=gateway.log_file.read_text)
+        wait_until(is_open, describe=gateway.log_file.read_text)
         send(port, RECORDS)
-        wait_until(lambda: not gateway.metric("strandline_ingest_spool_records"), told=gateway.log_file.read_text)
+        wait_until(lambda: not gateway.metric("strandline_ingest_spool_records"), describe=gateway.log_file.read_text)
 
         assert [record.value for record in gateway.read(name)] == [b'{"n":%d}' % n for n in range(2 * RECORDS)]
         assert "action=left_spool_found" in gateway.log_file.read_text()

@@ -62,7 +62,7 @@ def publish(client: paho.Client, topic: str, *payloads: bytes, **options: Any) -
 def wait_until_confirmed(gateway: GatewayProcess, stream: str, records: int) -> None:
     wait_until(
         lambda: gateway.counts(stream)["confirmed"] >= records,
-        told=lambda: (gateway.counts(stream), gateway.log_file.read_text()),
+        describe=lambda: (gateway.counts(stream), gateway.log_file.read_text()),
     )
 
 
@@ -168,7 +168,7 @@ def test_filters_that_change_are_followed_and_overlapping_ones_deliver_once(kafk
         wait_until_confirmed(gateway, wide, 1)
         wait_until_confirmed(gateway, narrow, 1)
         gateway.register(name=narrow, is_open=False, mqtt={"topics": [f"{top}-new/+"]})
-        wait_until(lambda: f"{top}-new/+" in gateway.log_file.read_text(), told=gateway.log_file.read_text)
+        wait_until(lambda: f"{top}-new/+" in gateway.log_file.read_text(), describe=gateway.log_file.read_text)
         publish(sensor, f"{top}-new/1", b"new")
         publish(sensor, f"{top}/power/1", b"now wide")
         wait_until_confirmed(gateway, narrow, 2)
@@ -218,7 +218,7 @@ def test_cut_before_puback_again_and_again_nothing_is_lost_and_nothing_is_ours_t
     proxy = CuttingProxy(mosquitto.port, cuts_max, random.Random(seed))
     with running(kafka, tmp_path, proxy.port, mqtt_version=version) as gateway, publisher(mosquitto) as sensor:
         stream = gateway.register(is_open=False, mqtt={"topics": [f"{top}/+"]})
-        wait_until(lambda: "action=subscribed" in gateway.log_file.read_text(), told=gateway.log_file.read_text)
+        wait_until(lambda: "action=subscribed" in gateway.log_file.read_text(), describe=gateway.log_file.read_text)
         sent = 0
         while proxy.cuts < cuts_max:
             before = proxy.cuts
@@ -229,7 +229,7 @@ def test_cut_before_puback_again_and_again_nothing_is_lost_and_nothing_is_ours_t
         wait_until(lambda: gateway.counts(stream)["confirmed"] >= sent)
         wait_until(
             lambda: len({record.value for record in gateway.read(stream)}) == sent,
-            told=lambda: (gateway.counts(stream), gateway.log_file.read_text()[-5_000:]),
+            describe=lambda: (gateway.counts(stream), gateway.log_file.read_text()[-5_000:]),
         )
         records = gateway.read(stream)
         first = Counter(record.value for record in records if "mqtt-redelivered" not in record.headers)
@@ -256,7 +256,7 @@ def test_killed_under_load_nothing_is_lost(kafka, tmp_path, mosquitto):
             gateway.start()
         wait_until(
             lambda: {int(record.value) for record in gateway.read(stream)} == set(range(sent)),
-            told=lambda: gateway.log_file.read_text()[-5_000:],
+            describe=lambda: gateway.log_file.read_text()[-5_000:],
         )
         first = Counter(r.value for r in gateway.read(stream) if "mqtt-redelivered" not in r.headers)
         assert max(first.values()) == 1
@@ -272,9 +272,11 @@ def test_without_kafka_nothing_is_acknowledged_and_all_comes_when_the_topic_does
     ):
         document = {"stream": name, "schema": {"device": "string", "n": "long"}, "mqtt": {"topics": [f"{top}/+"]}}
         gateway.ledger.put_stream(name, document)
-        wait_until(lambda: gateway.metric("strandline_ingest_open", stream=name) == 1, told=gateway.log_file.read_text)
+        wait_until(
+            lambda: gateway.metric("strandline_ingest_open", stream=name) == 1, describe=gateway.log_file.read_text
+        )
         publish(sensor, f"{top}/a", *(b"%d" % n for n in range(100)))
-        wait_until(lambda: gateway.counts(name)["refused"] >= 100, told=gateway.log_file.read_text)
+        wait_until(lambda: gateway.counts(name)["refused"] >= 100, describe=gateway.log_file.read_text)
         assert gateway.counts(name)["confirmed"] == 0
         gateway.register(name=name, is_open=False, mqtt={"topics": [f"{top}/+"]})
         wait_until_confirmed(gateway, name, 100)

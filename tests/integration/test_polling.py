@@ -79,9 +79,9 @@ def test_answers_of_a_device_are_in_the_log_once_over_a_restart(kafka: str, tmp_
         def persisted() -> int:
             return gateway.counts(stream)["confirmed"]
 
-        wait_until(lambda: persisted() == 1 and (304, '"1"') in device.asked, told=gateway.log_file.read_text)
+        wait_until(lambda: persisted() == 1 and (304, '"1"') in device.asked, describe=gateway.log_file.read_text)
         device.number = 2
-        wait_until(lambda: persisted() == 2, told=gateway.log_file.read_text)
+        wait_until(lambda: persisted() == 2, describe=gateway.log_file.read_text)
         outcomes = {"answered": 2.0, "not_modified": None, "host_not_allowed": None}
         for outcome, count in outcomes.items():
             found = gateway.metric("strandline_poll_requests_total", stream=stream, outcome=outcome)
@@ -91,10 +91,10 @@ def test_answers_of_a_device_are_in_the_log_once_over_a_restart(kafka: str, tmp_
         assert gateway.process.wait(stretched(60)) == 0
         before = len(device.asked)
         gateway.start()
-        wait_until(lambda: len(device.asked) > before, told=gateway.log_file.read_text)
+        wait_until(lambda: len(device.asked) > before, describe=gateway.log_file.read_text)
         assert device.asked[before] == (304, '"2"')
         device.number = 3
-        wait_until(lambda: persisted() == 1, told=gateway.log_file.read_text)
+        wait_until(lambda: persisted() == 1, describe=gateway.log_file.read_text)
         records = sorted(gateway.read(stream), key=lambda record: record.value)
         assert [record.value for record in records] == [b'{"n": %d}' % n for n in (1, 2, 3)]
         assert {record.key for record in records} == {b"a7"}
@@ -118,8 +118,8 @@ def test_without_kafka_answers_wait_in_the_spool(tmp_path: Path, device: Device)
     try:
         poll = {"url": device.url, "every": "100ms", "headers": {"Authorization": {"secret": "M"}}}
         gateway.ledger.put_stream("away", {"stream": "away", "schema": SCHEMA, "poll": [poll]})
-        wait_until(lambda: gateway.counts("away")["spooled"] == 1, told=gateway.log_file.read_text)
-        wait_until(lambda: (304, '"1"') in device.asked, told=gateway.log_file.read_text)
+        wait_until(lambda: gateway.counts("away")["spooled"] == 1, describe=gateway.log_file.read_text)
+        wait_until(lambda: (304, '"1"') in device.asked, describe=gateway.log_file.read_text)
         assert gateway.metric("strandline_ingest_spool_records") == 1
     finally:
         gateway.close()

@@ -56,7 +56,7 @@ def rows_of(values: list[bytes]) -> list[dict[str, object]]:
 
 
 def check(gateway: GatewayProcess, stream: str) -> None:
-    wait_until(lambda: gateway.counts(stream)["confirmed"] >= LINES, told=gateway.log_file.read_text)
+    wait_until(lambda: gateway.counts(stream)["confirmed"] >= LINES, describe=gateway.log_file.read_text)
     rows = rows_of([record.value for record in gateway.read(stream)])
     assert sorted(row["n"] for row in rows) == list(range(LINES))
     assert {row["site"] for row in rows} == {"lundy"}

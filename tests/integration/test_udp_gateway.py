@@ -47,7 +47,7 @@ def wait_until_counted(gateway: GatewayProcess, stream: str, records: int) -> di
             and not c["in_flight"]
             and not gateway.metric("strandline_ingest_spool_records")
         ),
-        told=lambda: (gateway.counts(stream), gateway.log_file.read_text()),
+        describe=lambda: (gateway.counts(stream), gateway.log_file.read_text()),
     )
     counts = gateway.counts(stream)
     assert counts["received"] == counts["confirmed"] + counts["refused"] + counts["spooled"]
@@ -85,11 +85,11 @@ def test_a_stream_that_changes_is_taken_up_without_a_restart(gateway):
     stream, port = register(gateway)
     other_port = free_port()
     gateway.register(name=stream, is_open=False, udp={"port": other_port})
-    wait_until(lambda: f"port={other_port} " in gateway.log_file.read_text(), told=gateway.log_file.read_text)
+    wait_until(lambda: f"port={other_port} " in gateway.log_file.read_text(), describe=gateway.log_file.read_text)
     send(other_port, b"{}")
     wait_until_counted(gateway, stream, 1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:  # the former port is free again
-        wait_until(lambda: can_bind(one, port), told=gateway.log_file.read_text)
+        wait_until(lambda: can_bind(one, port), describe=gateway.log_file.read_text)
 
 
 def can_bind(one: socket.socket, port: int) -> bool:
@@ -105,8 +105,10 @@ def test_a_taken_port_is_said_and_tried_again(gateway):
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         stream = gateway.register(is_open=False, udp={"port": port})
-        wait_until(lambda: "port_refused" in gateway.log_file.read_text(), told=gateway.log_file.read_text)
-    wait_until(lambda: gateway.metric("strandline_ingest_open", stream=stream) == 1, told=gateway.log_file.read_text)
+        wait_until(lambda: "port_refused" in gateway.log_file.read_text(), describe=gateway.log_file.read_text)
+    wait_until(
+        lambda: gateway.metric("strandline_ingest_open", stream=stream) == 1, describe=gateway.log_file.read_text
+    )
     send(port, b"{}")
     wait_until_counted(gateway, stream, 1)
 
@@ -159,7 +161,7 @@ def test_a_recorded_datagram_is_refused_after_the_gateway_was_killed(kafka, tmp_
                 env={"STRANDLINE_TOKEN": made.text}, input=b"\n".join(lines), timeout=stretched(60), check=True,
             )  # fmt: skip
             recorded = [tap.recv(65_536) for _ in lines]
-        wait_until(lambda: signs(gateway, stream, port, recorded[0]), told=gateway.log_file.read_text)
+        wait_until(lambda: signs(gateway, stream, port, recorded[0]), describe=gateway.log_file.read_text)
         unknown = int(gateway.metric("strandline_ingest_refused_total", stream=stream, reason="unknown_key"))
         send(port, *recorded[1:], *recorded, b"{}", recorded[0][:-1] + b"?")
         counts = wait_until_counted(gateway, stream, unknown + 202)
@@ -167,7 +169,7 @@ def test_a_recorded_datagram_is_refused_after_the_gateway_was_killed(kafka, tmp_
         gateway.kill()
         gateway.start()
         wait_until(
-            lambda: gateway.metric("strandline_ingest_open", stream=stream) == 1, told=gateway.log_file.read_text
+            lambda: gateway.metric("strandline_ingest_open", stream=stream) == 1, describe=gateway.log_file.read_text
         )
         send(port, *recorded[-60:])
         wait_until_counted(gateway, stream, 60)
@@ -186,7 +188,7 @@ def signs(gateway: GatewayProcess, stream: str, port: int, datagram: bytes) -> b
     """Send it until the gateway knows the token: whether it was taken."""
     before = gateway.counts(stream)["received"]
     send(port, datagram)
-    wait_until(lambda: gateway.counts(stream)["received"] > before, told=gateway.log_file.read_text)
+    wait_until(lambda: gateway.counts(stream)["received"] > before, describe=gateway.log_file.read_text)
     return gateway.counts(stream)["refused"] < gateway.counts(stream)["received"]
 
 

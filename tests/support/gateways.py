@@ -71,7 +71,7 @@ class GatewayProcess:
     def start(self) -> None:
         """Start the process; also after it was killed."""
         self.process = WarmProcess(MODULES[self.protocol], self.environment, self.log_file, self.host_name)
-        wait_until(self.is_healthy, told=self.log_file.read_text)
+        wait_until(self.is_healthy, describe=self.log_file.read_text)
 
     def is_healthy(self) -> bool:
         assert self.process.poll() is None, self.log_file.read_text()
@@ -95,7 +95,9 @@ class GatewayProcess:
         Topics(self.kafka, replication=1, record_bytes_max=RECORD_BYTES_MAX).ensure_stream_topic(spec)
         self.ledger.put_stream(name, spec.as_document())
         if is_open:
-            wait_until(lambda: self.metric("strandline_ingest_open", stream=name) == 1, told=self.log_file.read_text)
+            wait_until(
+                lambda: self.metric("strandline_ingest_open", stream=name) == 1, describe=self.log_file.read_text
+            )
         return name
 
     def metric(self, name: str, **labels: str) -> float:
@@ -140,7 +142,7 @@ class Mosquitto:
         self.log_file = directory / "mosquitto.log"
         with self.log_file.open("wb") as log:
             self.process = subprocess.Popen([MOSQUITTO, "-c", str(configuration)], stdout=log, stderr=log)
-        wait_until(self.is_listening, told=self.log_file.read_text)
+        wait_until(self.is_listening, describe=self.log_file.read_text)
 
     def is_listening(self) -> bool:
         assert self.process.poll() is None, self.log_file.read_text()

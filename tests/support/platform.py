@@ -62,7 +62,7 @@ class Platform:
             f"{job} {what}",
             timeout_s,
             poll_s=0.1,
-            told=lambda: self.log_tail(job),
+            describe=lambda: self.log_tail(job),
             progress=lambda: (seen["slice"], seen["state"]),
         )
 

@@ -33,14 +33,14 @@ class Patience:
     """
 
     def __init__(
-        self, what: str, limit_s: float = LIMIT_S, *, poll_s: float = 0.03, told: Callable[[], object] | None = None
+        self, what: str, limit_s: float = LIMIT_S, *, poll_s: float = 0.03, describe: Callable[[], object] | None = None
     ) -> None:
-        """`what` completes the sentence "not ... within 60 s". `told` returns the state to print when the limit is reached."""
+        """`what` completes the sentence "not ... within 60 s". `describe` returns the state to print when the limit is reached."""
         self._what = what
         self._limit_s = limit_s
         self._allowed_s = limit_s
         self._poll_s = poll_s
-        self._told = told
+        self._describe = describe
         self._began_s = self._moved_s = time.monotonic()
         self._seen = _UNSEEN
 
@@ -54,7 +54,7 @@ class Patience:
         waited_s, still_s = now_s - self._began_s, now_s - self._moved_s
         if still_s <= self._allowed_s and waited_s <= EXTENSIONS_MAX * self._allowed_s:
             return
-        state = "" if self._told is None else f"\n{self._told()}"
+        state = "" if self._describe is None else f"\n{self._describe()}"
         raise AssertionError(
             f"not {self._what} within {waited_s:.0f} s, the last {still_s:.0f} s without progress "
             f"(limit {self._limit_s:g} s, {self._allowed_s:.0f} s with this load); "
@@ -83,15 +83,15 @@ def wait_until(
     timeout_s: float = LIMIT_S,
     poll_s: float = 0.03,
     *,
-    told: Callable[[], object] | None = None,
+    describe: Callable[[], object] | None = None,
     progress: Callable[[], object] | None = None,
 ) -> Value:
     """Call `ask` until `is_so` accepts its answer; return this answer.
 
-    Raises AssertionError with the last answer and the state from `told` if nothing changes for `timeout_s`. Progress is a
+    Raises AssertionError with the last answer and the state from `describe` if nothing changes for `timeout_s`. Progress is a
     changed answer, or a changed value of `progress` if it is given.
     """
-    patience = Patience(what, timeout_s, poll_s=poll_s, told=told)
+    patience = Patience(what, timeout_s, poll_s=poll_s, describe=describe)
     while True:
         value = ask()
         if is_so(value):
@@ -106,10 +106,10 @@ async def wait_until_async(
     timeout_s: float = LIMIT_S,
     poll_s: float = 0.005,
     *,
-    told: Callable[[], object] | None = None,
+    describe: Callable[[], object] | None = None,
 ) -> None:
     """Let the event loop run until `is_so` returns a true value. Fails in the same cases as `wait_until`."""
-    patience = Patience(what, timeout_s, poll_s=poll_s, told=told)
+    patience = Patience(what, timeout_s, poll_s=poll_s, describe=describe)
     while not (value := is_so()):
         patience.check(value)
         await patience.pause_async()

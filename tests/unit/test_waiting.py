@@ -52,7 +52,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_a_wait_without_progress_ends_at_its_limit_and_prints_the_state(clock: Clock) -> None:
     with pytest.raises(AssertionError, match=r"(?s)not drained within 1\d s.*last: 7\nthe log$"):
-        wait_until(lambda: 7, lambda left: left == 0, "drained", 10.0, told=lambda: "the log")
+        wait_until(lambda: 7, lambda left: left == 0, "drained", 10.0, describe=lambda: "the log")
     assert 10 < clock.now_s < 12
 
 

@@ -110,7 +110,7 @@ def test_a_runner_that_can_not_be_ended_for_want_of_files_does_not_end_the_super
     ledger: Any = None
     supervisor = Supervisor(ledger, tmp_path)
     leadership: Any = SimpleNamespace(holds=lambda *_: False)
-    process: Any = SimpleNamespace(reap=refuse, let_go=refuse, tell_to_end=lambda _: None, has_ended=lambda: True)
+    process: Any = SimpleNamespace(reap=refuse, let_go=refuse, request_stop=lambda _: None, has_ended=lambda: True)
     supervisor._leadership = leadership
     supervisor._runners[JOB] = _Runner(process, 1, 0)
     with capture_logs() as logs:

@@ -124,13 +124,13 @@ class LookupSources(Part):
                 if row.version % _VERSIONS_A_SWEEP == 0:
                     forget_tables(self._database, connection, self._clock_ms())
             now_ms = self._database.clock_ms()
-            told: dict[str, Any] = {"reader": "", "position": read.position, "failing_since_ms": None, "error": ""}
-            told |= {"skipped": lookup_sources.c.skipped + read.skipped} | _next(now_ms, wait_ms)
+            values: dict[str, Any] = {"reader": "", "position": read.position, "failing_since_ms": None, "error": ""}
+            values |= {"skipped": lookup_sources.c.skipped + read.skipped} | _next(now_ms, wait_ms)
             if read.skipped:
-                told["skipped_last"] = read.skipped_last
+                values["skipped_last"] = read.skipped_last
             if read.is_current:
-                told["current_ms"] = now_ms - read.read_for_ms
-            connection.execute(sa.update(lookup_sources).where(lookup_sources.c.lookup == name).values(told))
+                values["current_ms"] = now_ms - read.read_for_ms
+            connection.execute(sa.update(lookup_sources).where(lookup_sources.c.lookup == name).values(values))
             return row
 
     def record_lookup_failure(self, name: str, claim: int, error: str, wait_ms: int, *, is_torn: bool = False) -> None:
@@ -144,10 +144,12 @@ class LookupSources(Part):
                 return
             now_ms = self._database.clock_ms()
             since_ms = sa.func.coalesce(lookup_sources.c.failing_since_ms, now_ms)
-            told: dict[str, Any] = {"reader": "", "error": error, "failing_since_ms": since_ms} | _next(now_ms, wait_ms)
+            values: dict[str, Any] = {"reader": "", "error": error, "failing_since_ms": since_ms} | _next(
+                now_ms, wait_ms
+            )
             if is_torn:
-                told["position"] = None
-            connection.execute(sa.update(lookup_sources).where(lookup_sources.c.lookup == name).values(told))
+                values["position"] = None
+            connection.execute(sa.update(lookup_sources).where(lookup_sources.c.lookup == name).values(values))
 
 
 def follow(database: Database, connection: sa.Connection, name: str, source: SourceBegin | None) -> None:

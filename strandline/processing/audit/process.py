@@ -32,7 +32,7 @@ from strandline.processing.audit.findings import find
 from strandline.processing.audit.index_reader import EndRange, close_snapshot, open_snapshot
 from strandline.processing.audit.parts import Account, Part, run_parts
 from strandline.processing.audit.plan import AuditPlan, VersionSpan, plan_audit, stores_of_letters, streams_of
-from strandline.processing.audit.progress import Progress, keep_stdout, tell
+from strandline.processing.audit.progress import Progress, keep_stdout, write_message
 from strandline.processing.audit.recomputation import Recomputation
 from strandline.processing.audit.reconciliation import EVER_MS, Found, Reconciler
 from strandline.processing.audit.report import AuditReport, Outcome, letter_scope, make_report, store_scopes
@@ -277,13 +277,13 @@ def main(arguments: list[str] | None = None) -> int:
         return _failed(options.job, error)
     except OSError as error:
         return _failed(options.job, PermanentError(f"the audit can't use its scratch directory: {error}"))
-    tell("report", asdict(report))
+    write_message("report", asdict(report))
     return EXIT_CODES[report.outcome]
 
 
 def _failed(job: str, error: StrandlineError) -> int:
     log.error("the audit failed", job=job, code=error.code, message=str(error))
-    tell("error", {"code": error.code, "message": str(error)})
+    write_message("error", {"code": error.code, "message": str(error)})
     return EXIT_FAILED
 
 

@@ -21,7 +21,7 @@ def keep_stdout() -> None:
     os.dup2(2, 1)
 
 
-def tell(what: str, content: Any) -> None:
+def write_message(what: str, content: Any) -> None:
     """Write one line: `{what: content}`."""
     print(json.dumps({what: content}), file=_messages, flush=True)
 
@@ -40,4 +40,4 @@ class Progress:
         self._tell()
 
     def _tell(self) -> None:
-        tell("progress", {"step": self._step, "done": self._done, "total": self._total})
+        write_message("progress", {"step": self._step, "done": self._done, "total": self._total})

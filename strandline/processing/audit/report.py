@@ -178,9 +178,9 @@ def make_report(
     computed = replace(computed, refused=None if refused is None else _refused(reconciler, found.counts))
     totals_differences = _compare_totals(computed, ledger)
     stores = [
-        told
+        report
         for name, one in sorted(reconciler.stores.items())
-        if (told := _store_report(name, one, found.counts)).counts.keys() - {Kind.OUTSIDE}
+        if (report := _store_report(name, one, found.counts)).counts.keys() - {Kind.OUTSIDE}
         or not name.startswith(RESULT_LETTERS)
     ]
     stores.append(_store_report(DEAD_LETTERS, None, found.counts))

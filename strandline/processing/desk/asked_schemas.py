@@ -40,12 +40,12 @@ class AskedSchemas:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._told: dict[tuple[str, int], RegisteredSchema | Rejection] = {}
+        self._results: dict[tuple[str, int], RegisteredSchema | Rejection] = {}
 
     def schema(self, kind: SchemaKind, number: int) -> RegisteredSchema | Rejection:
         """Return the schema with this number, or a rejection if the registry has none. Raises RegistryUnavailable."""
-        if (kind, number) not in self._told:
+        if (kind, number) not in self._results:
             given = self._registry.schema(kind, number)
             missing = Rejection(REASON_DECODE, f"the schema registry has no {kind} schema {number}")
-            self._told[kind, number] = missing if given is None else given
-        return self._told[kind, number]
+            self._results[kind, number] = missing if given is None else given
+        return self._results[kind, number]

@@ -224,7 +224,7 @@ class Desk:
     @property
     def warnings(self) -> list[str]:
         """Warnings that don't stop the run: streams whose event times are probably wrong."""
-        return [told for one in self._streams if (told := one.early_times.warning) is not None]
+        return [warning for one in self._streams if (warning := one.early_times.warning) is not None]
 
     def wait(self, ms: int) -> Iterator[Outcome]:
         """Let log time pass without records, and close windows accordingly."""

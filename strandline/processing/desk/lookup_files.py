@@ -39,9 +39,9 @@ def read_lookup_file(spec: LookupSpec, path: Path) -> bytes:
         return b"\n".join(rows)
     lines = _lines_of_rows(path)
     if lines is None:
-        raise InvalidDocument([Problem(f"{_row(one.row)}: {one.told(_row)}", "file", str(path)) for one in found])
+        raise InvalidDocument([Problem(f"{_row(one.row)}: {one.message_at(_row)}", "file", str(path)) for one in found])
     raise InvalidDocument(
-        [Problem(one.told(lambda row: f"line {lines[row]}"), "file", str(path), lines[one.row]) for one in found]
+        [Problem(one.message_at(lambda row: f"line {lines[row]}"), "file", str(path), lines[one.row]) for one in found]
     )
 
 

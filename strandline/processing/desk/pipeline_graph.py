@@ -24,16 +24,16 @@ def pipeline_graph(pipeline: CheckedPipeline) -> JsonObject:
     """Return the pipeline as plain data."""
     cascade = Cascade(pipeline.stages, 2, pipeline.record_stages)
     retention_ms = pipeline.retention_ms
-    told: list[RecordStage | Stage] = []
+    described: list[RecordStage | Stage] = []
     records = []
     for record_stage in pipeline.record_stages:
-        source, steps = _behind(record_stage, told)
+        source, steps = _behind(record_stage, described)
         records.append(_record_stage(record_stage, source or _streams_of(pipeline, record_stage), steps))
-        told.append(record_stage)
+        described.append(record_stage)
     stages = []
     for number, (stage, operator) in enumerate(zip(pipeline.stages, cascade.operators, strict=True)):
         window = next(iter(pipeline.taken_by(stage.name)), None)
-        source, steps = (window, stage.inputs[LEFT].steps) if window is not None else _behind(stage, told)
+        source, steps = (window, stage.inputs[LEFT].steps) if window is not None else _behind(stage, described)
         is_split = number in cascade.split_stages
         source = source or _streams_of(pipeline, stage)
         here = StageInGraph(pipeline, stage, operator, source, steps, _delay_ms(pipeline), is_split)
@@ -123,7 +123,9 @@ def _dedupe(pipeline: CheckedPipeline, cascade: Cascade) -> JsonObject | None:
     }
 
 
-def _behind(stage: RecordStage | Stage, told: Sequence[RecordStage | Stage]) -> tuple[str | None, Sequence[RowStep]]:
+def _behind(
+    stage: RecordStage | Stage, described: Sequence[RecordStage | Stage]
+) -> tuple[str | None, Sequence[RowStep]]:
     """Return the last emission of records before a stage on its path from the streams, and the steps after that emission.
 
     If there are several paths, the first one counts. For a join, the path to its left side counts. None if there is no emission.
@@ -131,7 +133,7 @@ def _behind(stage: RecordStage | Stage, told: Sequence[RecordStage | Stage]) -> 
     steps_of = {path.stream: path.steps for path in _paths(stage)}
     on_the_way = [
         one
-        for one in told
+        for one in described
         if steps_of.keys() == {path.stream for path in _paths(one)}
         and all(steps_of[path.stream][: len(path.steps)] == path.steps for path in _paths(one))
     ]

@@ -63,7 +63,7 @@ class SliceCommitter:
         self._first_committed = first_committed
         self._committed_writers = committed_writers
         self._sweep, self._costs = sweep, costs
-        self._updates_dropped = self._updates_told = 0
+        self._updates_dropped = self._updates_reported = 0
         self._replayed_up_to = plan.slice_first - 1
         self.has_committed = False
         self.error: StrandlineError | None = None
@@ -144,8 +144,8 @@ class SliceCommitter:
         """Notify the stores whose rows become visible only when the slice is complete (`CommittedWriter.commit`)."""
         parts: dict[str, list[str]] = {}
         for outcome in outcomes:
-            for place, told in outcome.parts.items():
-                parts.setdefault(place, []).extend(told)
+            for place, received in outcome.parts.items():
+                parts.setdefault(place, []).extend(received)
         for place in sorted(parts):
             self._committed_writers[place].commit(sliced.number, self._run.epoch, parts[place], sliced.digest)
 
@@ -155,8 +155,8 @@ class SliceCommitter:
         if written or dropped:
             log.info("open windows shown", job=self._run.job, epoch=self._run.epoch, written=written, dropped=dropped)
         self._updates_dropped += dropped
-        if dropped and self._updates_dropped >= 2 * self._updates_told:
-            self._updates_told = self._updates_dropped
+        if dropped and self._updates_dropped >= 2 * self._updates_reported:
+            self._updates_reported = self._updates_dropped
             why = next((one.why_dropped for one in outcomes if one.why_dropped), "")
             message = f"{self._updates_dropped:,} updates of open windows were dropped in this run: {why}"
             facts = {"dropped": self._updates_dropped}

@@ -140,12 +140,12 @@ class Watchdog:
     def _end_now(self, why: str) -> None:
         log.error("the run is ended at once", job=self._job, epoch=self._epoch, why=why)
         # The ledger may be what hangs.
-        telling = threading.Thread(target=self._tell, args=(why,), name="watchdog-tell", daemon=True)
-        telling.start()
-        telling.join(_TELL_S)
+        reporting = threading.Thread(target=self._report, args=(why,), name="watchdog-report", daemon=True)
+        reporting.start()
+        reporting.join(_TELL_S)
         self._end()
 
-    def _tell(self, why: str) -> None:
+    def _report(self, why: str) -> None:
         """Note in the ledger why the run ends: the job's status must name it, and a killed process can't."""
         with contextlib.suppress(StrandlineError):
             self._ledger.end_run(self._job, self._epoch, "failed", why)

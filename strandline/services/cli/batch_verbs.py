@@ -162,15 +162,15 @@ def _run(client: ControlClient, name: str, *, wait: bool) -> JsonObject:
         job = client.order(name, "start")
     if not wait:
         return job
-    with waiting(f"batch {name} begins") as tell:
+    with waiting(f"batch {name} begins") as report:
 
         def look(job: JsonObject) -> None:
             message = f" ({job['message']})" if job["message"] else ""
             batch = job["batch"]
             if batch is None:
-                tell(f"batch {name} is {job['state']}{message}")
+                report(f"batch {name} is {job['state']}{message}")
             else:
                 done, total = batch["records_read"], batch["records_read"] + batch["records_left"]
-                tell(f"batch {name} is {job['state']}{message}", f", {display.batch_sentence(batch)}", done, total)
+                report(f"batch {name} is {job['state']}{message}", f", {display.batch_sentence(batch)}", done, total)
 
         return client.wait_for_batch(name, look)

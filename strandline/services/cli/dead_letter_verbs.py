@@ -12,7 +12,7 @@ from strandline.core.documents import did_you_mean
 from strandline.core.record_headers import DeadLetterReason
 from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, Name, TokenFile, Url, connect, parse_time
-from strandline.services.cli.output import after_of, show, tell_next, waiting
+from strandline.services.cli.output import after_of, print_next_page, show, waiting
 
 if TYPE_CHECKING:  # its httpx takes a tenth of a second to import
     from strandline.services.client import JsonObject
@@ -67,7 +67,7 @@ def list_dead_letters(
             more = client.dead_letters(job, after, limit - len(answer["dead_letters"]), **wanted)
             answer = {**more, "dead_letters": [*answer["dead_letters"], *more["dead_letters"]]}
     show(answer, as_json, lambda: [display.dead_letters_table(answer["dead_letters"])])
-    tell_next(answer, "how many there are: --counts", "only later ones: --since TIME")
+    print_next_page(answer, "how many there are: --counts", "only later ones: --since TIME")
 
 
 @dead_letters_app.command("show", epilog="Example: strandline dead-letters show nab 0")
@@ -110,10 +110,10 @@ def requeue_dead_letters(
     """
     wanted = _wanted(reason, step, since, until)
     flags = {"force": str(force).lower(), "dry_run": str(dry_run).lower()}
-    with connect(data_dir, url, token_file) as client, waiting(f"replay of dead letters of job {job}") as tell:
+    with connect(data_dir, url, token_file) as client, waiting(f"replay of dead letters of job {job}") as report:
         total = piece = client.requeue_dead_letters(job, **wanted, **flags)
         while piece["next"]:
-            tell("dead letters looked at", done=total["matched"])
+            report("dead letters looked at", done=total["matched"])
             piece = client.post(piece["next"])
             total = _sum(total, piece)
     total = {**total, "next": None, "notes": display.replay_notes(job, total)}

@@ -67,7 +67,9 @@ def jobs_tables(jobs: list[JsonObject]) -> list[Table]:
             for job in jobs
         ),
     )
-    messages = [(job["name"], told) for job in jobs for told in (job["message"], *job["warnings"]) if told]
+    messages = [
+        (job["name"], shown_text) for job in jobs for shown_text in (job["message"], *job["warnings"]) if shown_text
+    ]
     return [table, facts_table(list(messages))] if messages else [table]
 
 
@@ -114,7 +116,7 @@ def job_table(job: JsonObject) -> Table:
             rows.append(("retention left", format_about(max(0, left_ms))))
         if job["rewind"]["warning"]:
             rows.append(("warning", Text(job["rewind"]["warning"], style="red")))
-    rows += [("warning", Text(told, style="red")) for told in job["warnings"]]
+    rows += [("warning", Text(shown_text, style="red")) for shown_text in job["warnings"]]
     rows += [("note", Text(note, style="yellow")) for note in job["notes"]]
     if job["backfill"]:
         one = job["backfill"]
@@ -126,12 +128,12 @@ def job_table(job: JsonObject) -> Table:
 
 def batch_sentence(batch: JsonObject) -> str:
     """Return the progress of a batch: `45.0 % read, 12,345 records/s, about 20s left`."""
-    told = [f"{100 * batch['share']:.1f} % read"]
+    shown_text = [f"{100 * batch['share']:.1f} % read"]
     if batch["records_per_s"] is not None:
-        told.append(f"{batch['records_per_s']:,.0f} records/s")
+        shown_text.append(f"{batch['records_per_s']:,.0f} records/s")
     if batch["records_left"] and batch["seconds_left"] is not None:
-        told.append(f"about {format_about(1_000 * max(1, round(batch['seconds_left'])))} left")
-    return ", ".join(told)
+        shown_text.append(f"about {format_about(1_000 * max(1, round(batch['seconds_left'])))} left")
+    return ", ".join(shown_text)
 
 
 def applied_lines(applied: list[JsonObject]) -> list[Text]:
@@ -240,8 +242,8 @@ def _source(source: JsonObject | None) -> str | Text:
     """Return a cell with the source of a lookup and its state."""
     if source is None:
         return "-"
-    told = f"{source['description']}, {source['state']}: {format_about(source['age_ms'])} old"
-    return told if source["state"] == "current" else Text(told, style="red")
+    shown_text = f"{source['description']}, {source['state']}: {format_about(source['age_ms'])} old"
+    return shown_text if source["state"] == "current" else Text(shown_text, style="red")
 
 
 def _source_facts(source: JsonObject | None) -> list[tuple[str, str | Text]]:

@@ -21,7 +21,7 @@ import typer
 from strandline.core.errors import LogUnavailable, NotFound, RecordTooLarge, StackError, StrandlineError
 from strandline.services.cli import display
 from strandline.services.cli.options import AsJson, DataDir, IgnoredUrl, TokenFile, Url, connect
-from strandline.services.cli.output import Tell, print_json, printable, show, waiting
+from strandline.services.cli.output import ReportProgress, print_json, printable, show, waiting
 
 if TYPE_CHECKING:  # their pydantic takes a fifth of a second to import, and every command imports this module
     from strandline.core.settings import Settings
@@ -192,9 +192,17 @@ def put_files(
     Args: paths: None means a short pause. stack: The options `--data-dir` and `--url`.
         is_watching: True if the command watches a folder. Then each failure is reported immediately.
     """
-    with waiting(f"files go into stream {spec.stream}") as tell:
+    with waiting(f"files go into stream {spec.stream}") as report:
         running = _run(
-            _settings(*stack), spec, paths, reingest, tell, taken, failures, is_watching=is_watching, in_doubt=in_doubt
+            _settings(*stack),
+            spec,
+            paths,
+            reingest,
+            report,
+            taken,
+            failures,
+            is_watching=is_watching,
+            in_doubt=in_doubt,
         )
         asyncio.run(running)
 
@@ -219,7 +227,7 @@ async def _run(
     spec: StreamSpec,
     paths: Iterable[Path | None],
     reingest: bool,
-    tell: Tell,
+    report: ReportProgress,
     taken: list[dict[str, object]],
     failures: dict[Path, Failure],
     *,
@@ -258,7 +266,7 @@ async def _run(
                 try:
                     async with ingesting:
                         has_begun = True
-                        left = await _take_each(ingesting, left, mark, tell, taken, failures, is_watching=is_watching)
+                        left = await _take_each(ingesting, left, mark, report, taken, failures, is_watching=is_watching)
                 except LogUnavailable:
                     if not (has_begun and is_watching):
                         raise
@@ -269,7 +277,7 @@ async def _take_each(
     ingesting: FileIngest,
     left: Iterator[Path | None],
     mark: str | None,
-    tell: Tell,
+    report: ReportProgress,
     taken: list[dict[str, object]],
     failures: dict[Path, Failure],
     *,
@@ -288,7 +296,7 @@ async def _take_each(
             size = path.stat().st_size
 
             def show_progress(read_bytes: int, records: int, path: Path = path, size: int = size) -> None:
-                tell(f"{path.name}: ", f"{records:,} records", read_bytes, size)
+                report(f"{path.name}: ", f"{records:,} records", read_bytes, size)
 
             found = await ingesting.take(path, show_progress, again=mark)
         except OSError as error:
@@ -301,7 +309,7 @@ async def _take_each(
             failures.pop(path, None)
             one = {"file": str(path), **vars(found)}
             taken.append(one)
-            tell(_sentence(one))
+            report(_sentence(one))
             continue
         if is_watching and failures.get(path) != failure:
             print(printable(failure.message), file=sys.stderr)

@@ -29,7 +29,7 @@ from strandline.services.cli.options import (
     connect,
     parse_time,
 )
-from strandline.services.cli.output import AnsweredError, JsonObject, printable, show, tell_next, waiting
+from strandline.services.cli.output import AnsweredError, JsonObject, print_next_page, printable, show, waiting
 
 if TYPE_CHECKING:
     from strandline.services.client import ControlClient
@@ -235,10 +235,11 @@ def audit_job(
     Exit codes: 0: no difference; 1: the audit failed or is incomplete; 3: results differ.
     """
     after_ms, up_to_ms = parse_time(after, "--from"), parse_time(up_to, "--to")
-    with connect(data_dir, url, token_file) as client, waiting(f"starting the audit of job {name}") as tell:
+    with connect(data_dir, url, token_file) as client, waiting(f"starting the audit of job {name}") as report:
         client.start_audit(name, after_ms, up_to_ms)
         report = client.wait_for_audit(
-            name, lambda audit: tell(f"audit of job {name}: {audit['step']}", done=audit["done"], total=audit["total"])
+            name,
+            lambda audit: report(f"audit of job {name}: {audit['step']}", done=audit["done"], total=audit["total"]),
         )
     message = display.audit_sentence(report)
     if report["outcome"] == "clean":
@@ -295,11 +296,11 @@ def backfill_job(
         else:
             answer = client.start_backfill(name, from_ms, to_ms)
         if wait and not cancel:
-            with waiting(f"waiting for the backfill of job {name}") as tell:
+            with waiting(f"waiting for the backfill of job {name}") as report:
                 answer = client.wait_for_backfill(
                     name,
                     answer["generation"],
-                    lambda one: tell(
+                    lambda one: report(
                         f"backfill of job {name}: {one['state']}, records",
                         done=one["records_done"],
                         total=one["records"],
@@ -344,7 +345,7 @@ def list_events(
             return
         answer = client.get("/v1/events", **query)
     show(answer, as_json, lambda: [display.events_table(answer["events"])])
-    tell_next(answer, "the newest: --last N")
+    print_next_page(answer, "the newest: --last N")
 
 
 def _follow_events(client: ControlClient, query: dict[str, Any], as_json: bool) -> None:
@@ -370,12 +371,12 @@ def _wait(
     client: ControlClient, name: str, is_so: Callable[[JsonObject], bool], what: str, timeout_s: float
 ) -> JsonObject:
     """Wait until `is_so` returns True, and show the progress of the job."""
-    with waiting(f"waiting until job {name} is {what}") as tell:
+    with waiting(f"waiting until job {name} is {what}") as report:
 
         def look(job: JsonObject) -> bool:
             lag = job["lag_records"]
             message = f" ({job['message']})" if job["message"] else ""
-            tell(f"job {name} is {job['state']}{message}", f", {lag:,} records behind" if lag else "")
+            report(f"job {name} is {job['state']}{message}", f", {lag:,} records behind" if lag else "")
             return is_so(job)
 
         return client.wait_for_job(name, look, what, timeout_s)

@@ -136,7 +136,7 @@ def after_of(path: str) -> str:
     return parse_qs(urlsplit(path).query)["after"][0]
 
 
-def tell_next(answer: JsonObject, *others: str) -> None:
+def print_next_page(answer: JsonObject, *others: str) -> None:
     """Print on stderr how to show the rest of a list. `others`: other proposals for the user."""
     if answer["next"]:
         ways = [f"for the next page, pass --after {after_of(answer['next'])}", *others]
@@ -173,41 +173,41 @@ def progress_console(as_json: bool) -> Console:
     return Console(stderr=as_json)
 
 
-class Tell(Protocol):
+class ReportProgress(Protocol):
     """Function that a command calls with its current step, details, and progress."""
 
     def __call__(self, step: str, detail: str = "", done: int = 0, total: int | None = None) -> None: ...
 
 
 @contextmanager
-def waiting(doing: str) -> Iterator[Tell]:
+def waiting(doing: str) -> Iterator[ReportProgress]:
     """Show on stderr that the command waits: a spinner on a terminal; otherwise a line for each step and interval."""
     console = Console(stderr=True)
-    with _spinner(doing, console) if console.is_terminal else _lines(console) as tell:
-        yield tell
+    with _spinner(doing, console) if console.is_terminal else _lines(console) as report:
+        yield report
 
 
 @contextmanager
-def _spinner(doing: str, console: Console) -> Iterator[Tell]:
+def _spinner(doing: str, console: Console) -> Iterator[ReportProgress]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(escape(doing), total=None)
 
-        def tell(step: str, detail: str = "", done: int = 0, total: int | None = None) -> None:
+        def report(step: str, detail: str = "", done: int = 0, total: int | None = None) -> None:
             if total:
                 progress.columns = (*columns[:2], BarColumn(), MofNCompleteColumn(), columns[2])
             progress.update(task, description=escape(printable(step + detail)), completed=done, total=total)
 
-        yield tell
+        yield report
 
 
 @contextmanager
-def _lines(console: Console) -> Iterator[Tell]:
+def _lines(console: Console) -> Iterator[ReportProgress]:
     step_before, line_due_s = "", 0.0
 
-    def tell(step: str, detail: str = "", done: int = 0, total: int | None = None) -> None:
+    def report(step: str, detail: str = "", done: int = 0, total: int | None = None) -> None:
         nonlocal step_before, line_due_s
         if step == step_before and time.monotonic() < line_due_s:
             return
@@ -215,4 +215,4 @@ def _lines(console: Console) -> Iterator[Tell]:
         count = f", {done:,} of {total:,}" if total else ""
         console.print(printable(f"{step}{detail}{count}"), highlight=False, markup=False, soft_wrap=True)
 
-    yield tell
+    yield report

@@ -51,8 +51,8 @@ def results(
     check_directory_of(html)
     if records is not None:
         with connect(data_dir, url, token_file) as client:
-            told = client.get(f"/v1/results/{quote(alias, safe='')}/{quote(records, safe='')}/records")
-        show(told, as_json, lambda: [_window_caption(told), _ranges_table(told)])
+            origin = client.get(f"/v1/results/{quote(alias, safe='')}/{quote(records, safe='')}/records")
+        show(origin, as_json, lambda: [_window_caption(origin), _ranges_table(origin)])
         return
     asked = {
         "value": value,
@@ -122,19 +122,19 @@ def _caption(answer: JsonObject) -> Text:
     return Text(f"{_title(answer)}\n{_about(answer)}\nSince the job began: {counts}.")
 
 
-def _window_caption(told: JsonObject) -> Text:
-    window = f"{_time_text(told['window_start_ms'])} to {_time_text(told['window_end_ms'])} UTC"
+def _window_caption(origin: JsonObject) -> Text:
+    window = f"{_time_text(origin['window_start_ms'])} to {_time_text(origin['window_end_ms'])} UTC"
     return Text(
-        f"{told['alias']}, result {told['document']}: stage {told['stage']} of job {told['job']}, window {window}\n"
-        f"Its records are in slices {told['slice_first']} to {told['slice_last']}, with other records of the same time."
+        f"{origin['alias']}, result {origin['document']}: stage {origin['stage']} of job {origin['job']}, window {window}\n"
+        f"Its records are in slices {origin['slice_first']} to {origin['slice_last']}, with other records of the same time."
     )
 
 
-def _ranges_table(told: JsonObject) -> Table:
+def _ranges_table(origin: JsonObject) -> Table:
     names = ("partition", "offset_first", "offset_next")
     return table_of(
         ("STREAM", "#PARTITION", "#OFFSET FIRST", "#OFFSET NEXT"),
-        ((one["stream"], *(str(one[name]) for name in names)) for one in told["ranges"]),
+        ((one["stream"], *(str(one[name]) for name in names)) for one in origin["ranges"]),
     )
 
 

@@ -110,7 +110,7 @@ def delete_lookup(ledger: ApplyLedger, name: str, principal: str | None) -> None
 def lookup_warnings(ledger: LookupReader, names: Collection[str] | None = None) -> list[str]:
     """Return a message for each of these lookups, or of all, whose source can't be read, or that is too old."""
     wanted = [one for one in lookup_summaries(ledger) if names is None or one.name in names]
-    return [told for one in wanted if (told := _warning(one))]
+    return [warning for one in wanted if (warning := _warning(one))]
 
 
 def _source_view(row: LookupRow, state: LookupSourceRow) -> LookupSourceView:

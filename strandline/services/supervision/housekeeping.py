@@ -55,26 +55,26 @@ class Housekeeping:
         """
         for pattern in _WORKERS:
             for log in self._logs.glob(pattern):
-                with _told(f"can't limit the log {log}"):
+                with _log_failure(f"can't limit the log {log}"):
                     bound_log(log, self._settings)
-        with _told("can't limit the logs of crashed JVMs"):
+        with _log_failure("can't limit the logs of crashed JVMs"):
             keep_newest(self._logs.glob(_CRASHES), self._settings.logs_max)
-        with _told("can't delete the scratch directories of ended processes"):
+        with _log_failure("can't delete the scratch directories of ended processes"):
             sweep(self._settings)
-        with _told("can't delete the snapshots of deleted jobs"):
+        with _log_failure("can't delete the snapshots of deleted jobs"):
             for job in remove_of_deleted(snapshot_directory(self._settings), self._ledger.deleted_job):
                 logger.info("the snapshots of a deleted job were deleted", action="tidy", job=job)
 
     def _run(self) -> None:
         while True:
-            with _told("can't limit logs and scratch directories"):
+            with _log_failure("can't limit logs and scratch directories"):
                 self.look()
             if self._closing.wait(LOOK_INTERVAL_S):
                 return
 
 
 @contextmanager
-def _told(what_failed: str) -> Iterator[None]:
+def _log_failure(what_failed: str) -> Iterator[None]:
     try:
         yield
     except (OSError, StrandlineError) as error:

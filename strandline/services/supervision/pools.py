@@ -81,7 +81,7 @@ class PooledRunner:
         self._pool, self.job, self._number = pool, job, number
         self.code: int | None = None
         """Exit code of the run. None while it runs, and if its pool ended first."""
-        self.is_told = False
+        self.is_stop_requested = False
         self.kill_at: float | None = None
         self.began_at = time.monotonic()
 
@@ -103,10 +103,10 @@ class PooledRunner:
         """Return True if the pool sent no heartbeat. See `RunnerProcess.is_silent`."""
         return self._pool.code is None and self._pool.is_silent(patience_s)
 
-    def tell_to_end(self, patience_s: float) -> None:
+    def request_stop(self, patience_s: float) -> None:
         """Request the run to end immediately. The next run repeats its slice. A second call does nothing."""
-        if not self.is_told:
-            self.is_told = True
+        if not self.is_stop_requested:
+            self.is_stop_requested = True
             self.kill_at = time.monotonic() + patience_s
             self.let_go()
 

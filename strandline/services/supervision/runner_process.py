@@ -64,7 +64,7 @@ class RunnerProcess(WorkerProcess):
         finally:
             os.close(alive_fd)
         self._first_log = self.log
-        self.is_told = False
+        self.is_stop_requested = False
         """True if the process was requested to stop. Then its end is no failure."""
         self.kill_at: float | None = None
         """Monotonic time by which it must have ended."""
@@ -113,11 +113,11 @@ class RunnerProcess(WorkerProcess):
         """Kill the process tree of a job that is lost. Raises StackError."""
         self.kill_tree()
 
-    def tell_to_end(self, patience_s: float) -> None:
+    def request_stop(self, patience_s: float) -> None:
         """Request the process to end immediately. The next run repeats its slice. A second call does nothing."""
-        if self.is_told:
+        if self.is_stop_requested:
             return
-        self.is_told = True
+        self.is_stop_requested = True
         self.kill_at = time.monotonic() + patience_s
         # Only the runner itself: its JVM must live until the runner has stopped the query. Popen's own method would also reap
         # it.

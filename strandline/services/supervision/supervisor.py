@@ -333,18 +333,18 @@ class Supervisor:
         process = runner.process
         # A job in an idle state needs no process: one that hangs in its exit would block the next one.
         if job.restarts != runner.restarts or _is_taken_back(job) or job.state in _RESTING:
-            process.tell_to_end(self._times.stop_patience_s)
+            process.request_stop(self._times.stop_patience_s)
         elif job.desired is Desired.STOPPED:
             if job.state in (JobState.RUNNING, JobState.DRAINING):
                 self._move(job.name, JobState.STOPPING)
             if process.kill_at is None:
                 process.kill_at = time.monotonic() + self._times.stop_patience_s
-        elif process.kill_at is not None and not process.is_told:
+        elif process.kill_at is not None and not process.is_stop_requested:
             process.kill_at = None  # the order to stop was revoked before the runner obeyed
         if job.desired is Desired.DRAINED and job.state is JobState.RUNNING:
             self._move(job.name, JobState.DRAINING)
         if process.kill_at is not None and time.monotonic() > process.kill_at:
-            process.is_told = True
+            process.is_stop_requested = True
             self._kill(job, runner, f"the runner did not stop within {self._times.stop_patience_s:g} s")
         elif process.is_silent(self._times.lease_s) and job.state not in _RESTING:
             self._kill(job, runner, f"the runner sent no heartbeat for {self._times.lease_s:g} s or more")
@@ -400,7 +400,7 @@ class Supervisor:
         runner.process.kill_tree()
         job = self._ledger.job(name)  # before the runner is forgotten: without the ledger, the next poll tries again
         code = self._reap(name, runner)
-        if job.state in _RESTING or runner.process.is_told:
+        if job.state in _RESTING or runner.process.is_stop_requested:
             logger.info("runner ended", action="end", job=name, code=code, state=job.state.value)
             return
         if code == EXIT_OTHER_RUNNER and job.desired is not Desired.STOPPED:
@@ -464,7 +464,7 @@ class Supervisor:
     def _end_all(self) -> None:
         self._standbys.close()
         for runner in self._runners.values():
-            runner.process.tell_to_end(self._times.close_patience_s)
+            runner.process.request_stop(self._times.close_patience_s)
         deadline = time.monotonic() + self._times.close_patience_s
         while time.monotonic() < deadline and not all(one.process.has_ended() for one in self._runners.values()):
             time.sleep(0.05)

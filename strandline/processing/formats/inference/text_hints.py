@@ -101,11 +101,11 @@ def _time_hint(name: str, column: str, texts: list[str]) -> str:
         return f"{name} is a string with times that are not ISO 8601; read it by to_timestamp(text, pattern), {_TIME_REMEDY}"
     first, *others = (one.replace("'", r"\'") for one in patterns)
     derived = _derived(f"{name}_time", f"to_timestamp({column}, '{first}')")
-    told = (
+    hint = (
         f'{name} is a string: times as "{texts[0]}" are ambiguous, so they are not converted; in a pipeline, write {derived}, '
         f"{_TIME_REMEDY}"
     )
-    return told + "".join(
+    return hint + "".join(
         f"; for another position of the month, the pattern is '{json.dumps(one)[1:-1]}'" for one in others
     )
 

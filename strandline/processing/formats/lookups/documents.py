@@ -67,9 +67,9 @@ def read_lookup(document: YamlDocument) -> ReadLookup:
 
     raise InvalidDocument(
         [
-            document.problem(("packed",), f"{place_of(one.row)} {one.told(place_of)}")
+            document.problem(("packed",), f"{place_of(one.row)} {one.message_at(place_of)}")
             if spec.packed is not None
-            else document.problem(("rows", one.row), one.told(place_of))
+            else document.problem(("rows", one.row), one.message_at(place_of))
             for one in rows
         ]
     )

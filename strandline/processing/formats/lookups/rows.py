@@ -40,7 +40,7 @@ class RowProblem:
     before: int | None = None
     """Index of another row with the same key. None if the problem has no other row."""
 
-    def told(self, place_of: Callable[[int], str]) -> str:
+    def message_at(self, place_of: Callable[[int], str]) -> str:
         """Return the message without the row's own position. `place_of`: returns the position of a row in words."""
         return (
             self.message if self.before is None else f"{self.message} {place_of(self.before)}; each key must be unique"

@@ -24,9 +24,9 @@ class ValueFormat(Format):
 
     def refused_changes(self, old: StreamDocument, new: StreamDocument) -> Iterator[str]:
         given = new.mqtt.fields.keys() if new.mqtt else set()
-        is_told = any(field.path == "$" for one in (old, new) for field in one.fields.values())
+        is_reported = any(field.path == "$" for one in (old, new) for field in one.fields.values())
         for name in sorted(new.fields.keys() - old.fields.keys() - given):
-            if not is_told:
+            if not is_reported:
                 yield (
                     f"field {name}: it would be unknown which field contains a bare value; mark this field with "
                     "'from: $' first"

@@ -45,12 +45,12 @@ class Candidates:
 
     def placed(self, offsets: Codes, elements: Sequence[int | None] | None) -> Candidates:
         """Return the candidates with their log positions. `offsets`, `elements`: of each candidate."""
-        told = (
+        distinguished = (
             np.full(len(self), _NO_ELEMENT)
             if elements is None
             else np.array([_NO_ELEMENT if one is None else one for one in elements], np.int64)
         )
-        return replace(self, places=(offsets, told))
+        return replace(self, places=(offsets, distinguished))
 
     def with_rows(self, kept: Codes) -> Candidates:
         """Return the candidates with the indices of rows among those that are `kept`, ascending."""

@@ -62,8 +62,8 @@ def query_rows(spec: LookupSpec, url: str) -> KeyedRows:
         return keyed_rows(spec, rows)
     first = rows[0]
     shown = ", ".join(f"{one} {found[first.row].get(one)!r}" for one in spec.key)
-    told = first.told(lambda row: "another row")
-    raise Conflict(f"the query of database {name} gives a row ({shown}) that can't be the lookup's: {told}")
+    message = first.message_at(lambda row: "another row")
+    raise Conflict(f"the query of database {name} gives a row ({shown}) that can't be the lookup's: {message}")
 
 
 @contextmanager

@@ -248,13 +248,13 @@ class _Store:
         return _Store(filesystem, root.rstrip("/"), isinstance(filesystem, pafs.LocalFileSystem))
 
     def make(self, place: str) -> None:
-        with _told(self.root):
+        with _translate_errors(self.root):
             self.filesystem.create_dir(f"{self.root}/{place}", recursive=True)
 
     def write(self, place: str, content: pa.Buffer | bytes) -> None:
         """Write a Parquet file whose name depends on its content: an existing file stays, or is replaced by an equal
         one."""
-        with _told(self.root):
+        with _translate_errors(self.root):
             if self.is_local:
                 unnamed = self._write_unnamed(place, content)
                 os.replace(unnamed, f"{self.root}/{place}")
@@ -276,7 +276,7 @@ class _Store:
 
     def create(self, place: str, content: bytes) -> bool:
         """Write a file unless it exists. Return True if it was written."""
-        with _told(self.root):
+        with _translate_errors(self.root):
             if self.is_local:
                 unnamed = self._write_unnamed(place, content)
                 try:
@@ -301,7 +301,7 @@ class _Store:
             return True
 
     def read(self, place: str) -> bytes:
-        with _told(self.root), self.filesystem.open_input_stream(f"{self.root}/{place}") as stream:
+        with _translate_errors(self.root), self.filesystem.open_input_stream(f"{self.root}/{place}") as stream:
             return bytes(stream.read())
 
     def manifest(self, place: str) -> Manifest:
@@ -309,12 +309,12 @@ class _Store:
         return msgspec.json.decode(self.read(place), type=Manifest)
 
     def open(self, place: str) -> pa.NativeFile:
-        with _told(self.root):
+        with _translate_errors(self.root):
             return self.filesystem.open_input_file(f"{self.root}/{place}")
 
     def holds(self, place: str) -> bool:
         """Return True if this file or directory exists."""
-        with _told(self.root):
+        with _translate_errors(self.root):
             return bool(self.filesystem.get_file_info(f"{self.root}/{place}").type is not pafs.FileType.NotFound)
 
     def listed(self, place: str) -> list[str]:
@@ -327,7 +327,7 @@ class _Store:
         return self._entries(place, pafs.FileType.Directory)
 
     def _entries(self, place: str, kind: pafs.FileType, *, is_recursive: bool = False) -> list[str]:
-        with _told(self.root):
+        with _translate_errors(self.root):
             selector = pafs.FileSelector(f"{self.root}/{place}", allow_not_found=True, recursive=is_recursive)
             found = self.filesystem.get_file_info(selector)
         return sorted(one.path.removeprefix(f"{self.root}/") for one in found if one.type is kind)
@@ -346,7 +346,7 @@ class _Store:
 
 
 @dataclass(frozen=True)
-class _told:  # noqa: N801
+class _translate_errors:  # noqa: N801
     """Converts errors of the store to SinkUnavailable."""
 
     root: str

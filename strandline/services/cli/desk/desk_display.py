@@ -79,10 +79,10 @@ def preview_tables(answer: JsonObject) -> list[Table | Text]:
     if answer["dead_letters"]:
         shown += [Text("dead letters", style="bold"), local_dead_letters_table(answer["dead_letters"])]
     rejected = "".join(f", {count:,} {reason}" for reason, count in sorted(answer["rejected"].items()))
-    told = f"{answer['records']:,} records of {answer['stream']}, {answer['accepted']:,} accepted{rejected}"
+    line = f"{answer['records']:,} records of {answer['stream']}, {answer['accepted']:,} accepted{rejected}"
     if answer["is_cut"]:
-        told += "; the stream contains more, so the first windows are incomplete"
-    return [*shown, Text(f"{told}; nothing was written")]
+        line += "; the stream contains more, so the first windows are incomplete"
+    return [*shown, Text(f"{line}; nothing was written")]
 
 
 def _input_facts(read: JsonObject) -> Iterator[tuple[str, str]]:

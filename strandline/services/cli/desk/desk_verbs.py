@@ -158,8 +158,8 @@ def run_pipeline(
     if not as_json:
         shown.print(desk, checked, output)
     for warning in desk.warnings:
-        told = printable_json(json.dumps({"warning": warning})) if as_json else printable(f"warning: {warning}")
-        print(told, file=sys.stderr)
+        line = printable_json(json.dumps({"warning": warning})) if as_json else printable(f"warning: {warning}")
+        print(line, file=sys.stderr)
 
 
 @pipeline_app.command("test", epilog="Example: strandline pipeline test examples/tests/nab.yaml --junit report.xml")
@@ -227,8 +227,8 @@ def run_tests(
     failed = [one.name for one in reports if not one.passed]
     answer = {"tests": [report_json(one) for one in reports], "failed": len(failed)}
     if failed:
-        told = f"{len(failed)} of {len(reports)} tests failed: {', '.join(failed)}"
-        raise AnsweredError(answer, TestsFailed(f"{told}; correct the pipeline or the expected results"))
+        line = f"{len(failed)} of {len(reports)} tests failed: {', '.join(failed)}"
+        raise AnsweredError(answer, TestsFailed(f"{line}; correct the pipeline or the expected results"))
     if as_json:
         print_json(answer)
 
@@ -445,8 +445,8 @@ class _Shown:
         results = ", ".join(
             f"{counts.results[stage.name]:,} of {stage.name}" for stage in pipeline.all_stages if stage.emits
         )
-        told = f"{counts.records:,} records, {counts.accepted:,} accepted{rejected}; results: {results}"
-        shown.append(Text(told + (f"; {output} is written" if output else "")))
+        line = f"{counts.records:,} records, {counts.accepted:,} accepted{rejected}; results: {results}"
+        shown.append(Text(line + (f"; {output} is written" if output else "")))
         print_tables([*shown, *map(Text, _needed_delays(desk, pipeline))])
 
 
