@@ -213,13 +213,13 @@ class ControlClient:
         """Return the job's last audit. Raises NotFound."""
         return self.get(f"{job_path(name)}/audit")
 
-    def wait_for_audit(self, name: str, report: Callable[[JsonObject], None]) -> JsonObject:
-        """Poll the job's audit until it has ended, and return its report. `report` is called with every response. Raises
+    def wait_for_audit(self, name: str, on_response: Callable[[JsonObject], None]) -> JsonObject:
+        """Poll the job's audit until it has ended, and return its report. `on_response` is called with every response. Raises
         PermanentError if it failed."""
         patience = Patience()
         while True:
             audit = patience.ask(self.audit, name)
-            report(audit)
+            on_response(audit)
             if audit["state"] == "failed":
                 raise PermanentError(f"the audit of job {name} failed: {audit['message']}")
             if audit["state"] == "done":
@@ -245,13 +245,14 @@ class ControlClient:
         """Cancel a backfill. Raises NotFound; Conflict if it has ended or is swapping."""
         return self._ask("POST", f"{job_path(name)}/backfills/{generation}/cancel")
 
-    def wait_for_backfill(self, name: str, generation: int, report: Callable[[JsonObject], None]) -> JsonObject:
-        """Poll a backfill until it is complete, and return it. `report` is called with every response. Raises PermanentError if
-        it fails or is cancelled."""
+    def wait_for_backfill(self, name: str, generation: int, on_response: Callable[[JsonObject], None]) -> JsonObject:
+        """Poll a backfill until it is complete, and return it. `on_response` is called with every response.
+
+        Raises PermanentError if it fails or is cancelled."""
         patience = Patience()
         while True:
             backfill = patience.ask(self.backfill, name, generation)
-            report(backfill)
+            on_response(backfill)
             if backfill["state"] == "complete":
                 return backfill
             if backfill["state"] in ("failed", "cancelled"):
@@ -280,13 +281,14 @@ class ControlClient:
             time.sleep(POLL_S)
 
     def wait_for_batch(
-        self, name: str, report: Callable[[JsonObject], None], timeout_s: float = float("inf")
+        self, name: str, on_response: Callable[[JsonObject], None], timeout_s: float = float("inf")
     ) -> JsonObject:
-        """Poll the batch until it has completed, and return it. `report` is called with every response. Raises PermanentError if
-        it fails or is stopped, TransientError at the deadline."""
+        """Poll the batch until it has completed, and return it. `on_response` is called with every response.
+
+        Raises PermanentError if it fails or is stopped, TransientError at the deadline."""
 
         def has_completed(job: JsonObject) -> bool:
-            report(job)
+            on_response(job)
             if job["state"] in (JobState.STOPPED, JobState.DRAINED) and job["desired"] != Desired.RUNNING:
                 raise PermanentError(
                     f"batch {name} was stopped before it had completed; to continue, run strandline job start {name}"

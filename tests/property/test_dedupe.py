@@ -23,7 +23,7 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.processing.kinds.dedupe.step import Dedupe
 from strandline.processing.operators.cascade import Chunk
 from strandline.processing.operators.closing import Closing
-from strandline.processing.operators.dedupe import remembered
+from strandline.processing.operators.dedupe import dedupe_state
 from strandline.processing.operators.dedupe.dedupe_state import SPANS, DedupeState, RecordHashes
 from strandline.processing.operators.dedupe.duplicates import DuplicatesOperator
 from strandline.processing.operators.record_rows import unpack_record_rows, without_duplicates
@@ -235,7 +235,7 @@ def run(
         for bucket in range(buckets):
             random.shuffle(chunks[bucket])
             closing, stores_of = Closing(after_ms, one.closes_ms), partial(_store, stores, bucket)
-            with patch.object(remembered, "INLINE_ROWS_MAX", random.choice([0, 2, 1_000])):
+            with patch.object(dedupe_state, "INLINE_ROWS_MAX", random.choice([0, 2, 1_000])):
                 stepped = cascade.step(states[bucket], chunks[bucket], closing, stores_of)
             states[bucket] = stepped.state
             found.duplicates += stepped.duplicates
@@ -481,7 +481,7 @@ def test_the_operator_judges_as_the_definition_says_and_forgets_what_it_may(seed
         end = at + random.randint(0, 9)
         part = [np.array(column[at:end], np.int64) for column in ([one % 3 for one in ids], ids, times)]
         up_to_ms = min(times[end:], default=10**6) // 1000 if random.random() < 0.7 else None
-        with patch.object(remembered, "INLINE_ROWS_MAX", 2):
+        with patch.object(dedupe_state, "INLINE_ROWS_MAX", 2):
             state, duplicates = operator.step(states[-1], RecordHashes(*part), Closing(closed[-1], up_to_ms), store)
         state = DedupeState.unpacked(*state.packed())
         states, ends, found = [*states, state], [*ends, min(end, count)], [*found, *duplicates.tolist()]
@@ -523,7 +523,7 @@ def test_a_slice_writes_what_it_brings_however_much_is_remembered() -> None:
         ids = random.integers(0, 1 << 62, slice_rows)
         rows = RecordHashes(ids, ids, number * 1_000_000 + np.arange(slice_rows))
         before = {one.name for one in state.segments}
-        with patch.object(remembered, "INLINE_ROWS_MAX", 100):
+        with patch.object(dedupe_state, "INLINE_ROWS_MAX", 100):
             state, duplicates = operator.step(state, rows, Closing(closed_ms, number * 1_000), store)
         assert not duplicates.any()
         closed_ms = number * 1_000

@@ -26,7 +26,7 @@ from strandline.processing.emission.member_configs import MemberConfig
 from strandline.processing.emission.pool_task import PoolDirectory, PoolTask
 from strandline.processing.emission.result_shapes import letter_shape
 from strandline.processing.emission.stage_emission import RecordEmission, StageEmission
-from strandline.processing.operators.dedupe import remembered
+from strandline.processing.operators.dedupe import dedupe_state
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.source import kept_lookups
 from strandline.processing.source.decoding import task_config
@@ -211,7 +211,7 @@ def differences(seed: int, directory: Path) -> Iterator[str]:
         )
         patch.setattr(keyed_task, "DeadLetterWriter", KeptLetters)
         patch.setattr(stage_emission, "DeadLetterWriter", KeptLetters)
-        patch.setattr(remembered, "INLINE_ROWS_MAX", 5)
+        patch.setattr(dedupe_state, "INLINE_ROWS_MAX", 5)
         patch.setattr(pool_task, "SharedRecords", lambda _reader, _announced: log)
         wanted = spread(pipeline, log, slices, directory / SPREAD)
         found = in_one_task(random, pipeline, log, slices, PoolDirectory(directory / ONE))

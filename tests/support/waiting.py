@@ -35,7 +35,7 @@ class Patience:
     def __init__(
         self, what: str, limit_s: float = LIMIT_S, *, poll_s: float = 0.03, describe: Callable[[], object] | None = None
     ) -> None:
-        """`what` completes the sentence "not ... within 60 s". `describe` returns the state to print when the limit is reached."""
+        """`what` completes the sentence "not ... within 60 s". `describe` returns the state to print at the limit."""
         self._what = what
         self._limit_s = limit_s
         self._allowed_s = limit_s

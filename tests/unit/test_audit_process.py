@@ -84,8 +84,8 @@ def test_where_nothing_is_compared_no_dead_letter_is_read(monkeypatch: pytest.Mo
 def test_what_a_function_prints_is_no_message() -> None:
     """The output is written to stderr, which is the audit's log."""
     program = (
-        "import os; from strandline.processing.audit.progress import keep_stdout, tell; keep_stdout(); "
-        "print(250_000, flush=True); os.system('echo {}'); tell('progress', {'done': 1})"
+        "import os; from strandline.processing.audit.progress import keep_stdout, write_message; keep_stdout(); "
+        "print(250_000, flush=True); os.system('echo {}'); write_message('progress', {'done': 1})"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert (said.stdout, said.stderr) == ('{"progress": {"done": 1}}\n', "250000\n{}\n")

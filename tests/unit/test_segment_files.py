@@ -14,7 +14,7 @@ from strandline.processing.emission import segment_files
 from strandline.processing.emission.segment_files import SegmentFiles
 from strandline.processing.kinds.dedupe.step import Dedupe
 from strandline.processing.operators.closing import Closing
-from strandline.processing.operators.dedupe import remembered
+from strandline.processing.operators.dedupe import dedupe_state
 from strandline.processing.operators.dedupe.dedupe_state import DedupeState, RecordHashes
 from strandline.processing.operators.dedupe.duplicates import DuplicatesOperator
 from strandline.processing.run.snapshots import link_tree
@@ -24,7 +24,7 @@ OPERATOR = DuplicatesOperator(Dedupe(0, ("id",), 60_000))
 
 @pytest.fixture(autouse=True)
 def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "INLINE_ROWS_MAX", 10)
+    monkeypatch.setattr(dedupe_state, "INLINE_ROWS_MAX", 10)
     monkeypatch.setattr(segment_files, "_opened", OrderedDict())
 
 

@@ -388,7 +388,7 @@ class Supervisor:
             if process is None:
                 process = RunnerProcess(self._data_dir, runner_name(job.name), self._command, job.name, lease)
         except OSError as error:
-            self._count_failure(job, f"could not be started: {error}", FailureCause.MACHINE)
+            self._restart_or_fail(job, f"could not be started: {error}", FailureCause.MACHINE)
             return
         self._runners[job.name] = _Runner(process, lease, job.restarts)
         logger.info(
@@ -433,9 +433,9 @@ class Supervisor:
             self._failures.pop(job.name, None)
         cause = FailureCause.POOL if runner.process.has_lost_pool else cause_of_exit(code, self._external_services_up)
         self._record("runner_died", job, f"the runner {how}; see its log {self._log(job.name)}", runner.process)
-        self._count_failure(job, how, cause)
+        self._restart_or_fail(job, how, cause)
 
-    def _count_failure(self, job: JobRow, how: str, cause: FailureCause) -> None:
+    def _restart_or_fail(self, job: JobRow, how: str, cause: FailureCause) -> None:
         """Count a failure, and report the next start of a runner, or that the job has failed."""
         checkpoint = self._ledger.last_checkpoint(job.name)
         slice_done = checkpoint.slice if checkpoint else 0

@@ -95,9 +95,9 @@ class StreamRows:
                     self._skip(records, place, "it deletes a row, and has no key")
                 else:
                     yield place, key, None
-            yield from self._changes(records, kept)
+            yield from self._accepted(records, kept)
 
-    def _changes(self, records: LoggedRecords, rows: Sequence[tuple[int, Row]]) -> Iterator[Change]:
+    def _accepted(self, records: LoggedRecords, rows: Sequence[tuple[int, Row]]) -> Iterator[Change]:
         """Yield the rows that the lookup's schema accepts."""
         decoded = self._row_decoder.decode(encode_rows([row for _, row in rows]), [0] * len(rows), None)
         rejected = {one.index: one.message for one in decoded.rejects}
