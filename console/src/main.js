@@ -86,7 +86,7 @@ class App extends Element {
           <button class="quiet icon" @click=${toggleTheme} aria-label="Dark or light theme" title="Dark or light theme">
             <svg viewBox="0 0 16 16" aria-hidden="true"><path d="M8 1.5a6.5 6.5 0 1 0 0 13zM8 1.5a6.5 6.5 0 0 1 0 13" fill="none" stroke="currentColor" stroke-width="1.4"></path><path d="M8 2a6 6 0 0 0 0 12z" fill="currentColor"></path></svg>
           </button>
-          ${session.now.asks_for_tokens
+          ${session.now.requires_token
             ? html`<details class="who"><summary>${session.now.name}</summary><div><p>Role: ${session.now.role ?? "none"}</p><button class="quiet" @click=${() => void session.signOut()}>Sign out</button></div></details>`
             : nothing}
         </div>

@@ -247,7 +247,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         settings.elasticsearch_url,
         settings.data_dir,
         partial(unavailable_store, settings=settings),
-        asks_for_tokens=settings.auth != "none",
+        requires_token=settings.auth != "none",
         run_limited=limited.run,
         close_limited=limited.close,
     )

@@ -323,7 +323,7 @@ class Api:
             elasticsearch_url,
             data_dir,
             lambda pipeline: "Elasticsearch" if self.index_is_away else None,
-            asks_for_tokens=authenticator is not None,
+            requires_token=authenticator is not None,
         )
         self._names, self._authenticator = names, authenticator
 

@@ -261,7 +261,7 @@ def test_a_cookie_that_is_no_session_is_worth_nothing(guarded: Api, cookie: str)
 
 def test_the_session_reports_the_right_that_each_operation_needs(guarded: Api, tokens: dict[str, str]) -> None:
     nobody = guarded.ask("GET", "/v1/session").json()
-    assert (nobody["asks_for_tokens"], nobody["name"], nobody["role"]) == (True, None, None)
+    assert (nobody["requires_token"], nobody["name"], nobody["role"]) == (True, None, None)
     assert not nobody["operations"]["GET /v1/jobs"]["allowed"]
     bearer = {"Authorization": f"Bearer {tokens['operator']}"}
     rights = guarded.ask("GET", "/v1/session", headers=bearer).json()["operations"]
@@ -271,7 +271,7 @@ def test_the_session_reports_the_right_that_each_operation_needs(guarded: Api, t
 
 def test_without_authentication_nobody_signs_in(api: Api) -> None:
     session = api.ask("GET", "/v1/session").json()
-    assert (session["asks_for_tokens"], session["name"], session["role"]) == (False, None, "admin")
+    assert (session["requires_token"], session["name"], session["role"]) == (False, None, "admin")
     assert sign_in(api, "sl_anything").status_code == 409
 
 

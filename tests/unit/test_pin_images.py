@@ -31,7 +31,7 @@ class Registry:
 
     def __init__(self) -> None:
         self.tags: dict[tuple[str, str], bytes] = {}
-        self.asks_for_tokens = True
+        self.requires_token = True
         self.header: str | None = None
         """Sent as the digest, instead of the right one."""
         self.scopes: list[str] = []
@@ -70,7 +70,7 @@ class Registry:
         found = re.fullmatch(r"/v2/(.+)/manifests/(.+)", place.path)
         assert found is not None and INDEX in request.headers["Accept"]
         scope = f"repository:{found[1]}:pull"
-        if self.asks_for_tokens and request.headers["Authorization"] != f"Bearer for {scope}":
+        if self.requires_token and request.headers["Authorization"] != f"Bearer for {scope}":
             challenge = f'Bearer realm="{self.url}/token",service="images",scope="{scope}"'
             return self._send(request, 401, b"{}", {"WWW-Authenticate": challenge})
         content = self.tags.get((found[1], found[2]))
@@ -165,7 +165,7 @@ def test_a_second_run_follows_a_tag_that_moved_and_the_check_finds_it(
 
 
 def test_a_registry_without_tokens_is_read_too(registry: Registry, files: list[Path]) -> None:
-    registry.asks_for_tokens = False
+    registry.requires_token = False
     for name, tag in images(files):
         registry.add(repository(name), tag)
     assert run(registry, files) == 0 and registry.scopes == []

@@ -2,14 +2,14 @@
 import { request, signals } from "./api.js";
 import { follow, stop } from "./live.js";
 
-/** @typedef {{asks_for_tokens: boolean, name: string | null, role: string | null, operations: Record<string, {needs: string, allowed: boolean}>}} Session */
+/** @typedef {{requires_token: boolean, name: string | null, role: string | null, operations: Record<string, {needs: string, allowed: boolean}>}} Session */
 
 export const session = new (class extends EventTarget {
   /** @type {Session | null} */
   now = null;
 
   get isSignedIn() {
-    return this.now !== null && (!this.now.asks_for_tokens || this.now.name !== null);
+    return this.now !== null && (!this.now.requires_token || this.now.name !== null);
   }
 
   async load() {

@@ -54,7 +54,7 @@ class Dependencies:
     """Directory of the files of this control service."""
     unavailable_store: Callable[[CheckedPipeline], str | None]
     """Returns the name of the unavailable store of a pipeline's results. None if its stores respond."""
-    asks_for_tokens: bool = False
+    requires_token: bool = False
     """True if requests are authenticated."""
     run_limited: RunLimited = run_here
     """Runs functions on input of a request, in a process with limits of memory and time."""

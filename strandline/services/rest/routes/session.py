@@ -39,7 +39,7 @@ class OperationView(View):
 class SessionView(View):
     """The caller, and the operations that it may use."""
 
-    asks_for_tokens: bool
+    requires_token: bool
     """True if the service authenticates its clients. If not, each client may do everything."""
     name: str | None
     """Name of the caller; null if it has not signed in."""
@@ -89,7 +89,7 @@ def _view(request: Request, principal: Principal) -> SessionView:
         name: OperationView(needs=need.value, allowed=may(principal, need)) for name, need in REST_OPERATIONS.items()
     }
     return SessionView(
-        asks_for_tokens=_authenticator(request) is not None,
+        requires_token=_authenticator(request) is not None,
         name=principal.name if is_known else None,
         role=principal.role,
         operations=operations,

@@ -60,7 +60,7 @@ def revoke_token(control: Control, caller: Caller, name: str) -> TokenView:
 
 def _known(control: Control, caller: str | None) -> str:
     """Return the caller. Raise Conflict if the service doesn't authenticate clients: a token would then have no use."""
-    if caller is None or not control.asks_for_tokens:
+    if caller is None or not control.requires_token:
         raise Conflict(
             "this service doesn't authenticate clients, so it creates no token; set STRANDLINE_AUTH=tokens, and create the "
             "first token on the machine of the ledger: `strandline token create NAME --role admin --data-dir DIR`"
