@@ -193,18 +193,18 @@ def test_what_the_index_would_not_keep_is_not_copied_and_what_it_kept_too_long_g
     lab.write(200)
     assert lab.copies().copy() == 200
     assert len(lab.held()) == 200  # searches find them now
-    lab.apply("{index: true, newest: 50}")
+    lab.apply("{index: true, max_documents: 50}")
     assert lab.copies().copy() == 0
     newest = [message.offset() for message in lab.in_topic()]
     held = {one["number"] for one in lab.held().values()}
     assert held == {number for number in newest if number >= newest[-1] + 2 - 50}, (
         "the end of a transaction is the last"
     )
-    lab.apply("{index: true, kept: 1d}")
+    lab.apply("{index: true, retention: 1d}")
     lab.copies(lambda: time.time_ns() // 1_000_000 + 2 * DAY_MS).copy()
     assert lab.held() == {}
     lab.client.delete(f"/{lab.index}").raise_for_status()
-    lab.apply("{index: true, newest: 50}")
+    lab.apply("{index: true, max_documents: 50}")
     assert lab.copies().copy() == len(held), "no more than would be kept"
 
 

@@ -166,7 +166,7 @@ def pipelines(draw: st.DrawFn) -> dict[str, Any]:
                 late=st.just("drop"),
                 on_error=st.just("crash"),
                 checkpoint=some(every=DURATION, records=st.integers(1, 9)).filter(bool),
-                dead_letters=some(index=st.booleans(), kept=DURATION).filter(bool),
+                dead_letters=some(index=st.booleans(), retention=DURATION).filter(bool),
             )
         ),
     }

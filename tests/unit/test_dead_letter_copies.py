@@ -70,7 +70,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     api = Api(ledger)
     for job in ("fresh", "one", "quiet", "two"):
         text = BOTH.replace("pipeline: power", f"pipeline: {job}").replace("turbine-minute", f"{job}-minute")
-        more = "" if job == "quiet" else "dead_letters: {index: true, newest: 10000}\n"
+        more = "" if job == "quiet" else "dead_letters: {index: true, max_documents: 10000}\n"
         assert api.apply(text + more).status_code == 200
     yield ledger
     ledger.close()

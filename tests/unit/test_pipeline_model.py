@@ -552,13 +552,13 @@ def test_a_derived_column_hides_no_stream_column_behind_the_first_window() -> No
         ),
         (
             "steps:",
-            "dead_letters: {index: true, newest: 0}\nsteps:",
-            ":4: dead_letters.newest: should be greater than or",
+            "dead_letters: {index: true, max_documents: 0}\nsteps:",
+            ":4: dead_letters.max_documents: should be greater than or",
         ),
         (
             "steps:",
-            "dead_letters: {index: true, kept: 0s}\nsteps:",
-            ":4: dead_letters.kept: the index would keep nothing",
+            "dead_letters: {index: true, retention: 0s}\nsteps:",
+            ":4: dead_letters.retention: the index would keep nothing",
         ),
         ("hour}, {stream", "hour.dead-letters}, {stream", "ends like an index of dead letters (JOB.dead-letters)"),
         ("steps:", "on_error: ignore\nsteps:", ":4: on_error: expected 'dead_letter' or 'crash', got 'ignore'"),

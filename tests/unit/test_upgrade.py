@@ -211,7 +211,7 @@ def test_where_results_go_and_what_is_done_with_bad_records_is_safe():
     assert set(effects(("[{elasticsearch: hour}]", "[{elasticsearch: other}]")).values()) == {Effect.SAFE}
     assert effects(
         ("idle_timeout: 30s", "idle_timeout: 40s"),
-        ("steps:", "late: drop\nplacement: pool\ndead_letters: {newest: 5}\nsteps:"),
+        ("steps:", "late: drop\nplacement: pool\ndead_letters: {max_documents: 5}\nsteps:"),
     ) == {
         "idle_timeout from 30s to 40s": Effect.SAFE,
         "late or on_error": Effect.SAFE,

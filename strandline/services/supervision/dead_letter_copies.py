@@ -66,12 +66,12 @@ class DeadLetterCopies:
         3. Record the new position in the index.
         4. Delete some of the documents that are too old or too many.
         """
-        oldest_ms = self._now_ms() - spec.kept
+        oldest_ms = self._now_ms() - spec.retention
         held = self._log.dead_letter_range(job, oldest_ms)
         if held is None:
             return 0, True
         index = DeadLetterIndex(self._elasticsearch_url, job)
-        before, number_kept = index.copied().get(held.topic_id, 0), held.offset_next - spec.newest
+        before, number_kept = index.copied().get(held.topic_id, 0), held.offset_next - spec.max_documents
         number = min(max(before, held.offset_first, number_kept), held.offset_next)
         number_next = min(number + LETTERS_AT_ONCE, held.offset_next)
         created = 0

@@ -38,14 +38,14 @@ class DeadLettersSpec(DocumentModel):
 
     index: bool = False
     """True if the newest dead letters are also in the index `JOB.dead-letters`."""
-    kept: Duration = Field(default=2_592_000_000, json_schema_extra={"default": "30d"})
+    retention: Duration = Field(default=2_592_000_000, json_schema_extra={"default": "30d"})
     """Time after which dead letters are deleted from the index."""
-    newest: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
+    max_documents: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
     """Approximate maximum number of dead letters in the index."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        if self.kept == 0:
-            yield ("kept",), "the index would keep nothing; expected at least 1ms, or index: false"
+        if self.retention == 0:
+            yield ("retention",), "the index would keep nothing; expected at least 1ms, or index: false"
 
 
 class LateSpec(DocumentModel):
@@ -99,7 +99,7 @@ class PipelineSpec(DocumentModel):
     checkpoint: CheckpointSpec = CheckpointSpec()
     """How often progress is recorded: {every, records}."""
     dead_letters: DeadLettersSpec = DeadLettersSpec()
-    """Search index for dead letters: {index, kept, newest}."""
+    """Search index for dead letters: {index, retention, max_documents}."""
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
         for name in ("input", "event_time"):
