@@ -158,7 +158,7 @@ def rows_of(
     return found
 
 
-def without_repeats(rows: Sequence[tuple[Row, dict[str, Any]]]) -> list[tuple[Row, dict[str, Any]]]:
+def without_duplicates(rows: Sequence[tuple[Row, dict[str, Any]]]) -> list[tuple[Row, dict[str, Any]]]:
     """Return the rows that have no earlier row in their partition with the same values and nearly the same time."""
 
     def is_repeat(here: tuple[Row, dict[str, Any]], other: tuple[Row, dict[str, Any]]) -> bool:
@@ -177,7 +177,7 @@ def without_repeats(rows: Sequence[tuple[Row, dict[str, Any]]]) -> list[tuple[Ro
 
 def sides_of(sides: str, rows: dict[str, list[tuple[Row, dict[str, Any]]]]) -> tuple[list[Row], list[Row]]:
     of_a, of_b = [row for row, _ in rows["a"]], [row for row, _ in rows["b"]]
-    once = without_repeats(rows["a"])
+    once = without_duplicates(rows["a"])
     first = [row for row, _ in once]
     if sides == "steps on both":
         of_a = [row for row, record in rows["a"] if record["own"] > 0]

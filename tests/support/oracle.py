@@ -394,7 +394,7 @@ def enriched(lookup: str, key: Sequence[str], add: Mapping[str, str], optional: 
     return means
 
 
-def without_repeats(by: Sequence[str], within_ms: int) -> Callable[..., Iterator[Row]]:
+def without_duplicates(by: Sequence[str], within_ms: int) -> Callable[..., Iterator[Row]]:
     """A repeat has one with equal fields before it in its partition that is less than `within_ms` away."""
 
     def means(rows: list[Row], _fail: object) -> Iterator[Row]:

@@ -283,7 +283,7 @@ class SomePipeline:
         within_s = random.choice([1, 5, 30])
         name = f"once{len(self.steps)}"
         verb = {"dedupe": {"by": by, "within": f"{within_s}s"}, "name": name}
-        at = self._add(source, verb, oracle.without_repeats(by, within_s * 1000))
+        at = self._add(source, verb, oracle.without_duplicates(by, within_s * 1000))
         self._relations.append(replace(source, at=at, name=name, has_repeats_left_out=True))
         self._open.add(name)
 

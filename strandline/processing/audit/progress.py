@@ -32,12 +32,12 @@ class Progress:
     def __init__(self, step: str, total: int = 0) -> None:
         """`total`: number of parts; 0 while it is unknown."""
         self._step, self._done, self._total = step, 0, total
-        self._tell()
+        self._write()
 
     def advance(self) -> None:
         """Count one more part as done."""
         self._done += 1
-        self._tell()
+        self._write()
 
-    def _tell(self) -> None:
+    def _write(self) -> None:
         write_message("progress", {"step": self._step, "done": self._done, "total": self._total})

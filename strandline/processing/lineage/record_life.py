@@ -316,7 +316,7 @@ class Lives:
         place = one.stream, one.partition
         with_it = self._replayed.prefix(pipeline, one.row, *place, one.offset + 1)
         before = self._replayed.prefix(pipeline, one.row, *place, one.offset)
-        return tracer.repeats(with_it) - (tracer.repeats(before) if before else 0)
+        return tracer.duplicates(with_it) - (tracer.duplicates(before) if before else 0)
 
     def _add(
         self,

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from strandline.processing.operators.blobs import unpack
 from strandline.processing.operators.cascade import Chunk, StageResults, Stepped
 from strandline.processing.operators.closing import Closing
-from strandline.processing.operators.record_rows import unpack_record_rows, without_repeats
+from strandline.processing.operators.record_rows import unpack_record_rows, without_duplicates
 from strandline.processing.operators.segments import MemorySegments
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.stages import NumberColumns, Stage
@@ -96,7 +96,7 @@ class Traced:
     """Stage -> emitted records; see `unpack_record_rows`. All records, not only the traced ones."""
     rejected: list[pa.RecordBatch] = field(default_factory=list)
     """Rejected records with REJECTED_SCHEMA. All records, not only the traced ones."""
-    repeats: int = 0
+    duplicates: int = 0
     """Number of duplicates that the step left out."""
 
 
@@ -145,18 +145,18 @@ class Tracer:
                 found.rejected += unpack(blob)
         stepped = self._cascade.step(self._state, chunks, closing, self._segments.__getitem__)
         self._state = stepped.state
-        found.repeats = stepped.repeats
-        found.records = without_repeats(
+        found.duplicates = stepped.duplicates
+        found.records = without_duplicates(
             unpack_record_rows(record_rows), self._pipeline.record_stages, stepped.repeated_records
         )
         found.results = list(self._traced(stepped.results))
         return found
 
-    def repeats(self, pieces: Iterable[Sequence[Piece]]) -> int:
+    def duplicates(self, pieces: Iterable[Sequence[Piece]]) -> int:
         """Return the number of duplicates among these records. The state doesn't change."""
         before = self._state, deepcopy(self._segments)
         try:
-            return self._step(self._rows_of(pieces), Closing(None, None)).repeats
+            return self._step(self._rows_of(pieces), Closing(None, None)).duplicates
         finally:
             self._state, self._segments = before
 

@@ -235,11 +235,11 @@ def audit_job(
     Exit codes: 0: no difference; 1: the audit failed or is incomplete; 3: results differ.
     """
     after_ms, up_to_ms = parse_time(after, "--from"), parse_time(up_to, "--to")
-    with connect(data_dir, url, token_file) as client, waiting(f"starting the audit of job {name}") as report:
+    with connect(data_dir, url, token_file) as client, waiting(f"starting the audit of job {name}") as progress:
         client.start_audit(name, after_ms, up_to_ms)
         report = client.wait_for_audit(
             name,
-            lambda audit: report(f"audit of job {name}: {audit['step']}", done=audit["done"], total=audit["total"]),
+            lambda audit: progress(f"audit of job {name}: {audit['step']}", done=audit["done"], total=audit["total"]),
         )
     message = display.audit_sentence(report)
     if report["outcome"] == "clean":
