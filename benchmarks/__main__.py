@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.latency import Latency, measure_latency
-from benchmarks.report import RESULTS, goal_sentences, latency_rows, put_part, results_text, show, throughput_rows
+from benchmarks.report import RESULTS, goal_summaries, latency_rows, put_part, results_text, show, throughput_rows
 from benchmarks.servers import new_stack
 from benchmarks.throughput import SIDES, STRANDLINE, Plan, Throughput, measure_throughput
 from benchmarks.works import DEVICES, WORKS
@@ -72,8 +72,8 @@ def main() -> None:
         raise SystemExit(f"the benchmark failed: {error}") from error
     for work in plan.works:
         show(throughput_rows(throughput, work), f"Work {work.name}: {records:,} records", console)
-    for sentence in goal_sentences(throughput):
-        console.print(sentence)
+    for summary in goal_summaries(throughput):
+        console.print(summary)
     if latency is not None:
         show(latency_rows(latency), "Latency", console)
     is_whole = not (options.quick or options.side or options.work or options.records)

@@ -51,7 +51,7 @@ class Slices:
     """Age of the oldest record at the commit, since the newest record of the slice before, or a little less."""
     records: int
 
-    def sentence(self) -> str:
+    def summary(self) -> str:
         return (
             f"{len(self.seconds):,} slices of {self.records / len(self.seconds):,.0f} records\n"
             f"from plan to commit: {_spread(self.seconds, SLICE_S_MAX)}\n"
@@ -80,7 +80,7 @@ def measure(slices: list[SliceRow], checkpoints: list[CheckpointRow], left_out_s
     )
 
 
-def cpu_sentence(looks: list[Look], checkpoints: list[CheckpointRow], from_ms: int) -> str:
+def cpu_summary(looks: list[Look], checkpoints: list[CheckpointRow], from_ms: int) -> str:
     """Return the cost of a slice, from the first sample at or after `from_ms` to the last one before the last checkpoint,
     because the runner ends after it. Slices without records count, too. Raises ValueError if nothing was measured."""
     used = [look for look in looks if from_ms <= look.at_ms <= checkpoints[-1].committed_ms]
@@ -133,8 +133,8 @@ def main() -> None:
             assert last is not None, "the example committed no slice"
             checkpoints = ledger.checkpoints(JOB, last.number)[::-1]
             slices = ledger.slices(JOB, 1, last.number)
-            print(measure(slices, checkpoints, options.left_out).sentence())
-            print(cpu_sentence(looks, checkpoints, slices[0].planned_ms + options.left_out * 1000))
+            print(measure(slices, checkpoints, options.left_out).summary())
+            print(cpu_summary(looks, checkpoints, slices[0].planned_ms + options.left_out * 1000))
 
 
 if __name__ == "__main__":

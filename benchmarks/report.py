@@ -68,9 +68,9 @@ def throughput_rows(measured: Throughput, work: Work) -> list[Row]:
     return rows
 
 
-def goal_sentences(measured: Throughput) -> list[str]:
+def goal_summaries(measured: Throughput) -> list[str]:
     """Return sentences about the goals of Strandline, and its share in the CPU time of each other side."""
-    sentences = []
+    summaries = []
     for work, sides in measured.runs.items():
         warm, cold, rate = (
             {side: statistics.median(map(figure, runs)) for side, runs in sides.items()}
@@ -87,7 +87,7 @@ def goal_sentences(measured: Throughput) -> list[str]:
             (f"{cold[STRANDLINE]:.1f} CPU-s per M cold", f"at most {COLD_GOAL}", cold[STRANDLINE] <= COLD_GOAL),
             (f"{rate[STRANDLINE]:,.0f} records/s", f"at least {RATE_GOAL:,}", rate[STRANDLINE] >= RATE_GOAL),
         ]
-        sentences += [
+        summaries += [
             f"{work}: {found}; the goal of {goal} is {'reached' if reached else 'missed'}."
             for found, goal, reached in goals
         ]
@@ -95,8 +95,8 @@ def goal_sentences(measured: Throughput) -> list[str]:
             f"{warm[STRANDLINE] / theirs:.0%} of {SIDES[side]}'s" for side, theirs in warm.items() if side != STRANDLINE
         ]
         if shares:
-            sentences.append(f"{work}: warm, Strandline takes {', '.join(shares)} CPU time.")
-    return sentences
+            summaries.append(f"{work}: warm, Strandline takes {', '.join(shares)} CPU time.")
+    return summaries
 
 
 def _warm(run: Run) -> float:
@@ -176,9 +176,9 @@ and Flink's source ends, so both also return the last windows. Spark and Jet lea
 
 
 def _work_text(measured: Throughput, work: Work) -> str:
-    title = f"### Work {work.name}: {work.sentence}"
-    sentences = "\n".join(sentence for sentence in goal_sentences(measured) if sentence.startswith(work.name))
-    return "\n\n".join(filter(None, [title, markdown(throughput_rows(measured, work)), sentences])) + "\n"
+    title = f"### Work {work.name}: {work.summary}"
+    summaries = "\n".join(summary for summary in goal_summaries(measured) if summary.startswith(work.name))
+    return "\n\n".join(filter(None, [title, markdown(throughput_rows(measured, work)), summaries])) + "\n"
 
 
 def _latency_text(latency: Latency) -> str:

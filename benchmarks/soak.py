@@ -78,7 +78,7 @@ class Finding:
     """One value that grows although it must not."""
 
     subject: str
-    sentence: str
+    summary: str
 
 
 def evaluate(samples: Sequence[Sample], warm_up_s: float) -> list[Finding]:
@@ -287,7 +287,7 @@ def run(hours: float, say: Callable[[str], None], written: Path) -> int:
     for line in report(samples, warm_up_s):
         say(line)
     for finding in findings:
-        say(f"GROWS: {finding.sentence}")
+        say(f"GROWS: {finding.summary}")
     if was_interrupted:
         say("the run was interrupted: this result doesn't cover the whole time")
     else:

@@ -99,12 +99,12 @@ def measure_throughput(stack: Stack, plan: Plan, console: Console) -> Throughput
                     raise RuntimeError(f"{work.name}, {side}: returned {run.outcome}, but {expected[side]} is right")
                 runs[work.name].setdefault(side, []).append(run)
                 console.print(
-                    f"{work.name}, {SIDES[side]}, repetition {repetition + 1}: {_sentence(run)}; results right"
+                    f"{work.name}, {SIDES[side]}, repetition {repetition + 1}: {_summary(run)}; results right"
                 )
     return Throughput(plan, runs)
 
 
-def _sentence(run: Run) -> str:
+def _summary(run: Run) -> str:
     warm, cold = run.warm, run.cold
     return (
         f"warm {warm.cpu_s_per_million:.1f} CPU-s/M at {warm.records_a_second:,.0f} records/s, cold {cold.cpu_s_per_million:.1f} "

@@ -133,7 +133,7 @@ class Work:
     """One work."""
 
     name: str
-    sentence: str
+    summary: str
     """Description of the computation."""
     steps: str
     """Steps of the pipeline, with JOB as the name of the sink."""

@@ -65,7 +65,7 @@ def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
         goal=_GOAL,
         sent=sent_full,
     )
-    console.print(measured.sentence())
+    console.print(measured.summary())
     return [measured]
 
 

@@ -35,5 +35,5 @@ def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
         logged = records_in_topic(stack.addresses.kafka_bootstrap, stream) - before
         require_complete(name, (full, half), logged)
         found.append(Measured.of(name, full, half, reachable, _GOAL))
-        console.print(found[-1].sentence())
+        console.print(found[-1].summary())
     return found

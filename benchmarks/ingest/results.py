@@ -116,7 +116,7 @@ class Measured:
             parts.append(_verdict(f"<= {goal.lost_share:.1%} lost", self.lost <= goal.lost_share * self.sent))
         return ", ".join(parts)
 
-    def sentence(self) -> str:
+    def summary(self) -> str:
         return ", ".join(f"{title}: {value}" for title, value in zip(HEADER, self.row(), strict=True))
 
 

@@ -65,7 +65,7 @@ def measure(stack: Stack, seconds: float, console: Console) -> list[Measured]:
         lost=lost,
         sent=sent.datagrams,
     )
-    console.print(found.sentence())
+    console.print(found.summary())
     return [found]
 
 

@@ -233,25 +233,25 @@ def pair_shares(pair: dict[str, list[tuple[float, float]]]) -> tuple[list[float]
     return [once[0] / none[0] for none, once in both], [once[1] / none[1] for none, once in both]
 
 
-def goal_sentences(measured: Measured) -> str:
+def goal_summaries(measured: Measured) -> str:
     """Return sentences about the goals."""
-    sentences = []
+    summaries = []
     for one in measured.recoveries:
         if one.name in GOALS_S:
             median_s, goal_s = statistics.median(kill.first_result_s for kill in one.kills), GOALS_S[one.name]
             verdict = "reached" if median_s <= goal_s else "missed"
-            sentences.append(
+            summaries.append(
                 f"Case {one.name}: the first new result comes after {median_s:.1f} s; the goal of {goal_s:g} s is {verdict}."
             )
     if measured.pair:
         rates, costs = pair_shares(measured.pair)
         verdict = "reached" if statistics.median(rates) >= GOAL_SHARE else "missed"
-        sentences.append(
+        summaries.append(
             f"`exactly_once` has {statistics.median(rates):.0%} of the throughput of `none` (median of {len(rates)} pairs, "
             f"{min(rates):.0%} to {max(rates):.0%}). It has {statistics.median(costs):.0%} of its CPU time "
             f"({min(costs):.0%} to {max(costs):.0%}). The goal of at least {GOAL_SHARE:.0%} of the throughput is {verdict}."
         )
-    return "\n".join(sentences)
+    return "\n".join(summaries)
 
 
 def results_text(command: str, measured: Measured) -> str:
@@ -283,7 +283,7 @@ with ids that are derived from the window. Plain Spark appends in `foreachBatch`
 
 {markdown(verdict_rows(measured))}
 {pair_text(measured) if measured.pair else ""}
-{goal_sentences(measured)}
+{goal_summaries(measured)}
 """
 
 
@@ -375,7 +375,7 @@ def main() -> int:
     show(recovery_rows(measured), "From the kill to results", console)
     show(verdict_rows(measured), "Repeated and lost results", console)
     show(pair_rows(measured), "Throughput by guarantee", console)
-    console.print(goal_sentences(measured))
+    console.print(goal_summaries(measured))
     return 1 if failures else 0
 
 

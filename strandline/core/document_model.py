@@ -199,10 +199,10 @@ def _problems(model: type[DocumentModel], detail: ErrorDetails) -> list[tuple[Pa
     error = detail.get("ctx", {}).get("error")
     if isinstance(error, ContradictionError):
         return [((*path, *inner), message) for inner, message in error.found]
-    return [(path, str(error) if error else _sentence(model, path, detail))]
+    return [(path, str(error) if error else _message(model, path, detail))]
 
 
-def _sentence(model: type[DocumentModel], path: Path, detail: ErrorDetails) -> str:
+def _message(model: type[DocumentModel], path: Path, detail: ErrorDetails) -> str:
     """Return the message for an error of pydantic: the expected value and the actual value."""
     kind, value = detail["type"], detail["input"]
     owner = _model_at(model, path[:-1]) if path else None
@@ -211,8 +211,8 @@ def _sentence(model: type[DocumentModel], path: Path, detail: ErrorDetails) -> s
         docstring = docstrings_of(owner).get(name) if owner and name else None
         return f"is missing; expected: {docstring}" if docstring else "is missing"
     if kind == "extra_forbidden" and owner:
-        if sentence := owner.NOT_SUPPORTED.get(str(path[-1])):
-            return sentence
+        if message := owner.NOT_SUPPORTED.get(str(path[-1])):
+            return message
         known = [field.alias or name for name, field in owner.model_fields.items()]
         return f"unknown field '{path[-1]}'{did_you_mean(str(path[-1]), known)}"
     if kind in _EXPECTED:

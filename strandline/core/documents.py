@@ -254,8 +254,8 @@ class _Reader:
         name = data[kind]
         if not isinstance(name, str) or not NAME.fullmatch(name):
             below = f"put the fields at the level of '{kind}: NAME', not below it"
-            sentence = below if isinstance(name, dict) else f"{name!r} is not a name; expected {NAME_FORM}"
-            self._add(sentence, (kind,), lines.get((kind,)))
+            message = below if isinstance(name, dict) else f"{name!r} is not a name; expected {NAME_FORM}"
+            self._add(message, (kind,), lines.get((kind,)))
             return None
         return YamlDocument(kind=kind, name=name, data=data, source=self.source, lines=lines)
 

@@ -26,7 +26,7 @@ from strandline.processing.slices.planner import InputStream, PlannerSettings
 from strandline.services import client as client_module
 from strandline.services.cli import commands
 from strandline.services.cli.batch_verbs import as_batch
-from strandline.services.cli.display import batch_sentence
+from strandline.services.cli.display import batch_summary
 from strandline.services.client import ControlClient
 from strandline.services.jobs.apply_documents import check_documents
 from strandline.services.supervision.supervisor import Supervisor
@@ -452,5 +452,5 @@ def test_options_of_the_command_line_go_over_those_of_the_document() -> None:
     batch = as_batch(document.data, "2026-01-01", "2026-02-01", "january")
     assert batch["input"] == {"stream": "turbines", "start": "2026-01-01", "end": "2026-02-01"}
     assert batch["pipeline"] == "january" and document.data["pipeline"] == "power"
-    sentence = batch_sentence({"share": 0.25, "records_per_s": 1234.5, "records_left": 30, "seconds_left": 90.0})
+    sentence = batch_summary({"share": 0.25, "records_per_s": 1234.5, "records_left": 30, "seconds_left": 90.0})
     assert sentence == "25.0 % read, 1,234 records/s, about 1m30s left"

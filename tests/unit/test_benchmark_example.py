@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.example import Look, cpu_sentence, measure
+from benchmarks.example import Look, cpu_summary, measure
 from tests.support.ledgers import a_checkpoint, a_slice
 
 
@@ -22,7 +22,7 @@ def test_seconds_and_ages_are_of_the_slices_after_the_first_seconds_that_hold_re
     assert found.seconds == [0.8, 1.5]
     assert found.ages_s == [11.05, 11.75]
     assert found.records == 60
-    assert "(1 of 2 took 1 s or longer)" in found.sentence()
+    assert "(1 of 2 took 1 s or longer)" in found.summary()
 
 
 def test_a_slice_costs_what_the_runner_used_between_two_looks_over_the_slices_between_them() -> None:
@@ -31,7 +31,7 @@ def test_a_slice_costs_what_the_runner_used_between_two_looks_over_the_slices_be
         for second in range(6)
     ]
     checkpoints = [a_checkpoint(number, committed_ms=number * 500) for number in range(1, 12)]
-    sentence = cpu_sentence(looks, checkpoints, from_ms=1500)
-    assert sentence == "CPU time of the runner: 750 ms a slice (driver 50 / jvm 500 / python 200), over 6 slices"
+    summary = cpu_summary(looks, checkpoints, from_ms=1500)
+    assert summary == "CPU time of the runner: 750 ms a slice (driver 50 / jvm 500 / python 200), over 6 slices"
     with pytest.raises(ValueError, match="run the example for longer"):
-        cpu_sentence(looks, checkpoints, from_ms=5000)
+        cpu_summary(looks, checkpoints, from_ms=5000)

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.measured import Run, Snapshot, Spent, memory_text, watch
 from benchmarks.process_tree import WatchedTree, cpu_by_role, kill_with_children
 from benchmarks.progress import Progress, tell_answer, telling_mark
-from benchmarks.report import goal_sentences, throughput_rows
+from benchmarks.report import goal_summaries, throughput_rows
 from benchmarks.throughput import JET_SIDE, STRANDLINE, Plan, Throughput
 from benchmarks.works import DELAY_MS, PARTITIONS, START_MS, W1, W2, Outcome, Readings
 from strandline.core.documents import read_documents
@@ -219,17 +219,17 @@ def test_goals_are_judged_by_the_figures_in_the_table() -> None:
         ("Strandline", "4.5", "4.5 to 4.5", "250,000"),
         ("Hazelcast Jet 5.6.0", "6.0", "6.0 to 6.0", "250,000"),
     ]
-    assert goal_sentences(found) == [
+    assert goal_summaries(found) == [
         "W1: 4.5 CPU-s per M warm; the goal of at most 4.5 is reached.",
         "W1: 16.0 CPU-s per M cold; the goal of at most 16 is reached.",
         "W1: 250,000 records/s; the goal of at least 200,000 is reached.",
         "W1: warm, Strandline takes 75% of Hazelcast Jet 5.6.0's CPU time.",
     ]
-    assert "4.6 CPU-s per M warm; the goal of at most 4.5 is missed" in goal_sentences(measured(4.6, 6.0))[0]
+    assert "4.6 CPU-s per M warm; the goal of at most 4.5 is missed" in goal_summaries(measured(4.6, 6.0))[0]
 
 
 def test_runs_of_the_others_alone_have_no_goals() -> None:
     found = measured(4.5, 6.0)
     del found.runs["W1"][STRANDLINE]
-    assert goal_sentences(found) == []
+    assert goal_summaries(found) == []
     assert len(throughput_rows(found, W1)) == 2

@@ -24,7 +24,7 @@ from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.source.dry_run import DryRun
 from strandline.services.cli.dead_letter_verbs import _sum
-from strandline.services.cli.display import repair_sentence, replay_notes
+from strandline.services.cli.display import repair_summary, replay_notes
 from strandline.services.jobs import dead_letters
 from strandline.services.jobs.dead_letters import DeadLetterFilter, DeadLetters, _classify, _Original, _runs
 from tests.support.control import BOTH, Api
@@ -247,8 +247,8 @@ def test_what_a_replay_cannot_help_is_said_with_what_can() -> None:
     assert any("strandline job backfill power" in note for note in notes)
     assert any("5" in note and "strandline job reset power" in note for note in notes)
     one = {"number": 7, "requeued_before": False, "outcome": "late", "message": "why", "dry_run": True}
-    assert repair_sentence(one) == "dead letter 7 would be requeued; in the current version, it is rejected again (why)"
-    assert "was requeued before" in repair_sentence({**one, "requeued_before": True})
+    assert repair_summary(one) == "dead letter 7 would be requeued; in the current version, it is rejected again (why)"
+    assert "was requeued before" in repair_summary({**one, "requeued_before": True})
 
 
 def test_the_reasons_are_all_those_that_are_given_and_the_docs_say_what_helps() -> None:

@@ -398,8 +398,8 @@ def test_a_dead_letter_that_nobody_expects_fails_a_case(tmp_path: Path) -> None:
     assert case(tmp_path, steps=steps, expect={"late": 1, "dead_letters": [{"value": "no"}]}).passed
     assert case(tmp_path, steps=steps, expect={"dead_letters": "any"}).passed
     report = case(tmp_path, steps=steps, expect={"late": 2, "dead_letters": "any"})
-    assert report.sentences == ["1 records are late; expected 2"]
-    assert "can't be read" in case(tmp_path, file="none.yaml").sentences[0]
+    assert report.messages == ["1 records are late; expected 2"]
+    assert "can't be read" in case(tmp_path, file="none.yaml").messages[0]
 
 
 def test_a_case_says_where_records_come_from_and_when(tmp_path: Path) -> None:
@@ -432,13 +432,13 @@ def test_a_record_comes_to_a_stream_from_topics_that_it_takes_alone(tmp_path: Pa
     assert run_case(CaseSpec.from_document(given | {"steps": steps}), tmp_path).passed
     for topic in ("garden/temp", "home/temp", "home/a/b/temp"):
         wrong = [*steps, {"record": "21.5", "topic": topic, "at": at}]
-        assert run_case(CaseSpec.from_document(given | {"steps": wrong}), tmp_path).sentences == [
+        assert run_case(CaseSpec.from_document(given | {"steps": wrong}), tmp_path).messages == [
             f"stream home gets no record of topic '{topic}', because it subscribes to home/+/temp, attic/#; "
             "correct the topic or mqtt.topics"
         ]
     (sentence,) = case(
         tmp_path, steps=[{"record": {"tank": "a", "ts": 1, "level": 1}, "topic": "home/kitchen"}]
-    ).sentences
+    ).messages
     assert sentence == (
         "stream tanks gets no record of topic 'home/kitchen', because it subscribes to no topic; set its topics: "
         "mqtt: {topics: [home/kitchen]}"
@@ -498,7 +498,7 @@ def test_a_lookup_changes_between_the_records_of_a_case(tmp_path: Path) -> None:
         assert report.passed, report
     wrong = [{"lookups": {"tank": "after.csv"}}]
     report = run_case(CaseSpec.from_document(given | {"steps": wrong}), tmp_path)
-    assert "holds no lookup 'tank'; did you mean 'tanks'" in report.sentences[0]
+    assert "holds no lookup 'tank'; did you mean 'tanks'" in report.messages[0]
     with pytest.raises(InvalidDocument, match="is only for records, but this step is a 'lookups'"):
         CaseSpec.from_document(given | {"steps": [{"lookups": {}, "at": 1}]})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.recovery.__main__ import Measured, goal_sentences, recovery_rows, results_text, verdict_rows
+from benchmarks.recovery.__main__ import Measured, goal_summaries, recovery_rows, results_text, verdict_rows
 from benchmarks.recovery.sides import Kill, Recoveries
 from benchmarks.recovery.work import (
     DEVICES,
@@ -69,7 +69,7 @@ def test_the_tables_say_median_worst_and_goals() -> None:
     measured.pair = {"none": [(100.0, 2.0)], "exactly_once": [(89.0, 2.0)]}
     assert recovery_rows(measured)[1] == ("reach 1 min, rewind, standby", "3", "9.0", "10.5", "20.0", "30.0", "5 to 7")
     assert verdict_rows(measured)[1] == ("Strandline, reach 1 min", "3", "9", "0", "0", "0")
-    text = goal_sentences(measured)
+    text = goal_summaries(measured)
     assert "reach 1 min, rewind, standby: the first new result comes after 9.0 s; the goal of 5 s is missed" in text
     assert "89% of the throughput of `none` (median of 1 pairs, 89% to 89%). It has 100% of its CPU time" in text
     assert "The goal of at least 95% of the throughput is missed" in text

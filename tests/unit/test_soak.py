@@ -51,7 +51,7 @@ def test_growth_during_the_warm_up_does_not_count():
 def test_memory_that_grows_by_one_percent_per_half_hour_is_found(per_half_hour, grows):
     samples = a_run(lambda minute: 100 * MB * (1 + per_half_hour * (minute - 75) / 30))
     assert found(samples) == (["runner"] if grows else [])
-    assert not grows or "the memory grows by" in evaluate(samples, 1_800)[0].sentence
+    assert not grows or "the memory grows by" in evaluate(samples, 1_800)[0].summary
 
 
 def test_one_descriptor_per_half_hour_is_found():

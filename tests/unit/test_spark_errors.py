@@ -23,7 +23,7 @@ Py4JJavaError: an error occurred
 pyspark.errors.PythonException: Traceback (most recent call last):
   File "stage_emission.py", line 50, in __call__
     refused += writer.write_batches([new], self.epoch, emission).refused
-{name}: {sentence}
+{name}: {text}
 \tat org.apache.spark.api.python.BasePythonRunner
 """
 OF_A_KILLED_WORKER = """Job aborted due to stage failure: Task 1 in stage 12.0 failed 1 times
@@ -51,9 +51,7 @@ Caused by: java.io.EOFException
 )
 def test_our_own_error_comes_back_as_what_it_was(kind: type[StrandlineError]) -> None:
     error = typed_error(
-        RuntimeError(
-            OF_AN_EXECUTOR.format(name=f"strandline.core.errors.{kind.__name__}", sentence="Kafka: it is gone.")
-        )
+        RuntimeError(OF_AN_EXECUTOR.format(name=f"strandline.core.errors.{kind.__name__}", text="Kafka: it is gone."))
     )
     assert type(error) is kind
     assert str(error) == "Kafka: it is gone."
@@ -95,7 +93,7 @@ def test_a_busy_machine_is_no_fault_of_the_job(said: str) -> None:
 
 
 def test_anything_else_is_an_error_with_its_own_name_in_the_text() -> None:
-    error = typed_error(RuntimeError(OF_AN_EXECUTOR.format(name="strandline.core.errors.Unheard", sentence="what?")))
+    error = typed_error(RuntimeError(OF_AN_EXECUTOR.format(name="strandline.core.errors.Unheard", text="what?")))
     assert type(error) is StrandlineError
     assert str(error) == "strandline.core.errors.Unheard: what?"
 

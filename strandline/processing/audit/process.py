@@ -205,10 +205,10 @@ class Audit:
 
         def compare_above(floor: int) -> tuple[list[str], int]:
             return [
-                sentence
+                difference
                 for span in plan.spans
                 if not span.is_backfill
-                for sentence in self._event_times_above(floor, span, latest)
+                for difference in self._event_times_above(floor, span, latest)
             ], floor + 1
 
         return self._ledger.above_floor(self._job, compare_above)

@@ -43,13 +43,13 @@ class CaseReport:
     name: str
     results: Differences = field(default_factory=Differences)
     dead_letters: Differences = field(default_factory=Differences)
-    sentences: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     """Other problems."""
     seconds: float = 0.0
 
     @property
     def passed(self) -> bool:
-        return not (self.results or self.dead_letters or self.sentences)
+        return not (self.results or self.dead_letters or self.messages)
 
 
 def read_cases(path: Path) -> list[CaseSpec]:
@@ -78,7 +78,7 @@ def run_case(
         outcomes, desk = _outcomes(case, pipeline, directory, read)
         compare_expected(report, case.expect, pipeline, outcomes, desk.counts.rejected[REASON_LATE], directory)
     except StrandlineError as error:
-        report.sentences.append(str(error))
+        report.messages.append(str(error))
     report.seconds = time.perf_counter() - begun_s
     return report
 
@@ -105,7 +105,7 @@ def compare_expected(
         identity = ("_id", "_index", "strandline.stage", *_WINDOW_TIMES, *_RECORD_PLACE, *by)
         report.results = compare(documents, found, identity, times)
     if expected.late is not None and late != expected.late:
-        report.sentences.append(f"{late} records are late; expected {expected.late}")
+        report.messages.append(f"{late} records are late; expected {expected.late}")
     if expected.dead_letters != "any":
         letters = [one for one in outcomes if isinstance(one, LocalDeadLetter)]
         if expected.late is not None and not any(one.get("reason") == REASON_LATE for one in expected.dead_letters):

@@ -85,8 +85,8 @@ def emits_in_words(stage: RecordStage | Stage) -> Iterator[str]:
 
 
 def step_in_words(step: RowStep) -> str:
-    sentence: str = part_of(step.kind, "words").sentence(step)
-    return sentence
+    description: str = part_of(step.kind, "words").describe(step)
+    return description
 
 
 def bytes_of(schema: pa.Schema) -> int:

@@ -142,7 +142,7 @@ def parse_expression(text: str) -> Expression:
         columns = tuple(dict.fromkeys(column.name for column in tree.find_all(exp.Column)))
         sql = _written(tree)
     except SqlglotError as error:
-        raise ExpressionError(_syntax_sentence(error)) from error
+        raise ExpressionError(_syntax_message(error)) from error
     except FunctionUnusable as error:
         raise ExpressionError(str(error)) from error
     except RecursionError as error:
@@ -504,7 +504,7 @@ def _refuse_misplaced_aggregates(tree: exp.Expr, aggregates: Sequence[exp.Expr])
                 )
 
 
-def _syntax_sentence(error: SqlglotError) -> str:
+def _syntax_message(error: SqlglotError) -> str:
     details = getattr(error, "errors", None) or [{}]
     described = str(details[0].get("description") or "").rstrip(".").removeprefix("Invalid expression / ")
     if not described or "<class" in described:

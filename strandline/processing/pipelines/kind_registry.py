@@ -9,7 +9,7 @@ Its parts are modules, so a worker doesn't import the model of documents:
 * `plan`: `check(context, path, value)`, which ends the step in the check of a pipeline. For windows `PLAN`, a `WindowPlan`.
 * `operator`: `operator_of(step, types)`, which returns a `RowOperator`, or the `WindowOperator` of a stage.
 * `audit`, for stages: `query_of(stage, side, types, position_types)`, which returns a `StageQuery`.
-* `words`: `sentence(step)`, for the graph of a pipeline. For stages `WORDS`, a `StageWords`.
+* `words`: `describe(step)`, for the graph of a pipeline. For stages `WORDS`, a `StageWords`.
 
 `page.md` in the folder is the page of the docs.
 """

@@ -41,15 +41,15 @@ def typed_error(error: Exception) -> StrandlineError:
             "A Python process of Spark did not answer in time: this machine has too much to do, or no memory is free. The run is "
             "tried again. If it stays so, run fewer jobs here or give the machine more cores."
         )
-    sentence = sentence_of(error)
-    name, _, message = sentence.partition(": ")
-    if (bad := _BAD_RECORD.match(sentence)) is not None:
+    text = message_of(error)
+    name, _, message = text.partition(": ")
+    if (bad := _BAD_RECORD.match(text)) is not None:
         return BadRecord(bad["reason"], bad["message"], bad["step"])
     kind = _BY_NAME.get(name)
-    return kind(message) if kind is not None else StrandlineError(sentence)
+    return kind(message) if kind is not None else StrandlineError(text)
 
 
-def sentence_of(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """Return the line of an error that a person needs: the Python error, else the cause in Spark's text, else the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line)]

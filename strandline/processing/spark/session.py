@@ -17,7 +17,7 @@ from strandline.processing.source.slice_rows import bucket_keys
 from strandline.processing.spark import callbacks, worker_daemon
 from strandline.processing.spark.class_archive import use_archive
 from strandline.processing.spark.cluster import ExecutorWatch, cluster_settings, is_cluster
-from strandline.processing.spark.errors import sentence_of
+from strandline.processing.spark.errors import message_of
 from strandline.processing.spark.spark_home import use_spark_home
 
 _ON_THIS_MACHINE = {
@@ -109,11 +109,11 @@ def start_spark(settings: Settings, job: str, scratch: Path, java_options: str |
             ) from error
         if is_cluster(settings):
             raise SparkUnavailable(
-                f"The Spark cluster {settings.spark_master} did not take job {job}: {sentence_of(error)} The reason is in the "
+                f"The Spark cluster {settings.spark_master} did not take job {job}: {message_of(error)} The reason is in the "
                 "job's runner log, the master's log, or what the executors said (`work/APPLICATION/EXECUTOR/stderr` of a worker)."
             ) from error
         raise StrandlineError(
-            f"Spark could not be started for job {job}: {sentence_of(error)} The output of its Java process is in the job's "
+            f"Spark could not be started for job {job}: {message_of(error)} The output of its Java process is in the job's "
             "runner log. Check that `java -version` says 17 or newer and that memory is free "
             f"(STRANDLINE_SPARK_DRIVER_MEMORY={settings.spark_driver_memory})."
         ) from error

@@ -171,6 +171,6 @@ def _run(client: ControlClient, name: str, *, wait: bool) -> JsonObject:
                 report(f"batch {name} is {job['state']}{message}")
             else:
                 done, total = batch["records_read"], batch["records_read"] + batch["records_left"]
-                report(f"batch {name} is {job['state']}{message}", f", {display.batch_sentence(batch)}", done, total)
+                report(f"batch {name} is {job['state']}{message}", f", {display.batch_summary(batch)}", done, total)
 
         return client.wait_for_batch(name, look)

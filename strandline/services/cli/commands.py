@@ -152,14 +152,14 @@ def _run_verb() -> NoReturn:
     except BrokenPipeError:
         raise
     except OSError as error:
-        print_error("os_error", _sentence(error), as_json)
+        print_error("os_error", _summary(error), as_json)
         sys.exit(1)
     except _WrongUse as error:
         print_error("wrong_use", error.format_message(), as_json)
         sys.exit(2)
 
 
-def _sentence(error: OSError) -> str:
+def _summary(error: OSError) -> str:
     """Return the message for an error of the operating system, with the file."""
     if error.filename is None:
         return f"the operating system refused this: {error.strerror or error}"

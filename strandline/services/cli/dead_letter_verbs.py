@@ -140,7 +140,7 @@ def repair_dead_letter(
     how = {"force": str(force).lower(), "dry_run": str(dry_run).lower()}
     with connect(data_dir, url, token_file) as client:
         answer = client.repair_dead_letter(job, letter, payload.read(), **how)
-    show(answer, as_json, lambda: [Text(display.repair_sentence(answer))])
+    show(answer, as_json, lambda: [Text(display.repair_summary(answer))])
 
 
 def _wanted(reason: str | None, step: str | None, since: str | None, until: str | None) -> dict[str, str | int]:

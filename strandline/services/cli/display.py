@@ -89,7 +89,7 @@ def job_table(job: JsonObject) -> Table:
         ("watermark", show_time(job["watermark_ms"])),
         ("latest event", show_time(job["latest_event_ms"])),
         ("lag in records", show_count(job["lag_records"])),
-        *([("progress", batch_sentence(job["batch"]))] if job.get("batch") else []),
+        *([("progress", batch_summary(job["batch"]))] if job.get("batch") else []),
         ("records", show_count(counts["records"])),
         ("accepted", show_count(counts["accepted"])),
     ]
@@ -126,7 +126,7 @@ def job_table(job: JsonObject) -> Table:
     return facts_table(rows)
 
 
-def batch_sentence(batch: JsonObject) -> str:
+def batch_summary(batch: JsonObject) -> str:
     """Return the progress of a batch: `45.0 % read, 12,345 records/s, about 20s left`."""
     shown_text = [f"{100 * batch['share']:.1f} % read"]
     if batch["records_per_s"] is not None:
@@ -369,7 +369,7 @@ def replay_tables(report: JsonObject) -> list[Table | Text]:
     ]
 
 
-def repair_sentence(answer: JsonObject) -> str:
+def repair_summary(answer: JsonObject) -> str:
     """Return the outcome of a repair as a sentence."""
     if answer["requeued_before"]:
         return f"dead letter {answer['number']} was requeued before, and isn't requeued again"
@@ -430,7 +430,7 @@ def audit_tables(report: JsonObject) -> list[Table]:
     return tables
 
 
-def audit_sentence(report: JsonObject) -> str:
+def audit_summary(report: JsonObject) -> str:
     """Return the outcome of an audit as a sentence."""
     whose = f"the audit of job {report['job']}"
     if report["outcome"] == "clean":
@@ -441,8 +441,8 @@ def audit_sentence(report: JsonObject) -> str:
     if report["outcome"] == "incomplete":
         return f"{whose} is incomplete: {report['incomplete']}"
     first = [*report["totals_differences"], *report["event_time_differences"][:_SENTENCES_MAX]]
-    sentences = [f"{whose} found {report['differences']:,} differences", *first]
-    return "; ".join(sentences + ([report["incomplete"]] if report["incomplete"] else []))
+    messages = [f"{whose} found {report['differences']:,} differences", *first]
+    return "; ".join(messages + ([report["incomplete"]] if report["incomplete"] else []))
 
 
 def backfill_table(backfill: JsonObject) -> Table:
@@ -569,7 +569,7 @@ def or_dash(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def deleted_job_sentence(answer: JsonObject) -> str:
+def deleted_job_summary(answer: JsonObject) -> str:
     """Return a sentence about a deleted job and its results."""
     indices = ", ".join(answer["indices"]) or "none"
     return (

@@ -111,7 +111,7 @@ def ingest(
         print_json({"files": taken})
     else:
         for one in taken:
-            print(printable(_sentence(one)))
+            print(printable(_summary(one)))
     if failures:
         raise StackError("; ".join(one.message for one in failures.values()))
 
@@ -130,7 +130,7 @@ def list_spools(data_dir: DataDir = None, ignored_url: IgnoredUrl = None, as_jso
     ]
     for one in found:
         del one["topic"], one["number"]
-    show({"in_doubt": found}, as_json, lambda: map(Text, map(_in_doubt_sentence, found)) if found else [Text("none")])
+    show({"in_doubt": found}, as_json, lambda: map(Text, map(_in_doubt_summary, found)) if found else [Text("none")])
 
 
 @spool_app.command("resolve", epilog="Example: strandline spool resolve udp-host-8082/3 resend")
@@ -171,7 +171,7 @@ def _own_directory(data_dir: Path | None) -> Path:
     return data_dir or Settings.read().data_dir
 
 
-def _in_doubt_sentence(one: dict[str, object]) -> str:
+def _in_doubt_summary(one: dict[str, object]) -> str:
     first, last = (display.show_time(int(str(one[name]))) for name in ("received_first_ms", "received_last_ms"))
     return f"{one['name']}: {one['records']} records of stream {one['stream']}, received from {first} to {last}"
 
@@ -309,7 +309,7 @@ async def _take_each(
             failures.pop(path, None)
             one = {"file": str(path), **vars(found)}
             taken.append(one)
-            report(_sentence(one))
+            report(_summary(one))
             continue
         if is_watching and failures.get(path) != failure:
             print(printable(failure.message), file=sys.stderr)
@@ -365,7 +365,7 @@ def _paths(
             yield None
 
 
-def _sentence(one: dict[str, object]) -> str:
+def _summary(one: dict[str, object]) -> str:
     before = f", {one['before']:,} rows were already in the log" if one["before"] else ""
     refused = f", {one['refused']:,} rows are too large and were skipped" if one["refused"] else ""
     return f"{one['file']}: {one['records']:,} records{before}{refused}"

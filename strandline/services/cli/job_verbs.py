@@ -186,7 +186,7 @@ def delete_job(
     """
     with connect(data_dir, url, token_file) as client:
         answer = client.delete_job(name, results=results, dead_letters=dead_letters)
-    show(answer, as_json, lambda: [Text(display.deleted_job_sentence(answer))])
+    show(answer, as_json, lambda: [Text(display.deleted_job_summary(answer))])
 
 
 @job_app.command("reset", epilog="Example: strandline job reset nab --to earliest")
@@ -241,7 +241,7 @@ def audit_job(
             name,
             lambda audit: progress(f"audit of job {name}: {audit['step']}", done=audit["done"], total=audit["total"]),
         )
-    message = display.audit_sentence(report)
+    message = display.audit_summary(report)
     if report["outcome"] == "clean":
         show(report, as_json, lambda: [*display.audit_tables(report), Text(message)])
         return

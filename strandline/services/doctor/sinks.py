@@ -20,5 +20,5 @@ def check_sink(name: str, sink: Sink, settings: Settings) -> Iterator[Finding]:
     subject = subject_of(name, sink)
     if not sink.subject and (target := sink.target(settings)):
         subject += f" ({without_credentials(target)})"
-    for sentence, remedy in sink.examine(settings):
-        yield wrong(subject, sentence, remedy) if remedy else ok(subject, sentence)
+    for message, remedy in sink.examine(settings):
+        yield wrong(subject, message, remedy) if remedy else ok(subject, message)

@@ -5,5 +5,5 @@ from __future__ import annotations
 from strandline.processing.kinds.derive.step import Derive
 
 
-def sentence(step: Derive) -> str:
+def describe(step: Derive) -> str:
     return "derive " + ", ".join(f"{column.name}: {column.sql}" for column in step.columns)

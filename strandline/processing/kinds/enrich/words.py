@@ -5,7 +5,7 @@ from __future__ import annotations
 from strandline.processing.kinds.enrich.step import Enrich
 
 
-def sentence(step: Enrich) -> str:
+def describe(step: Enrich) -> str:
     by = ", ".join(field if field == name else f"{field}: {name}" for field, name in step.key)
     added = ", ".join(
         column.name if column.name == column.sql else f"{column.name}: {column.sql}" for column in step.columns

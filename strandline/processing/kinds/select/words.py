@@ -5,5 +5,5 @@ from __future__ import annotations
 from strandline.processing.pipelines.row_step import Projection
 
 
-def sentence(step: Projection) -> str:
+def describe(step: Projection) -> str:
     return f"select {', '.join(step.names)}"

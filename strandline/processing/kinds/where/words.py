@@ -5,5 +5,5 @@ from __future__ import annotations
 from strandline.processing.kinds.where.step import Where
 
 
-def sentence(step: Where) -> str:
+def describe(step: Where) -> str:
     return f"where {step.sql}"

@@ -28,7 +28,7 @@ class TestsFailed(PermanentError):
 def case_lines(report: CaseReport) -> Iterator[str]:
     """Yield the outcome of a test, and its differences."""
     yield f"{report.name}: {'ok' if report.passed else 'FAILED'} ({report.seconds:.2f} s)"
-    for sentence in report.sentences:
+    for sentence in report.messages:
         yield f"  {sentence}"
     for what, differences in (("result", report.results), ("dead letter", report.dead_letters)):
         yield from _difference_lines(what, differences)
@@ -68,7 +68,7 @@ def report_json(report: CaseReport) -> dict[str, Any]:
         "name": report.name,
         "passed": report.passed,
         "seconds": round(report.seconds, 3),
-        "sentences": report.sentences,
+        "messages": report.messages,
         "results": _differences_json(report.results),
         "dead_letters": _differences_json(report.dead_letters),
     }

@@ -5,5 +5,5 @@ from __future__ import annotations
 from acme_kinds.bound.step import Bound
 
 
-def sentence(step: Bound) -> str:
+def describe(step: Bound) -> str:
     return f"bound {step.column} to {step.low:g} .. {step.high:g}: {step.name}"
