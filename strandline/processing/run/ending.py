@@ -101,7 +101,7 @@ def watch_query(
 
 
 def effective_schema(run: JobRun) -> EffectiveSchema:
-    """Return the EffectiveSchema of the run: it reports whether the run can use the current versions of its streams' documents."""
+    """Return the EffectiveSchema of the run, which reports whether the run can use the current versions of its documents."""
     compiled = {stream: run.row.stream_versions[stream] for stream in run.streams}
     return EffectiveSchema(run.ledger, run.job, run.version, compiled)
 
