@@ -190,8 +190,8 @@ def show_example(servers: Servers, speed: float, console: Console, seconds: floa
         with progress.step(
             "waiting for the gateways to open the stream", "the gateways accept records by HTTP, MQTT, and UDP"
         ):
-            wait_until_open(servers.health_urls, stream.stream, stop.asked, servers.token)
-        if stop.asked.is_set():
+            wait_until_open(servers.health_urls, stream.stream, stop.requested, servers.token)
+        if stop.requested.is_set():
             return 0 if seconds is None else 1
         now_ms = time.time_ns() // 1_000_000
         clock = EventClock(event_start_ms(job, now_ms), now_ms, speed)
@@ -200,7 +200,7 @@ def show_example(servers: Servers, speed: float, console: Console, seconds: floa
         look = partial(_look, servers, watch, sender)
         sender.start()
         try:
-            _show_until(console, _links(servers, pipeline, speed), look, seconds, stop.asked)
+            _show_until(console, _links(servers, pipeline, speed), look, seconds, stop.requested)
         finally:
             sender.stop()
         with progress.step("letting the job read the rest (Ctrl-C again: don't wait)", "the fleet is stopped"):
@@ -223,11 +223,11 @@ class StopSignals:
     """Signals of the user: the first one stops the example, the second one stops its waiting."""
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
+        self.requested = threading.Event()
         self.hurry = threading.Event()
 
     def on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        (self.hurry if self.asked.is_set() else self.asked).set()
+        (self.hurry if self.requested.is_set() else self.requested).set()
 
 
 @contextmanager
@@ -342,8 +342,8 @@ def _start_job(
         control.order(name, "start")
     with progress.step(f"starting job {name}", f"job {name} runs"):
         # Caught up, so that the fleet continues after the last event in the log, not only after the last processed event.
-        job = wait_until_caught_up(control, name, stop.asked, stall_timeout_s=STALL_TIMEOUT_S)
-        if not is_caught_up(job) and not stop.asked.is_set():
+        job = wait_until_caught_up(control, name, stop.requested, stall_timeout_s=STALL_TIMEOUT_S)
+        if not is_caught_up(job) and not stop.requested.is_set():
             raise TransientError(
                 f"job {name} is {job['state']}, {job['lag_records']} records behind, and has made no progress for "
                 f"{STALL_TIMEOUT_S:.0f} s; look into {servers.logs}"
@@ -393,35 +393,37 @@ def _show_until(
     links: ResultLinks,
     look: Callable[[], Facts],
     seconds: float | None,
-    asked: threading.Event,
+    requested: threading.Event,
 ) -> None:
-    """Show the state of the example until `asked` is set or `seconds` are over."""
+    """Show the state of the example until `requested` is set or `seconds` are over."""
     for line in links_shown(links):
         say(console, line)
     deadline = None if seconds is None else time.monotonic() + seconds
     if console.is_terminal:
-        _show_live(console, links, look, asked, deadline)
+        _show_live(console, links, look, requested, deadline)
     else:
-        _print_lines(console, look, asked, deadline)
+        _print_lines(console, look, requested, deadline)
 
 
 def _show_live(
-    console: Console, links: ResultLinks, look: Callable[[], Facts], asked: threading.Event, deadline: float | None
+    console: Console, links: ResultLinks, look: Callable[[], Facts], requested: threading.Event, deadline: float | None
 ) -> None:
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        while not asked.is_set() and not _is_over(deadline):
+        while not requested.is_set() and not _is_over(deadline):
             live.update(render(look(), links), refresh=True)
-            asked.wait(REFRESH_S)
+            requested.wait(REFRESH_S)
 
 
-def _print_lines(console: Console, look: Callable[[], Facts], asked: threading.Event, deadline: float | None) -> None:
+def _print_lines(
+    console: Console, look: Callable[[], Facts], requested: threading.Event, deadline: float | None
+) -> None:
     next_line_s = time.monotonic() + LINE_EVERY_S
-    while not asked.is_set() and not _is_over(deadline):
+    while not requested.is_set() and not _is_over(deadline):
         facts = look()
         if time.monotonic() >= next_line_s:
             say(console, plain_line(facts))
             next_line_s += LINE_EVERY_S
-        asked.wait(REFRESH_S)
+        requested.wait(REFRESH_S)
 
 
 def _is_over(deadline: float | None) -> bool:

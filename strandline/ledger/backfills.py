@@ -65,7 +65,7 @@ class Backfills(Part):
         self,
         job: str,
         version: int,
-        asked: tuple[int, int | None],
+        requested: tuple[int, int | None],
         windows: Mapping[str, WindowRange],
         slice: int,
         records: int,
@@ -78,7 +78,7 @@ class Backfills(Part):
         NotFound.
 
         Args:
-        - asked: The requested range (from, to) in event-time ms. `to`: None if the caller set no end.
+        - requested: Range (from, to) in event-time ms. `to`: None if the caller set no end.
         - windows: Stage -> the range of their ends.
         - slice: Last committed slice when the windows were chosen.
         - records: Number of records that it will read.
@@ -91,7 +91,7 @@ class Backfills(Part):
             known = _read(connection, backfills.c.job == job)
             for row in known:
                 if row.state in OPEN_BACKFILLS:
-                    if (row.version, row.from_ms, row.to_ms) == (version, *asked):
+                    if (row.version, row.from_ms, row.to_ms) == (version, *requested):
                         return row
                     raise Conflict(
                         f"backfill {row.generation} of job {job} is {row.state.value}, and a job has one at a time; wait "
@@ -102,8 +102,8 @@ class Backfills(Part):
                 job=job,
                 generation=max(own, generation_taken, *(row.generation for row in known), GENERATION_FIRST - 1) + 1,
                 version=version,
-                from_ms=asked[0],
-                to_ms=asked[1],
+                from_ms=requested[0],
+                to_ms=requested[1],
                 windows=dict(windows),
                 slice=slice,
                 state=BackfillState.REQUESTED,

@@ -209,8 +209,8 @@ class JobOrders(Part):
         """Request a restart: the leader replaces the job's run by a new one. Raises NotFound."""
         with self._database.writing(f"ask for a restart of job {name}") as connection:
             job = lock_job(connection, name)
-            asked = sa.update(jobs).where(jobs.c.name == name)
-            connection.execute(asked.values(restarts=job.restarts + 1, updated_ms=self._clock_ms()))
+            requested = sa.update(jobs).where(jobs.c.name == name)
+            connection.execute(requested.values(restarts=job.restarts + 1, updated_ms=self._clock_ms()))
             return read_job(connection, name)
 
     def order_restore(self, name: str) -> JobRow:

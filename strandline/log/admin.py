@@ -149,14 +149,14 @@ class KafkaAdmin:
         try:
             self._client.list_topics(timeout=timeout_s or self.timeout_s)
         except KafkaException as error:
-            raise self._explain("the brokers could not be asked", error) from error
+            raise self._explain("the brokers could not be queried", error) from error
 
     def check_writable(self) -> None:
         """Return if each partition has a leader, and as many in-sync replicas as a topic of Strandline needs."""
         try:
             topics = self._client.list_topics(timeout=self.timeout_s).topics.values()
         except KafkaException as error:
-            raise self._explain("the brokers could not be asked", error) from error
+            raise self._explain("the brokers could not be queried", error) from error
         for topic in topics:
             for number, partition in topic.partitions.items():
                 if partition.leader < 0 or len(partition.isrs) < max(1, len(partition.replicas) - 1):
@@ -169,14 +169,14 @@ class KafkaAdmin:
         try:
             return sorted(self._client.list_topics(timeout=self.timeout_s).brokers)
         except KafkaException as error:
-            raise self._explain("the brokers could not be asked", error) from error
+            raise self._explain("the brokers could not be queried", error) from error
 
     def replicas(self) -> dict[str, int]:
         """Return all topics. The value is the number of replicas of the partition that has the fewest."""
         try:
             topics = self._client.list_topics(timeout=self.timeout_s).topics
         except KafkaException as error:
-            raise self._explain("the brokers could not be asked", error) from error
+            raise self._explain("the brokers could not be queried", error) from error
         return {
             name: min((len(one.replicas) for one in topic.partitions.values()), default=1)
             for name, topic in topics.items()
@@ -389,10 +389,10 @@ class KafkaAdmin:
         timeout_s: float | None = None,
     ) -> Answers[dict[int, Any]]:
         within_s = timeout_s or self.timeout_s
-        asked = {TopicPartition(topic, number): spec for topic, numbers in partitions.items() for number in numbers}
+        requested = {TopicPartition(topic, number): spec for topic, numbers in partitions.items() for number in numbers}
         futures: dict[str, dict[int, Future[Any]]] = {topic: {} for topic in partitions}
-        if asked:
-            listed = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=within_s)
+        if requested:
+            listed = self._client.list_offsets(requested, isolation_level=isolation, request_timeout=within_s)
             for partition_key, future in listed.items():
                 futures[partition_key.topic][partition_key.partition] = future
 

@@ -61,9 +61,9 @@ class BatchChecksums:
             one_of_each: dict[PartitionKey, LogPosition] = {}
             for wanted in left:
                 one_of_each.setdefault((wanted.stream, wanted.partition), wanted)
-            asked = [PartitionRequest(place, wanted.offset, sizes[wanted]) for place, wanted in one_of_each.items()]
-            bytes_max = min(sum(one.bytes_max for one in asked), max(_RESPONSE_BYTES_MAX, asked[0].bytes_max))
-            answers = self._loop.run_until_complete(self._brokers.fetch_each(asked, bytes_max))
+            requests = [PartitionRequest(place, wanted.offset, sizes[wanted]) for place, wanted in one_of_each.items()]
+            bytes_max = min(sum(one.bytes_max for one in requests), max(_RESPONSE_BYTES_MAX, requests[0].bytes_max))
+            answers = self._loop.run_until_complete(self._brokers.fetch_each(requests, bytes_max))
             reasons: dict[LogPosition, Exception] = {}
             for place, wanted in one_of_each.items():
                 try:

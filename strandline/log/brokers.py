@@ -75,28 +75,30 @@ class Brokers:
         self._connections: dict[tuple[str, int], AIOKafkaConnection] = {}
         self._leaders: dict[PartitionKey, tuple[str, int]] = {}
 
-    async def fetch(self, asked: Sequence[PartitionRequest], bytes_max: int) -> list[PartitionResponse]:
-        """Fetch from the leader of the first partition, also the directly following partitions in `asked` with the same
+    async def fetch(self, requests: Sequence[PartitionRequest], bytes_max: int) -> list[PartitionResponse]:
+        """Fetch from the leader of the first partition, also the directly following partitions in `requests` with the same
         leader.
 
         Returns a response for each of these; the caller must request the others again. The first partition that has
         records returns at least one complete batch, however large. All others are limited by `bytes_max`.
         """
-        address = await self._leader_of(asked[0].partition_key, {one.partition_key[0] for one in asked})
-        count = next((n for n, one in enumerate(asked) if self._leaders.get(one.partition_key) != address), len(asked))
-        return await self._fetch_from(address, asked[:count], bytes_max)
+        address = await self._leader_of(requests[0].partition_key, {one.partition_key[0] for one in requests})
+        count = next(
+            (n for n, one in enumerate(requests) if self._leaders.get(one.partition_key) != address), len(requests)
+        )
+        return await self._fetch_from(address, requests[:count], bytes_max)
 
     async def fetch_each(
-        self, asked: Sequence[PartitionRequest], bytes_max: int
+        self, requests: Sequence[PartitionRequest], bytes_max: int
     ) -> dict[PartitionKey, PartitionResponse | Exception]:
         """Ask the leader of each of these different partitions, with one request to each broker. Return the answer of each
         partition, or why there is none. No failure of a partition or a broker affects the others, and no `close` is needed.
         """
         found: dict[PartitionKey, PartitionResponse | Exception] = await self._learn_leaders(
-            [one.partition_key for one in asked]
+            [one.partition_key for one in requests]
         )
         of_leader: dict[tuple[str, int], list[PartitionRequest]] = {}
-        for one in asked:
+        for one in requests:
             if one.partition_key not in found:
                 of_leader.setdefault(self._leaders[one.partition_key], []).append(one)
 
@@ -116,10 +118,10 @@ class Brokers:
         return found
 
     async def _fetch_from(
-        self, address: tuple[str, int], asked: Sequence[PartitionRequest], bytes_max: int
+        self, address: tuple[str, int], requests: Sequence[PartitionRequest], bytes_max: int
     ) -> list[PartitionResponse]:
         connection = await self._connection(address)
-        topics = [(topic, [(number, first, size)]) for (topic, number), first, size in asked]
+        topics = [(topic, [(number, first, size)]) for (topic, number), first, size in requests]
         answer = await connection.send(FetchRequest(_FETCH_WAIT_MAX_MS, 1, bytes_max, _READ_COMMITTED, topics))
         error = for_code(getattr(answer, "error_code", 0))  # of the whole answer
         if error is not NoError:
@@ -130,9 +132,11 @@ class Brokers:
             for topic, parts in answer.topics
             for part in parts
         }
-        if any(one.partition_key not in found for one in asked):  # its answer while it throttles this client by a quota
+        if any(
+            one.partition_key not in found for one in requests
+        ):  # its answer while it throttles this client by a quota
             raise RequestTimedOutError(f"{address[0]}:{address[1]} left out partitions that were requested")
-        return [found[one.partition_key] for one in asked]
+        return [found[one.partition_key] for one in requests]
 
     async def close(self) -> None:
         """Close the connections and forget the leaders. The next fetch begins with new ones."""

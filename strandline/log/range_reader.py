@@ -152,18 +152,18 @@ class RangeReader:
           range.
         """
         left = [_Rest.of(one) for one in ranges if one.offset_first < one.offset_next]
-        asking: asyncio.Task[list[PartitionResponse]] | None = None
+        request: asyncio.Task[list[PartitionResponse]] | None = None
         arrived_s = asked_s = time.monotonic()
         is_stuck = False
         reason: Exception | None = None
         try:
             while left:
-                if asking is None:
+                if request is None:
                     asked_s = time.monotonic()
-                    asking = self._ask(left[:1] if is_stuck else left)
+                    request = self._ask(left[:1] if is_stuck else left)
                 arrived: list[FetchedBatches] = []
                 try:
-                    arrived = self._take(left, self._loop.run_until_complete(asking), allow_holes)
+                    arrived = self._take(left, self._loop.run_until_complete(request), allow_holes)
                     reason = None
                 except (KafkaError, OSError, TimeoutError) as error:
                     if isinstance(error, _FINAL):
@@ -171,7 +171,7 @@ class RangeReader:
                     reason = error
                     self._run(self._brokers.close())
                     time.sleep(_ASK_AGAIN_S)
-                asking = None
+                request = None
                 # No records of the first range: only this range is requested next, so that the broker waits before it
                 # answers.
                 is_stuck = not arrived
@@ -180,7 +180,7 @@ class RangeReader:
                     left = [rest for rest in left if not rest.is_complete]
                     if left:
                         asked_s = arrived_s
-                        asking = self._ask(left)
+                        request = self._ask(left)
                 elif time.monotonic() - arrived_s > self._timeout_s:
                     raise self._gave_up(left[0], reason) from reason
                 elif time.monotonic() - asked_s < _ASK_AGAIN_S:
@@ -190,9 +190,9 @@ class RangeReader:
                     # the time that the caller used for its work isn't time spent waiting for Kafka
                     arrived_s = time.monotonic()
         finally:
-            if asking is not None and not self._loop.is_closed():
-                asking.cancel()
-                self._run(asyncio.gather(asking, return_exceptions=True))
+            if request is not None and not self._loop.is_closed():
+                request.cancel()
+                self._run(asyncio.gather(request, return_exceptions=True))
 
     def _gave_up(self, rest: _Rest, reason: Exception | None) -> LogTruncated | LogUnavailable:
         if reason is None and rest.hole is not None:
@@ -204,20 +204,20 @@ class RangeReader:
 
     def _ask(self, left: Sequence[_Rest]) -> asyncio.Task[list[PartitionResponse]]:
         """Send a request for as many of the ranges as one response can contain, each from another partition."""
-        asked: dict[PartitionKey, PartitionRequest] = {}
+        requests: dict[PartitionKey, PartitionRequest] = {}
         room = _FETCH_BYTES_MAX
         for rest in left:
-            if room <= 0 or rest.partition_key in asked:
+            if room <= 0 or rest.partition_key in requests:
                 break
             wanted = (rest.offset_range.offset_next - rest.position) * self._record_bytes.get(
                 rest.partition_key[0], _RECORD_BYTES_GUESS
             )
             allowed = min(max(int(wanted), _FETCH_BYTES_MIN), _FETCH_BYTES_MAX)
-            asked[rest.partition_key] = PartitionRequest(rest.partition_key, rest.position, allowed)
+            requests[rest.partition_key] = PartitionRequest(rest.partition_key, rest.position, allowed)
             room -= min(max(int(wanted), _FETCH_BYTES_EXPECTED_MIN), _FETCH_BYTES_MAX)
-        asking = self._loop.create_task(self._brokers.fetch(list(asked.values()), _FETCH_BYTES_MAX))
+        request = self._loop.create_task(self._brokers.fetch(list(requests.values()), _FETCH_BYTES_MAX))
         self._run(asyncio.sleep(0))  # lets it begin: on an open connection the request is sent now
-        return asking
+        return request
 
     def _take(
         self, left: Sequence[_Rest], answers: Sequence[PartitionResponse], allow_holes: bool = False

@@ -139,8 +139,8 @@ class ControlClient:
 
     def mute_notice(self, name: str, until_ms: int | None) -> JsonObject:
         """Hold back the messages of a notice until a time. None ends muting. Raises NotFound."""
-        asked = {} if until_ms is None else {"until_ms": until_ms}
-        return self._ask("POST", f"{_notice_path(name)}/mute", params=asked)
+        parameters = {} if until_ms is None else {"until_ms": until_ms}
+        return self._ask("POST", f"{_notice_path(name)}/mute", params=parameters)
 
     def delete_notice(self, name: str) -> JsonObject:
         """Delete a notice. Raises NotFound."""
@@ -190,8 +190,8 @@ class ControlClient:
 
     def delete_job(self, name: str, *, results: bool = False, dead_letters: bool = False) -> JsonObject:
         """Delete a stopped job. Raises NotFound, Conflict."""
-        asked = {"results": str(results).lower(), "dead_letters": str(dead_letters).lower()}
-        return self._ask("DELETE", job_path(name), params=asked)
+        parameters = {"results": str(results).lower(), "dead_letters": str(dead_letters).lower()}
+        return self._ask("DELETE", job_path(name), params=parameters)
 
     def reset_job(self, name: str, to: str) -> JsonObject:
         """Restart a stopped job at `start`, `earliest`, `latest`, or a log time in ms, with a new generation. Raises NotFound,
@@ -205,8 +205,8 @@ class ControlClient:
 
     def start_audit(self, name: str, after_ms: int | None = None, up_to_ms: int | None = None) -> JsonObject:
         """Start an audit. Returns immediately. Raises NotFound; Conflict while another audit runs."""
-        asked = {"after_ms": after_ms, "up_to_ms": up_to_ms}
-        query = {key: value for key, value in asked.items() if value is not None}
+        parameters = {"after_ms": after_ms, "up_to_ms": up_to_ms}
+        query = {key: value for key, value in parameters.items() if value is not None}
         return self._ask("POST", f"{job_path(name)}/audit", params=query)
 
     def audit(self, name: str) -> JsonObject:
@@ -300,9 +300,9 @@ class ControlClient:
     def _post_yaml(
         self, path: str, text: bytes, source: str, query: Mapping[str, str | float] | None = None, **options: Any
     ) -> JsonObject:
-        asked = {"source": source[-300:], **(query or {})}
+        parameters = {"source": source[-300:], **(query or {})}
         headers = {"Content-Type": "application/yaml"}
-        return self._ask("POST", path, content=text, params=asked, headers=headers, **options)
+        return self._ask("POST", path, content=text, params=parameters, headers=headers, **options)
 
     def _ask(self, method: str, path: str, **options: Any) -> JsonObject:
         try:

@@ -98,17 +98,17 @@ class Lab:
                     for row, one in enumerate(shape.documents(batch, 0, 0))
                 ]
 
-    def audit(self, asked: EndRange = EndRange(), **changed: Any) -> AuditReport:  # noqa: B008
-        scope = {"minutes": EndRange(asked.after_ms, asked.up_to_ms or END_MS)}
+    def audit(self, requested: EndRange = EndRange(), **changed: Any) -> AuditReport:  # noqa: B008
+        scope = {"minutes": EndRange(requested.after_ms, requested.up_to_ms or END_MS)}
         span = VersionSpan(1, self.pipeline, 1, 1, SLICES, scope)
         facts: dict[str, Any] = {"slice_first": 1, "slice_last": SLICES, "slice_committed": SLICES, "scope": scope}
-        plan = AuditPlan("power", asked, (span,), **{**facts, **changed})
+        plan = AuditPlan("power", requested, (span,), **{**facts, **changed})
         directory = self.directory / "scratch"
         shutil.rmtree(directory, ignore_errors=True)
         compared = Table(directory / "compared", ROWS_SCHEMA)
         compared.create()
         with compared.writer("computed") as rows:
-            rows.append(batch_of([row for row in self.wanted if asked.holds(row.end_ms)], ROWS_SCHEMA))
+            rows.append(batch_of([row for row in self.wanted if requested.holds(row.end_ms)], ROWS_SCHEMA))
         parts, absent = sink_parts(self.settings, plan, compared)
         account = Account()
         for part in parts:

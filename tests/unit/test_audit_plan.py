@@ -70,7 +70,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def plan(
     ledger: Ledger,
-    asked: EndRange = ALL,
+    requested: EndRange = ALL,
     starts: dict[int, int] | None = None,
     letters: dict[int, int] | None = None,
     results: dict[int, int] | None = None,
@@ -83,7 +83,7 @@ def plan(
         by,
         {"turbines": starts or {0: 0, 1: 0}},
         letters or {0: 0},
-        asked,
+        requested,
         {"turbine-minute": results or {0: 0}},
         backfills,
     )

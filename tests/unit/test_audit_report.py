@@ -30,7 +30,7 @@ from tests.support.ledgers import a_slice
 STREAM = StreamSpec.from_document({"stream": "turbines", "schema": {"ts": "timestamp"}})
 PLAN = AuditPlan(
     job="power",
-    asked=EndRange(),
+    requested=EndRange(),
     spans=(),
     slice_first=1,
     slice_last=9,

@@ -84,7 +84,7 @@ def plan(
     return plan_backfill(ledger, "power", by, lambda _: starts or {0: 0, 1: 0}, from_ms, to_ms)
 
 
-def asked(ledger: Ledger, from_ms: int = 0, to_ms: int | None = None, by: Load = load) -> BackfillRow:
+def requested(ledger: Ledger, from_ms: int = 0, to_ms: int | None = None, by: Load = load) -> BackfillRow:
     found = plan(ledger, from_ms, to_ms, by=by)
     return ledger.request_backfill(
         "power", found.version, (from_ms, to_ms), found.windows, found.slice_committed, found.records, {"turbines": 1}
@@ -191,7 +191,7 @@ def test_chunks_of_sliding_windows_read_every_record_of_them(
     ledger: Ledger, shape: tuple[str, str], records_max: int
 ) -> None:
     by = sliding(*shape)
-    row = asked(ledger, HOUR_MS, by=by)
+    row = requested(ledger, HOUR_MS, by=by)
     found = chunks(ledger, row, records_max, by)
     for stage, window in row.windows.items():
         parts = [chunk.windows[stage] for chunk in found if stage in chunk.windows]
@@ -212,7 +212,7 @@ def test_chunks_of_sliding_windows_read_every_record_of_them(
 
 def test_long_windows_that_slide_by_little_do_not_make_every_chunk_read_all_again(ledger: Ledger) -> None:
     by = sliding("3h", "1m")
-    found = chunks(ledger, asked(ledger, by=by), 1, by)
+    found = chunks(ledger, requested(ledger, by=by), 1, by)
     assert len(found) > 1
     assert sum(chunk.slice_last - chunk.slice_first + 1 for chunk in found) <= 3 * SLICES
 
@@ -220,7 +220,7 @@ def test_long_windows_that_slide_by_little_do_not_make_every_chunk_read_all_agai
 @pytest.mark.parametrize("records_max", [1, 60, 100, 10_000])
 @pytest.mark.parametrize("from_ms", [0, HOUR_MS + 7 * MINUTE_MS, 4 * HOUR_MS])
 def test_chunks_hold_each_window_once_and_all_slices_of_it(ledger: Ledger, from_ms: int, records_max: int) -> None:
-    row = asked(ledger, from_ms)
+    row = requested(ledger, from_ms)
     found = chunks(ledger, row, records_max)
     for stage, window in row.windows.items():
         parts = [chunk.windows[stage] for chunk in found if stage in chunk.windows]
@@ -239,7 +239,7 @@ def test_chunks_hold_each_window_once_and_all_slices_of_it(ledger: Ledger, from_
 
 
 def test_a_backfill_goes_on_behind_what_is_done(ledger: Ledger) -> None:
-    row = replace(asked(ledger), done_ms=5 * HOUR_MS)
+    row = replace(requested(ledger), done_ms=5 * HOUR_MS)
     assert windows_left(row) == {"per_minute": WindowRange(5 * HOUR_MS, 11 * HALF_HOUR_MS)}
     (chunk,) = chunks(ledger, row, 10_000)
     assert (chunk.windows, chunk.slice_first) == (windows_left(row), 11)
@@ -248,7 +248,7 @@ def test_a_backfill_goes_on_behind_what_is_done(ledger: Ledger) -> None:
 
 def test_what_the_aliases_show_follows_from_the_complete_ones(ledger: Ledger) -> None:
     for from_ms, end in ((0, BackfillState.COMPLETE), (HOUR_MS, BackfillState.CANCELLED), (HOUR_MS, None)):
-        row = asked(ledger, from_ms, 3 * HOUR_MS)
+        row = requested(ledger, from_ms, 3 * HOUR_MS)
         ledger.begin_backfill("power", row.generation)
         if end is BackfillState.COMPLETE:
             ledger.move_backfill("power", row.generation, BackfillState.SWAPPING)
@@ -295,7 +295,7 @@ def test_an_audit_of_a_range_reads_only_what_is_in_it(ledger: Ledger) -> None:
 
 
 def test_a_ledger_that_lost_the_beginning_says_from_when_it_could_begin(ledger: Ledger) -> None:
-    row = asked(ledger, 3 * HOUR_MS)
+    row = requested(ledger, 3 * HOUR_MS)
     ledger.move_backfill("power", row.generation, BackfillState.CANCELLED)
     ledger.raise_floor("power", 2, 4, limit=12)
     with pytest.raises(LogTruncated, match=r"before 5 .*--from 1970-01-01T02:00:00.000Z"):

@@ -195,7 +195,7 @@ def test_the_first_signal_asks_and_the_second_hurries():
     handler_before = signal.getsignal(signal.SIGTERM)
     with stop_signals() as stop:
         signal.raise_signal(signal.SIGTERM)
-        assert (stop.asked.is_set(), stop.hurry.is_set()) == (True, False)
+        assert (stop.requested.is_set(), stop.hurry.is_set()) == (True, False)
         signal.raise_signal(signal.SIGINT)
         assert stop.hurry.is_set()
     assert signal.getsignal(signal.SIGTERM) is handler_before

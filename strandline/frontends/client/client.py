@@ -213,8 +213,8 @@ class Client:
 
         Args: wanted: `reason`, `step`, `since_ms`, `until_ms`.
         """
-        asked: dict[str, Any] = dict(wanted)
-        page = self._safely(lambda: self._control.dead_letters(job, after, **asked))
+        parameters: dict[str, Any] = dict(wanted)
+        page = self._safely(lambda: self._control.dead_letters(job, after, **parameters))
         while True:
             yield from (DeadLetter.of(one) for one in page["dead_letters"])
             following = page["next"]
@@ -228,8 +228,8 @@ class Client:
 
         Args: wanted: `reason`, `step`, `since_ms`, `until_ms`.
         """
-        asked: dict[str, Any] = {**wanted, "dry_run": str(dry_run).lower()}
-        piece = self._safely(lambda: self._control.requeue_dead_letters(job, **asked))
+        parameters: dict[str, Any] = {**wanted, "dry_run": str(dry_run).lower()}
+        piece = self._safely(lambda: self._control.requeue_dead_letters(job, **parameters))
         pieces = [piece]
         while (following := piece["next"]) is not None:
             piece = self._safely(lambda path=following: self._control.post(path))  # type: ignore[misc]

@@ -82,14 +82,14 @@ class GatewayResources:
         following = [asyncio.create_task(self.streams.follow(on_read))]
         if (tokens := self.token_keys or self.authenticator) is not None:
             following.append(asyncio.create_task(tokens.follow()))
-        asked = asyncio.create_task(self.stopping.wait())
+        stop_requested = asyncio.create_task(self.stopping.wait())
         try:
-            await asyncio.wait((*following, asked), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((*following, stop_requested), return_when=asyncio.FIRST_COMPLETED)
             for one in following:
                 if one.done():
                     one.result()
         finally:
-            asked.cancel()
+            stop_requested.cancel()
             for one in following:
                 one.cancel()
             await asyncio.wait(following)

@@ -184,9 +184,9 @@ class MqttBridge:
         group = self._settings.mqtt_share_group
         prefix = f"$share/{group}/" if group else ""
         topics = {spec.stream: spec.mqtt.topics for spec in self._specs or [] if spec.mqtt is not None}
-        asked = {one for filters in topics.values() for one in filters}
+        filters_requested = {one for filters in topics.values() for one in filters}
         refused: dict[str, str] = {}
-        while added := sorted((wanted := widest(asked - refused.keys())) - self._subscribed):
+        while added := sorted((wanted := widest(filters_requested - refused.keys())) - self._subscribed):
             answers = await connection.subscribe([prefix + one for one in added])
             refused |= {one.removeprefix(prefix): reason for one, reason in answers.items()}
             if granted := [one for one in added if one not in refused]:

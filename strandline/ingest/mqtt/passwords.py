@@ -151,12 +151,12 @@ class Passwords:
             raise TooManyChecks("too many passwords wait to be checked; connect again a little later")
         self._waiting += 1
         try:
-            asked = entry or self._nobody
-            digest = await asyncio.get_running_loop().run_in_executor(self._threads, asked.hash, password)
+            compared = entry or self._nobody
+            digest = await asyncio.get_running_loop().run_in_executor(self._threads, compared.hash, password)
         finally:
             self._waiting -= 1
         is_current = entry is not None and self._entries.get(user) == entry  # the file may have changed in the meantime
-        is_right = hmac.compare_digest(digest, asked.digest) and is_current
+        is_right = hmac.compare_digest(digest, compared.digest) and is_current
         if is_right:
             self._right[user] = self._quick(password)
         return is_right

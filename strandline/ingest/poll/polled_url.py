@@ -199,8 +199,8 @@ class PolledUrl:
         }
         names = {name.lower() for name in given}
         common = {name: value for name, value in own.items() if name.lower() not in names}
-        asked = [("Accept-Encoding", ", ".join(coding.value for coding in ContentCoding))]
-        return [*common.items(), *given.items(), *asked, *self._tools.validators.request_headers(self._name)]
+        encodings = [("Accept-Encoding", ", ".join(coding.value for coding in ContentCoding))]
+        return [*common.items(), *given.items(), *encodings, *self._tools.validators.request_headers(self._name)]
 
     def _note_failure(self, code: str, message: str) -> None:
         self.failures += 1

@@ -31,5 +31,5 @@ def pause_s(failures: int, every_s: float, chance: float, retry_after_s: float |
     """
     longest = max(every_s, PAUSE_MAX_S)
     pause = min(PAUSE_FIRST_S * 2.0 ** min(failures - 1, _DOUBLINGS_MAX), longest)
-    asked = 0.0 if retry_after_s is None else min(retry_after_s, RETRY_AFTER_MAX_S)
-    return max(pause * (0.5 + chance / 2), asked)
+    requested_s = 0.0 if retry_after_s is None else min(retry_after_s, RETRY_AFTER_MAX_S)
+    return max(pause * (0.5 + chance / 2), requested_s)

@@ -27,8 +27,8 @@ def name_of(stream: str, poll: PollSpec) -> str:
     Two streams with the same URL, or a URL with changed headers, have different names, so each receives every state.
     Secrets count by their names. The name is a hash, because a URL may contain private data.
     """
-    asked = [stream, poll.model_dump(mode="json", include={"url", "headers"})]
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    request = [stream, poll.model_dump(mode="json", include={"url", "headers"})]
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
 class Validators:

@@ -81,7 +81,7 @@ class AuditPlan:
     """The slices that one audit reads, and the windows that it compares."""
 
     job: str
-    asked: EndRange
+    requested: EndRange
     spans: tuple[VersionSpan, ...]
     slice_first: int
     """First slice whose records count in the totals."""
@@ -128,7 +128,7 @@ def plan_audit(
     load: Load,
     log_starts: Offsets,
     letter_starts: Mapping[int, int],
-    asked: EndRange,
+    requested: EndRange,
     result_starts: Offsets | None = None,
     backfills: Sequence[Backfilled] = (),
     generation: int = 1,
@@ -144,7 +144,7 @@ def plan_audit(
     - `load`: returns the pipeline of a version.
     - `log_starts`, `letter_starts`, `result_starts`: first offsets that are still in Kafka, of the input, the dead
       letters, and the streams of results.
-    - `asked`: requested range of the ends of windows.
+    - `requested`: requested range of the ends of windows.
     - `backfills`: complete backfills, oldest first.
     - `generation`: generation that the job itself writes.
 
@@ -154,8 +154,8 @@ def plan_audit(
     if last is None:
         raise NotFound(f"job {job} has committed nothing yet; audit it when it has results")
     slice_last = last.slice
-    if asked.up_to_ms is not None:
-        slice_last = min(slice_last, ledger.first_slice_final(job, asked.up_to_ms) or slice_last)
+    if requested.up_to_ms is not None:
+        slice_last = min(slice_last, ledger.first_slice_final(job, requested.up_to_ms) or slice_last)
     versions = _versions(ledger, job, load, slice_last)
     slice_of_letters = _first_slice_with_letters(ledger, job, slice_last, letter_starts)
     slice_of_results = _first_slice_with_results(ledger, job, slice_last, result_starts or {})
@@ -169,8 +169,8 @@ def plan_audit(
     stores = {store: tuple(shown) for store, shown in generations_by_store(backfills).items()}
 
     def spans_above(floors: Mapping[str, int]) -> list[VersionSpan]:
-        again = [_span_of_backfill(ledger, job, one, asked, floors) for one in backfills]
-        spans = (_span_of_versions(ledger, job, one, asked, floors) for one in versions)
+        again = [_span_of_backfill(ledger, job, one, requested, floors) for one in backfills]
+        spans = (_span_of_versions(ledger, job, one, requested, floors) for one in versions)
         own = [replace(span, generation=generation) for span in spans if span is not None]
         return [_without_replaced(span, stores) for span in (*again, *own) if span is not None]
 
@@ -188,16 +188,16 @@ def plan_audit(
                 floors[stage.name] = max(floors.get(stage.name, 0), end_ms)
         spans = spans_above(floors)
     floor_ms = max(floors.values(), default=0)
-    is_cut = bool(floors) and (asked.after_ms is None or asked.after_ms < floor_ms)
+    is_cut = bool(floors) and (requested.after_ms is None or requested.after_ms < floor_ms)
     plan = AuditPlan(
         job=job,
-        asked=asked,
+        requested=requested,
         spans=tuple(spans),
         slice_first=min((one.slice_own for one in spans if not one.is_backfill), default=slice_last + 1),
         slice_last=slice_last,
         slice_committed=last.slice,
         slice_whole=slice_whole,
-        is_whole=asked == EndRange() and not is_cut,
+        is_whole=requested == EndRange() and not is_cut,
         stores=stores,
         generation=generation,
         incomplete=_incomplete(floor_ms) if is_cut else "",
@@ -324,7 +324,7 @@ def _meaning(pipeline: CheckedPipeline) -> tuple[object, ...]:
 
 
 def _span_of_versions(
-    ledger: LedgerReader, job: str, versions: _Versions, asked: EndRange, floors: Mapping[str, int]
+    ledger: LedgerReader, job: str, versions: _Versions, requested: EndRange, floors: Mapping[str, int]
 ) -> VersionSpan | None:
     """Return the span of these slices. None if it contains nothing to audit. `floors`: stage -> time after which windows must
     end."""
@@ -336,8 +336,8 @@ def _span_of_versions(
     emitted = ledger.checkpoint(job, versions.last).emitted
     windows = {}
     for stage in versions.pipeline.stages:
-        after_ms = [before.get(stage.name), asked.after_ms, floors.get(stage.name)]
-        up_to_ms = [emitted.get(stage.name, 0), asked.up_to_ms]
+        after_ms = [before.get(stage.name), requested.after_ms, floors.get(stage.name)]
+        up_to_ms = [emitted.get(stage.name, 0), requested.up_to_ms]
         windows[stage.name] = EndRange(
             max((known for known in after_ms if known is not None), default=None),
             min(known for known in up_to_ms if known is not None),
@@ -350,11 +350,11 @@ def _span_of_versions(
         versions.last,
         windows,
         records_after_ms=max(
-            (known for known in (asked.after_ms, floors.get(RECORDS)) if known is not None), default=None
+            (known for known in (requested.after_ms, floors.get(RECORDS)) if known is not None), default=None
         ),
     )
     slice_reaching = ledger.first_slice_reaching(job, span.events_from_ms)
-    if asked.after_ms is None and not floors:
+    if requested.after_ms is None and not floors:
         # Every slice counts in the totals, even if no window needs it.
         return replace(span, slice_first=min(slice_reaching or versions.first, versions.first))
     is_empty = not any(map(_holds_a_window, windows.values())) and not versions.pipeline.record_stages
@@ -364,13 +364,13 @@ def _span_of_versions(
 
 
 def _span_of_backfill(
-    ledger: LedgerReader, job: str, backfill: Backfilled, asked: EndRange, floors: Mapping[str, int]
+    ledger: LedgerReader, job: str, backfill: Backfilled, requested: EndRange, floors: Mapping[str, int]
 ) -> VersionSpan | None:
     """Return the span of a backfill's windows. None if none of them must be audited."""
     windows = {}
     for stage, (after_ms, up_to_ms) in backfill.windows.items():
-        after = max(after_ms, asked.after_ms or 0, floors.get(stage, 0))
-        up_to = up_to_ms if asked.up_to_ms is None else min(up_to_ms, asked.up_to_ms)
+        after = max(after_ms, requested.after_ms or 0, floors.get(stage, 0))
+        up_to = up_to_ms if requested.up_to_ms is None else min(up_to_ms, requested.up_to_ms)
         if after < up_to:
             windows[stage] = EndRange(after, up_to)
     if not windows:

@@ -61,10 +61,10 @@ class Audit:
     nothing, but opens and closes snapshots of the index.
     """
 
-    def __init__(self, settings: Settings, job: str, asked: EndRange) -> None:
+    def __init__(self, settings: Settings, job: str, requested: EndRange) -> None:
         self._settings = settings
         self._job = job
-        self._asked = asked
+        self._requested = requested
         self._ledger = LedgerReader.open(settings.ledger_url)
         self._index = LogIndex(settings.kafka_bootstrap)
 
@@ -131,7 +131,7 @@ class Audit:
             self._load,
             {stream: self._index.starts(stream) for stream in streams},
             letter_starts,
-            self._asked,
+            self._requested,
             {name: self._index.starts(name) for name in self._emitted_streams() if self._is_there(name)},
             backfills,
             job.generation,
@@ -168,8 +168,8 @@ class Audit:
         if not plan.spans:  # nothing is compared, and older dead letters can be deleted
             letters_end = {}
         parts: list[Part] = [
-            *index_parts(self._settings.elasticsearch_url, self._job, snapshots, self._asked, compared),
-            *results_parts(bootstrap, self._job, streams, self._asked, compared),
+            *index_parts(self._settings.elasticsearch_url, self._job, snapshots, self._requested, compared),
+            *results_parts(bootstrap, self._job, streams, self._requested, compared),
             *letters_parts(bootstrap, topic, plan.letters_from, letters_end, stores, compared),
         ]
         of_sinks, absent = sink_parts(self._settings, plan, compared)
@@ -248,7 +248,7 @@ class Audit:
                 own,
                 directory / f"span-{number}",
                 compared,
-                self._asked,
+                self._requested,
             )
             for number, (span, own) in enumerate(zip(plan.spans, tasks, strict=True))
         ]

@@ -169,7 +169,7 @@ class RecordsToCompare:
     """All steps before it, from the stream of these records."""
     shapes: tuple[tuple[str, DocumentShape], ...]
     """(store, shape of its documents)."""
-    asked: EndRange
+    requested: EndRange
     """Range of event times of the documents to compare."""
     schema: pa.Schema
     """Schema of its records."""
@@ -212,7 +212,7 @@ class RecordsToCompare:
             for store, shape in self.shapes
             for sink in [sink_of_store(store)]
             for one, time_ms in zip(shape.documents(batch, 0, 0), times_ms, strict=True)
-            if self.asked.holds(time_ms)
+            if self.requested.holds(time_ms)
         ]
         return batch_of(rows, ROWS_SCHEMA)
 
@@ -236,9 +236,9 @@ class Recomputation:
         tasks: Sequence[LogTask],
         directory: Path,
         compared: Table,
-        asked: EndRange = EndRange(),  # noqa: B008
+        requested: EndRange = EndRange(),  # noqa: B008
     ) -> None:
-        """`directory`: for the span's tables. `compared`: table of the rows to compare. `asked`: times to audit."""
+        """`directory`: for the span's tables. `compared`: table of the rows to compare. `requested`: times to audit."""
         self.span = span
         self.duplicates = 0
         """Number of the span's own records that were left out as duplicates. Set by `compute`."""
@@ -268,7 +268,7 @@ class Recomputation:
                 one.name,
                 one.paths[0].steps,
                 tuple((store, shape) for _, store, shape in self._shapes(one)),
-                asked,
+                requested,
                 _schema_of_records(one),
                 None if one.dedupe is None else _kept_records(directory / one.name, _schema_of_records(one)),
             )

@@ -99,8 +99,8 @@ def store_scopes(
                 for store in stores_of(span.pipeline)[records.name]:
                     scopes[store] = RecordScope(
                         records.name,
-                        plan.asked.after_ms,
-                        plan.asked.up_to_ms,
+                        plan.requested.after_ms,
+                        plan.requested.up_to_ms,
                         plan.slice_committed,
                         last.number,
                         slice_first=plan.slice_first,
@@ -192,8 +192,8 @@ def make_report(
         job=plan.job,
         outcome=outcome,
         incomplete=incomplete,
-        requested_after_ms=plan.asked.after_ms,
-        requested_up_to_ms=plan.asked.up_to_ms,
+        requested_after_ms=plan.requested.after_ms,
+        requested_up_to_ms=plan.requested.up_to_ms,
         slice_first=plan.slice_first,
         slice_last=plan.slice_last,
         computed=computed,

@@ -140,11 +140,11 @@ def results_parts(
     bootstrap: str,
     job: str,
     streams: Mapping[str, tuple[Mapping[int, int], Mapping[int, int]]],
-    asked: EndRange,
+    requested: EndRange,
     compared: Table,
 ) -> list[MessagesPart]:
     """Return the parts of the job's results in streams. `streams`: name -> (first offsets, end offsets), by partition.
-    `asked`: audited ends of windows. `compared`: table that gets the rows.
+    `requested`: audited ends of windows. `compared`: table that gets the rows.
     """
     return [
         part
@@ -153,7 +153,7 @@ def results_parts(
             bootstrap,
             name,
             bounds,
-            partial(_rows_of_result, store=stream_store(name), job=job, asked=asked),
+            partial(_rows_of_result, store=stream_store(name), job=job, requested=requested),
             compared,
         )
     ]
@@ -182,11 +182,11 @@ def _rows_of_letter(message: LogMessage, stores: Mapping[str, tuple[str, ...]]) 
         yield Row(DEAD_LETTERS, _text(message.key()), Side.STORED, "", None, None, reason.encode())
 
 
-def _rows_of_result(message: LogMessage, store: str, job: str, asked: EndRange) -> Iterator[Row]:
+def _rows_of_result(message: LogMessage, store: str, job: str, requested: EndRange) -> Iterator[Row]:
     headers, stream, document = _headers(message), str(message.topic()), _document(message)
     end_ms, emission = window_end_and_emission(document)
     # Another job can have emitted to the stream before.
-    if headers.get(HEADER_JOB, job) == job and asked.holds(end_ms):
+    if headers.get(HEADER_JOB, job) == job and requested.holds(end_ms):
         identity = headers.get(HEADER_ID, f"{message.partition()}/{message.offset()}")
         yield Row(store, identity, Side.STORED, stream, end_ms, emission, encode_result(document))
 

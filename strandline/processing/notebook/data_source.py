@@ -81,6 +81,6 @@ def _planned(options: dict[str, Any], *, schema_only: bool = False) -> Table:
     from strandline.processing.notebook.tables import plan_table
     from strandline.processing.source.opened_ledger import open_ledger
 
-    asked = request_of(options)
-    with closing(open_ledger(asked.addresses.ledger_url)) as ledger, LogIndex(asked.addresses.kafka_bootstrap) as index:
-        return plan_table(asked, ledger, index, schema_only=schema_only)
+    query = request_of(options)
+    with closing(open_ledger(query.addresses.ledger_url)) as ledger, LogIndex(query.addresses.kafka_bootstrap) as index:
+        return plan_table(query, ledger, index, schema_only=schema_only)

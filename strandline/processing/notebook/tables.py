@@ -79,18 +79,18 @@ class Table:
     parts: Sequence[Part]
 
 
-def plan_table(asked: Request, ledger: LedgerReader, index: LogIndex, *, schema_only: bool = False) -> Table:
+def plan_table(query: Request, ledger: LedgerReader, index: LogIndex, *, schema_only: bool = False) -> Table:
     """Return the columns of the table, and its division into parts, one for each Spark task, over the data that exists now.
 
     `schema_only`: True to return no parts. Raises NotFound if the job, stream, or slices don't exist; InvalidSettings if options
     don't fit them; LogTruncated if requested records were removed; LogUnavailable."""
-    if asked.what == "dead_letters":
-        return _dead_letters(asked, ledger, index)
-    if asked.what == "results":
-        return _results(asked, ledger, index, schema_only=schema_only)
-    if asked.stream is not None:
-        return _of_stream(asked, asked.stream, ledger, index, schema_only=schema_only)
-    return _of_slices(asked, ledger, schema_only=schema_only)
+    if query.what == "dead_letters":
+        return _dead_letters(query, ledger, index)
+    if query.what == "results":
+        return _results(query, ledger, index, schema_only=schema_only)
+    if query.stream is not None:
+        return _of_stream(query, query.stream, ledger, index, schema_only=schema_only)
+    return _of_slices(query, ledger, schema_only=schema_only)
 
 
 # Records, and their bytes.
@@ -120,14 +120,14 @@ def _schema_of_records(stream: StreamSpec, mode: Mode, *, of_slices: bool) -> pa
     return pa.schema(list((places | fields | {name: kind for name, kind in own.items() if name not in places}).items()))
 
 
-def _of_stream(asked: Request, name: str, ledger: LedgerReader, index: LogIndex, *, schema_only: bool) -> Table:
+def _of_stream(query: Request, name: str, ledger: LedgerReader, index: LogIndex, *, schema_only: bool) -> Table:
     stream = StreamSpec.from_document(ledger.stream(name).document)
-    is_raw = asked.what == "raw"
-    schema = _raw_schema(of_slices=False) if is_raw else _schema_of_records(stream, asked.mode, of_slices=False)
+    is_raw = query.what == "raw"
+    schema = _raw_schema(of_slices=False) if is_raw else _schema_of_records(stream, query.mode, of_slices=False)
     if schema_only:
         return Table(schema, [])
-    bootstrap = asked.addresses.kafka_bootstrap
-    ranges = _ranges(asked, name, index)
+    bootstrap = query.addresses.kafka_bootstrap
+    ranges = _ranges(query, name, index)
     if is_raw:
         return Table(schema, [RawPart(bootstrap, one) for one in ranges])
     own_format = record_format(stream)
@@ -137,23 +137,23 @@ def _of_stream(asked: Request, name: str, ledger: LedgerReader, index: LogIndex,
             "of a job with 'job', or the bytes with what=raw"
         )
     # The event time is for the job to find: here, a record without event time is valid.
-    decoding = _decoding(asked, StreamDecoding(name, own_format, tuple(stream.types), EventTimeSource(None)))
-    return Table(schema, [RecordsPart(decoding, (Piece(one, None, None),), asked.mode) for one in ranges])
+    decoding = _decoding(query, StreamDecoding(name, own_format, tuple(stream.types), EventTimeSource(None)))
+    return Table(schema, [RecordsPart(decoding, (Piece(one, None, None),), query.mode) for one in ranges])
 
 
-def _decoding(asked: Request, stream: StreamDecoding) -> DecodingConfig:
-    return DecodingConfig(asked.addresses.kafka_bootstrap, (stream,), asked.addresses.ledger_url)
+def _decoding(query: Request, stream: StreamDecoding) -> DecodingConfig:
+    return DecodingConfig(query.addresses.kafka_bootstrap, (stream,), query.addresses.ledger_url)
 
 
 def _raw_schema(*, of_slices: bool) -> pa.Schema:
     return pa.schema(list((_RAW | ({"slice": pa.int64()} if of_slices else {})).items()))
 
 
-def _ranges(asked: Request, topic: str, index: LogIndex) -> list[OffsetRange]:
+def _ranges(query: Request, topic: str, index: LogIndex) -> list[OffsetRange]:
     """Return each partition from the requested start to its current end, in ranges of bounded size."""
     starts, ends = index.starts(topic), index.ends(topic)
-    first = _offsets(asked.since, topic, index, starts, ends)
-    last = _offsets(asked.until, topic, index, ends, ends)
+    first = _offsets(query.since, topic, index, starts, ends)
+    last = _offsets(query.until, topic, index, ends, ends)
     for partition, offset in first.items():
         if offset < starts[partition]:
             raise LogTruncated(
@@ -178,26 +178,26 @@ def _offsets(
     return {partition: min(bound.offsets.get(partition, otherwise[partition]), end) for partition, end in ends.items()}
 
 
-def _of_slices(asked: Request, ledger: LedgerReader, *, schema_only: bool) -> Table:
+def _of_slices(query: Request, ledger: LedgerReader, *, schema_only: bool) -> Table:
     """Return the table of the requested committed slices. Each is decoded and checked as by the job, with the rules that are
     recorded with the slice: version of the stream's document, watermark, and lookup versions."""
-    assert asked.job is not None and asked.slices is not None
-    job = ledger.job(asked.job)
-    name = _chosen_stream(asked, inputs_of(ledger, asked.job, job.version))
+    assert query.job is not None and query.slices is not None
+    job = ledger.job(query.job)
+    name = _chosen_stream(query, inputs_of(ledger, query.job, job.version))
     stream = StreamSpec.from_document(ledger.stream(name).document)
-    is_raw = asked.what == "raw"
-    schema = _raw_schema(of_slices=True) if is_raw else _schema_of_records(stream, asked.mode, of_slices=True)
+    is_raw = query.what == "raw"
+    schema = _raw_schema(of_slices=True) if is_raw else _schema_of_records(stream, query.mode, of_slices=True)
     if schema_only:
         return Table(schema, [])
-    rows = _slice_rows(ledger, asked.job, *asked.slices)
+    rows = _slice_rows(ledger, query.job, *query.slices)
     own_format, columns = record_format(stream), tuple(stream.types)
     formats = StreamFormats(ledger, {name: own_format})
     parts: list[Part] = []
     for version, of_version in groupby(rows, lambda row: row.version):
         listed = [replace(row, offsets={name: row.offsets.get(name, {})}) for row in of_version]
         numbers = np.array([row.number for row in listed])
-        event_time = load_pipeline(ledger, asked.job, version).input_of(name).event_time_source
-        decoding = _decoding(asked, StreamDecoding(name, own_format, columns, event_time))
+        event_time = load_pipeline(ledger, query.job, version).input_of(name).event_time_source
+        decoding = _decoding(query, StreamDecoding(name, own_format, columns, event_time))
         for task in cut_tasks(listed, 0, TASK_ROWS, formats):
             offsets = task.pieces[0].offsets
             ends = np.array([row.offsets[name].get(offsets.partition, 0) for row in listed])
@@ -206,21 +206,21 @@ def _of_slices(asked: Request, ledger: LedgerReader, *, schema_only: bool) -> Ta
             if is_raw:
                 whole = replace(offsets, offset_next=task.pieces[-1].offsets.offset_next, checksum=None)
                 ends_of = [piece.offsets.offset_next for piece in task.pieces]
-                parts.append(RawPart(asked.addresses.kafka_bootstrap, whole, SliceNumbers.of(ends_of, slices)))
+                parts.append(RawPart(query.addresses.kafka_bootstrap, whole, SliceNumbers.of(ends_of, slices)))
             else:
                 ends_of = [piece.offsets.offset_next for piece in task.pieces]
-                parts.append(RecordsPart(decoding, tuple(task.pieces), asked.mode, SliceNumbers.of(ends_of, slices)))
+                parts.append(RecordsPart(decoding, tuple(task.pieces), query.mode, SliceNumbers.of(ends_of, slices)))
     return Table(schema, parts)
 
 
-def _chosen_stream(asked: Request, streams: Sequence[str]) -> str:
+def _chosen_stream(query: Request, streams: Sequence[str]) -> str:
     """Return the requested stream, or the only stream that the job reads. Raises InvalidSettings if the job doesn't read the
     requested stream, or if it reads several and none is requested. `streams`: the streams that the job reads."""
-    if asked.stream in streams or (asked.stream is None and len(streams) == 1):
-        return asked.stream or streams[0]
-    if asked.stream is None:
-        raise InvalidSettings(f"job {asked.job} reads several streams; set 'stream' to one of: {', '.join(streams)}")
-    raise InvalidSettings(f"job {asked.job} does not read stream {asked.stream}; it reads {', '.join(streams)}")
+    if query.stream in streams or (query.stream is None and len(streams) == 1):
+        return query.stream or streams[0]
+    if query.stream is None:
+        raise InvalidSettings(f"job {query.job} reads several streams; set 'stream' to one of: {', '.join(streams)}")
+    raise InvalidSettings(f"job {query.job} does not read stream {query.stream}; it reads {', '.join(streams)}")
 
 
 def _slice_rows(ledger: LedgerReader, job: str, first: int | None, last: int | None) -> Iterator[SliceRow]:
@@ -323,21 +323,21 @@ def batch_of_chunk(
 # Dead letters.
 
 
-def _dead_letters(asked: Request, ledger: LedgerReader, index: LogIndex) -> Table:
+def _dead_letters(query: Request, ledger: LedgerReader, index: LogIndex) -> Table:
     """Return the dead letters of the current incarnation of the job."""
-    assert asked.job is not None
-    job = ledger.job(asked.job)
+    assert query.job is not None
+    job = ledger.job(query.job)
     columns = {"number": pa.int64(), "log_time": _MOMENT, **_LETTER_HEADERS, "value": pa.binary()}
     schema = pa.schema([(name.replace("-", "_"), kind) for name, kind in columns.items()])
     try:
-        ranges = _ranges(asked, dead_letter_topic(asked.job), index)
+        ranges = _ranges(query, dead_letter_topic(query.job), index)
     except NotFound:  # none was ever written
         ranges = []
     present = [replace(one, offset_first=max(one.offset_first, job.letters_first)) for one in ranges]
     return Table(
         schema,
         [
-            DeadLettersPart(asked.addresses.kafka_bootstrap, one)
+            DeadLettersPart(query.addresses.kafka_bootstrap, one)
             for one in present
             if one.offset_first < one.offset_next
         ],
@@ -370,37 +370,37 @@ def _letter_columns(letters: FetchedRecords) -> Iterator[pa.Array]:
 # Results.
 
 
-def _results(asked: Request, ledger: LedgerReader, index: LogIndex, *, schema_only: bool) -> Table:
-    assert asked.job is not None
-    pipeline = load_pipeline(ledger, asked.job, ledger.job(asked.job).version)
-    stage = _stage(asked, pipeline)
-    readable = [emit for emit in stage.emits if not sink_of(emit).is_elsewhere and asked.store in (None, emit.kind)]
+def _results(query: Request, ledger: LedgerReader, index: LogIndex, *, schema_only: bool) -> Table:
+    assert query.job is not None
+    pipeline = load_pipeline(ledger, query.job, ledger.job(query.job).version)
+    stage = _stage(query, pipeline)
+    readable = [emit for emit in stage.emits if not sink_of(emit).is_elsewhere and query.store in (None, emit.kind)]
     emit = min(readable, key=lambda one: not sink_of(one).is_stream, default=None)
     if emit is None:
         emitted = ", ".join(f"{emit.kind}: {emit.name}" for emit in stage.emits) or "nothing"
         raise InvalidSettings(
-            f"stage {stage.name} of job {asked.job} emits to no {asked.store or 'stream and to no index'} (it has {emitted})"
+            f"stage {stage.name} of job {query.job} emits to no {query.store or 'stream and to no index'} (it has {emitted})"
         )
     if sink_of(emit).is_stream:
-        return _of_stream(asked, emit.name, ledger, index, schema_only=schema_only)
-    return _of_index(asked, emit.name, stage, ledger, schema_only=schema_only)
+        return _of_stream(query, emit.name, ledger, index, schema_only=schema_only)
+    return _of_index(query, emit.name, stage, ledger, schema_only=schema_only)
 
 
-def _stage(asked: Request, pipeline: CheckedPipeline) -> Stage | RecordStage:
+def _stage(query: Request, pipeline: CheckedPipeline) -> Stage | RecordStage:
     emitting = [stage for stage in pipeline.all_stages if stage.emits]
-    found = [stage for stage in emitting if asked.stage in (None, stage.name)]
+    found = [stage for stage in emitting if query.stage in (None, stage.name)]
     if len(found) == 1:
         return found[0]
     names = ", ".join(stage.name for stage in emitting) or "none"
-    if asked.stage is None:
+    if query.stage is None:
         raise InvalidSettings(
-            f"job {asked.job} has several stages that emit; set the option 'stage' to one of: {names}"
+            f"job {query.job} has several stages that emit; set the option 'stage' to one of: {names}"
         )
-    raise NotFound(f"job {asked.job} has no stage {asked.stage} that emits; stages that emit: {names}")
+    raise NotFound(f"job {query.job} has no stage {query.stage} that emits; stages that emit: {names}")
 
 
 def _of_index(
-    asked: Request, alias: str, stage: Stage | RecordStage, ledger: LedgerReader, *, schema_only: bool
+    query: Request, alias: str, stage: Stage | RecordStage, ledger: LedgerReader, *, schema_only: bool
 ) -> Table:
     times = (
         {"window_start": ("window", "start"), "window_end": ("window", "end")}
@@ -414,9 +414,9 @@ def _of_index(
     if schema_only:
         return Table(schema, [])
     # The documents of a running emission are left out: a result counts after its slice is committed.
-    checkpoint = ledger.last_checkpoint(pipeline_job := str(asked.job))
-    url = asked.addresses.elasticsearch_url
-    since_ms, until_ms = asked.since.time_ms, asked.until.time_ms
+    checkpoint = ledger.last_checkpoint(pipeline_job := str(query.job))
+    url = query.addresses.elasticsearch_url
+    since_ms, until_ms = query.since.time_ms, query.until.time_ms
     ends = EndRange(None if since_ms is None else since_ms - 1, None if until_ms is None else until_ms - 1)
     document_format = RecordFormat("json", tuple(fields), {})
     decoding = StreamDecoding(alias, document_format, tuple(one.name for one in fields), EventTimeSource(None))

@@ -123,9 +123,9 @@ class Segment:
         rows = np.full(len(high), -1, np.int64)
         for pane in np.unique(panes).tolist():
             here = self.in_panes(pane, pane + 1)
-            asked = np.flatnonzero(panes == pane)
-            found = _found(self.high[here], self.low[here], high[asked], low[asked])
-            rows[asked] = np.where(found < 0, -1, found + here.start)
+            selected = np.flatnonzero(panes == pane)
+            found = _found(self.high[here], self.low[here], high[selected], low[selected])
+            rows[selected] = np.where(found < 0, -1, found + here.start)
         return rows
 
 

@@ -248,7 +248,7 @@ class WindowOperator:
 
         If no window closes, the first isn't before the other. `closing.up_to_ms` must not be None.
         """
-        assert closing.up_to_ms is not None, "asked where windows close"
+        assert closing.up_to_ms is not None, "only called if windows close"
         last = self._last_window_closed(closing.up_to_ms)
         first = None if closing.after_ms is None else self._last_window_closed(closing.after_ms) + 1
         if first is not None and first > last:

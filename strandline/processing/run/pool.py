@@ -248,8 +248,8 @@ class Pool:
         versions = self._ledger.current_versions(streams.keys()) if streams else {}
         present = {one.job: {name: versions[name] for name in one.streams if name in versions} for one in members}
         # Most members go on. The progress of a hundred others costs more than the slices.
-        asked = [one.job for one in members if one.may_end(rows.get(one.job), present[one.job])]
-        progress = self._ledger.progress_of(asked) if asked else {}
+        ending = [one.job for one in members if one.may_end(rows.get(one.job), present[one.job])]
+        progress = self._ledger.progress_of(ending) if ending else {}
         for member in members:
             standing = leases.get(member.job)
             if member.lease is not None and standing is not None and standing.lease != member.lease:
@@ -259,7 +259,7 @@ class Pool:
                 continue
             with self._as_outcome(member):
                 self._require_room(member)
-                if member.job in asked:
+                if member.job in ending:
                     self._end_by(member, progress.get(member.job), present[member.job])
         self._endings_at_s = now_s + _ENDINGS_S
 

@@ -149,8 +149,8 @@ class Emissions:
     def ruled(self, rule: EventTimeRule, firsts: Vector) -> EventTimeRule:
         """Return the rule with a lower bound for the event time of results from `firsts` on, for each stream whose watermark
         follows emissions."""
-        asked = [one for one in self._emitters.values() if rule.of(one.stream).watermark == "emissions"]
-        return rule.with_results_from({one.stream: self._results_from_ms(one, firsts) for one in asked})
+        reading = [one for one in self._emitters.values() if rule.of(one.stream).watermark == "emissions"]
+        return rule.with_results_from({one.stream: self._results_from_ms(one, firsts) for one in reading})
 
     def _results_from_ms(self, emitter: Emitter, firsts: Vector) -> int | None:
         """Return a lower bound, in event-time ms, for the results of this emitter at or after the offsets `firsts`.

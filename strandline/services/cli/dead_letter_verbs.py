@@ -148,13 +148,13 @@ def _wanted(reason: str | None, step: str | None, since: str | None, until: str 
         raise typer.BadParameter(
             f"no dead letter has the reason {reason!r}{did_you_mean(reason, reasons)}", param_hint="--reason"
         )
-    asked = {
+    parameters = {
         "reason": reason,
         "step": step,
         "since_ms": parse_time(since, "--since"),
         "until_ms": parse_time(until, "--until"),
     }
-    return {name: value for name, value in asked.items() if value is not None}
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
 def _sum(total: JsonObject, piece: JsonObject) -> JsonObject:

@@ -54,7 +54,7 @@ def results(
             origin = client.get(f"/v1/results/{quote(alias, safe='')}/{quote(records, safe='')}/records")
         show(origin, as_json, lambda: [_window_caption(origin), _ranges_table(origin)])
         return
-    asked = {
+    parameters = {
         "value": value,
         "by": by,
         "from_ms": parse_time(from_, "--from"),
@@ -64,7 +64,7 @@ def results(
         "points": _POINTS_OF_PAGE if html or as_json else _POINTS_IN_TERMINAL,
     }
     with connect(data_dir, url, token_file) as client:
-        query = {name: one for name, one in asked.items() if one is not None}
+        query = {name: one for name, one in parameters.items() if one is not None}
         answer = client.get(f"/v1/results/{quote(alias, safe='')}", **query)
     if html is not None:
         html.write_text(page(answer), encoding="utf-8")

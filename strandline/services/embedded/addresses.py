@@ -160,16 +160,16 @@ class StackAddresses:
             found.append(f"it runs with --port-offset {running.port_offset}, but {self.port_offset} is requested")
         for name, field in OUTSIDE_FIELDS.items():
             is_own = name not in running.outside and name not in self.outside
-            there, asked = (
+            there, requested = (
                 f"your {name} at {getattr(one, field)}" if name in one.outside else f"its own {name}"
                 for one in (running, self)
             )
-            if not is_own and there != asked:
-                found.append(f"it runs with {there}, but {asked} is requested")
+            if not is_own and there != requested:
+                found.append(f"it runs with {there}, but {requested} is requested")
         could_ask = {name for name in LOGIN_FIELDS if name not in self.outside}
         if running.passwords != self.passwords and could_ask:
-            there, asked = ("--passwords" if one.passwords else "--no-passwords" for one in (running, self))
-            found.append(f"it runs with {there}, but {asked} is requested")
+            there, requested = ("--passwords" if one.passwords else "--no-passwords" for one in (running, self))
+            found.append(f"it runs with {there}, but {requested} is requested")
         if running.auth != self.auth:
             found.append(f"it runs with STRANDLINE_AUTH={running.auth}, but {self.auth} is requested")
         return found

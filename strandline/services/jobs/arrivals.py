@@ -36,7 +36,7 @@ class ArrivalView(Described):
     """Reason why Kafka can't be queried for the stream; empty if it can."""
 
 
-class ArrivalsAsked:
+class ArrivalQueries:
     """Queries Kafka for one response. After a timeout, or after _WAIT_S, it isn't queried again."""
 
     def __init__(self, log: KafkaStatus) -> None:

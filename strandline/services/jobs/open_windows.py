@@ -87,18 +87,18 @@ class OpenWindowPages:
         Raises as `Traces.of_record`.
         """
         row = ledger.job(job)
-        asked, now_s = (job, stage, key), self._clock()
+        request, now_s = (job, stage, key), self._clock()
         last = ledger.last_checkpoint(job)
         with self._lock:
-            kept_s, kept = self._kept.get(asked, (0.0, None))
+            kept_s, kept = self._kept.get(request, (0.0, None))
         if kept is not None and kept.slice is not None and last is not None:
             is_same_job = row.created_ms <= (kept.committed_ms or 0) and kept.slice <= last.slice
             if is_same_job and (kept.slice == last.slice or now_s - kept_s < KEPT_S):
                 return kept
         found = self._traces.of_windows(ledger, job, stage, key)
         with self._lock:
-            self._kept[asked] = self._clock(), found
-            self._kept.move_to_end(asked)
+            self._kept[request] = self._clock(), found
+            self._kept.move_to_end(request)
             while len(self._kept) > _KEPT_MAX:
                 self._kept.popitem(last=False)
         return found

@@ -119,9 +119,9 @@ class BackfillJobs:
         """Request a backfill of the windows that end after `from_ms`, up to `to_ms` or to the last emission, for `principal`.
         While it is open, the same call again changes nothing, unless the job has another version. Raises NotFound,
         LogTruncated, LogUnavailable, IndexUnavailable; Conflict if another backfill is open or there is nothing to compute."""
-        asked = (self._ledger.job(job).version, from_ms, to_ms)
+        requested = (self._ledger.job(job).version, from_ms, to_ms)
         for row in self._ledger.backfills(job):
-            if row.state in OPEN_BACKFILLS and (row.version, row.from_ms, row.to_ms) == asked:
+            if row.state in OPEN_BACKFILLS and (row.version, row.from_ms, row.to_ms) == requested:
                 return row
         load = partial(load_pipeline, self._ledger, job)
         plan = plan_backfill(self._ledger, job, load, self._log_starts, from_ms, to_ms)

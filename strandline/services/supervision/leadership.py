@@ -193,9 +193,9 @@ class Leadership:
         self._ledger.announce_service(service.name, service.address, service.data_dir, self._length_ms)
         self._is_announced = True
         with self._lock:
-            asked = dict(self._held)
+            requested = dict(self._held)
         counted_from_s = time.monotonic()
-        epochs = {job: held.epoch for job, held in asked.items()}
+        epochs = {job: held.epoch for job, held in requested.items()}
         renewed = self._ledger.renew_leases(service.name, epochs, self._length_ms)
         lost = []
         with self._lock:

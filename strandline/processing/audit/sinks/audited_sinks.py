@@ -30,7 +30,7 @@ class AuditedSink:
     """Columns with their types in a stream's schema, for all versions."""
     fields: tuple[str, ...]
     """Columns that are fields of the results."""
-    asked: EndRange
+    requested: EndRange
     """Range of the times of the rows to compare."""
     after_ms: int | None
     """Rows of windows that end at or before this time needn't be read."""
@@ -59,7 +59,7 @@ def audited_sinks(plan: AuditPlan) -> list[AuditedSink]:
                     stages=(stage.name,),
                     types={**own_columns(shape), **dict(shape.fields)},
                     fields=tuple(name for name, _ in shape.fields),
-                    asked=plan.asked,
+                    requested=plan.requested,
                     after_ms=None if scope is None else scope.after_ms,
                     emission_first=plan.slice_first if stage.name in records else plan.slice_whole,
                 )

@@ -26,7 +26,7 @@ class SinkPart:
     """Name of its rows in `compared`."""
     store: str
     fields: tuple[str, ...]
-    asked: EndRange
+    requested: EndRange
     part: StoredPart
     compared: Table
 
@@ -45,7 +45,7 @@ class SinkPart:
                         rows.append(batch_of([self._lost(found)], ROWS_SCHEMA))
                     continue
                 stored = (stored_row(self.store, found.position, row, self.fields) for row in found.rows)
-                rows.append(batch_of([row for row in stored if self.asked.holds(row.end_ms)], ROWS_SCHEMA))
+                rows.append(batch_of([row for row in stored if self.requested.holds(row.end_ms)], ROWS_SCHEMA))
         return account
 
     def _lost(self, file: StoredFile) -> Row:
@@ -63,19 +63,19 @@ def sink_parts(settings: Settings, plan: AuditPlan, compared: Table) -> tuple[li
             absent.append(sink_read.store)
         for part in stored or ():
             name = f"sink-{len(parts)}"
-            parts.append(SinkPart(name, sink_read.store, sink_read.fields, sink_read.asked, part, compared))
+            parts.append(SinkPart(name, sink_read.store, sink_read.fields, sink_read.requested, part, compared))
     return parts, absent
 
 
 def _request(job: str, sink_read: AuditedSink) -> StoredRequest:
-    after_ms = [known for known in (sink_read.asked.after_ms, sink_read.after_ms) if known is not None]
+    after_ms = [known for known in (sink_read.requested.after_ms, sink_read.after_ms) if known is not None]
     return StoredRequest(
         name=sink_read.name,
         job=job,
         stages=sink_read.stages,
         types=sink_read.types,
         after_ms=max(after_ms, default=None),
-        up_to_ms=sink_read.asked.up_to_ms,
-        is_unbounded=sink_read.asked == EndRange(),
+        up_to_ms=sink_read.requested.up_to_ms,
+        is_unbounded=sink_read.requested == EndRange(),
         emission_first=sink_read.emission_first,
     )

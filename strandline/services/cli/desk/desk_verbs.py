@@ -275,8 +275,8 @@ def preview_pipeline(
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline over the newest records of a stream of the stack. Writes nothing."""
-    asked = {"stream": stream, "records": records, "seconds": seconds}
-    query: dict[str, Any] = {name: one for name, one in asked.items() if one is not None}
+    parameters = {"stream": stream, "records": records, "seconds": seconds}
+    query: dict[str, Any] = {name: one for name, one in parameters.items() if one is not None}
     with connect(data_dir, url, token_file) as client:
         if Path(what).is_file():
             query |= {"pipeline": pipeline} if pipeline else {}

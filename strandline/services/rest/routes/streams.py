@@ -15,7 +15,7 @@ from strandline.core.times.durations import format_retention
 from strandline.processing.formats.proposals import infer_from_topic
 from strandline.processing.formats.undeclared import undeclared_fields
 from strandline.processing.pipelines.result_streams import emitter_of
-from strandline.services.jobs.arrivals import ArrivalsAsked
+from strandline.services.jobs.arrivals import ArrivalQueries
 from strandline.services.jobs.devices import DeviceList, Order, chosen_devices
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control, MayReadTopics, require_readable
 from strandline.services.rest.views import (
@@ -41,8 +41,8 @@ def list_streams(control: Control) -> StreamList:
 @router.get("/v1/arrivals")
 def list_arrivals(control: Control) -> ArrivalList:
     """Return the newest record of each stream, by partition. A stream without new records may be silent."""
-    asked = ArrivalsAsked(control.log)
-    arrivals = [asked.of(row.name) for row in control.ledger.streams()]
+    queries = ArrivalQueries(control.log)
+    arrivals = [queries.of(row.name) for row in control.ledger.streams()]
     return ArrivalList(now_ms=time.time_ns() // 1_000_000, arrivals=arrivals)
 
 
