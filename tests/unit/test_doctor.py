@@ -134,7 +134,7 @@ class Brokers(KafkaAdmin):
     def brokers(self) -> list[int]:
         if "answer" in self.refuses:
             raise LogUnavailable(
-                "the brokers could not be asked: no broker (Kafka at here); try again when Kafka answers"
+                "the brokers could not be queried: no broker (Kafka at here); try again when Kafka answers"
             )
         return list(range(self.count))
 
@@ -185,7 +185,7 @@ def test_a_kafka_in_which_all_is_well_keeps_nothing_of_the_doctors() -> None:
 @pytest.mark.parametrize(
     ("refused", "state", "said"),
     [
-        ("answer", "wrong", "the brokers could not be asked: no broker"),
+        ("answer", "wrong", "the brokers could not be queried: no broker"),
         ("describe", "warning", "can't read the broker's settings"),
         ("ask", "wrong", "can't create a topic: ask"),
         ("create", "wrong", "can't create a topic: create"),

@@ -124,7 +124,7 @@ class Watchdog:
             if fenced_s > OBEY_S:
                 self._end_now(f"this run was superseded and did not end within {OBEY_S:g} s")
             elif unheard_s > self._lease_s and not self.fenced:
-                self._end_now(f"the ledger could not be asked for {self._lease_s:g} s")
+                self._end_now(f"the ledger could not be queried for {self._lease_s:g} s")
             elif stalled_s > STALL_LEASES * self._lease_s:
                 self._end_now(f"Spark did not answer for {STALL_LEASES * self._lease_s:g} s")
             elif starting_s > START_MAX_S:
