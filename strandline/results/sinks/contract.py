@@ -1,4 +1,4 @@
-"""Contract suite of a writer. Tests call it for each sink of Strandline and of packages (docs/packages.md).
+"""Contract suite of a writer. Tests call it for each sink of Strandline and of packages (docs/add-a-sink.md).
 
 Each check begins where the ones before it ended, in the same sink. A failed assertion says what an author has to correct.
 """
