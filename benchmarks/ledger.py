@@ -31,7 +31,7 @@ from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices.old_slices import SlicesKept
 from strandline.processing.slices.rewind import plan_of_job, rewind_cost
 from strandline.processing.source.recorded_slices import Replay
-from strandline.services.supervision.old_slices import OldSlices
+from strandline.services.supervision.old_slices import SliceCleanup
 
 JOB, STREAM, PARTITIONS = "turbine-health", "turbines", 4
 RECORDS = 250
@@ -141,7 +141,7 @@ class Year:
         gone = max(0, self.last - retention_days * DAY_S * 1_000 // self.every_ms)
         kept = SlicesKept(1, max(31, retention_days))
         starts = dict.fromkeys(range(PARTITIONS), RECORDS * gone)
-        return OldSlices(
+        return SliceCleanup(
             self.ledger, lambda job: True, lambda topic: starts, kept, lambda: self.now_ms, pause_s=0
         ).clear()
 

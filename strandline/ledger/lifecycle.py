@@ -47,9 +47,9 @@ from strandline.ledger.models import (
 )
 from strandline.ledger.part import Part
 from strandline.ledger.states import (
+    IDLE_STATES,
     NO_TOTALS,
     OPEN_BACKFILLS,
-    RESTING,
     CheckpointRow,
     Desired,
     EventTimeRule,
@@ -194,7 +194,7 @@ class Lifecycle(Part):
         """
         with self._database.writing(f"{verb} job {job}") as connection:
             known, now_ms = lock_job(connection, job), self._clock_ms()
-            if known.state not in RESTING:
+            if known.state not in IDLE_STATES:
                 raise Conflict(
                     f"job {job} is {known.state.value}, and only a job that doesn't run can be {verb}: first "
                     f"strandline job stop {job}, then strandline job {verb.removesuffix('d')} {job}"
@@ -241,7 +241,7 @@ class Lifecycle(Part):
         job, now_ms = fence.job, self._clock_ms()
         known = lock_job(connection, job)
         refuse_old_epoch(known, fence.epoch)
-        if known.state not in RESTING:
+        if known.state not in IDLE_STATES:
             raise Conflict(
                 f"job {job} was just started, and is {known.state.value}; stop it first: strandline job stop {job}"
             )

@@ -76,7 +76,7 @@ Completed = Literal["completed"]
 COMPLETED: Completed = "completed"
 """Shown instead of a state for a batch that has drained to its ends."""
 
-RESTING = frozenset({JobState.CREATED, JobState.STOPPED, JobState.DRAINED, JobState.FAILED})
+IDLE_STATES = frozenset({JobState.CREATED, JobState.STOPPED, JobState.DRAINED, JobState.FAILED})
 """States in which a job has no runner that may write."""
 JOB_MOVES: dict[JobState, frozenset[JobState]] = {
     JobState.CREATED: frozenset({JobState.STARTING, JobState.STOPPED, JobState.FAILED}),

@@ -54,7 +54,7 @@ from strandline.services.supervision.external_services import TIMEOUT_S, Externa
 from strandline.services.supervision.housekeeping import Housekeeping
 from strandline.services.supervision.leadership import ServiceIdentity, is_on_this_machine, new_service_name
 from strandline.services.supervision.lookups.follower import LookupFollower
-from strandline.services.supervision.old_slices import OldSlices
+from strandline.services.supervision.old_slices import SliceCleanup
 from strandline.services.supervision.placement import pool_placement
 from strandline.services.supervision.pools import Pools
 from strandline.services.supervision.supervisor import SupervisionTimes, Supervisor
@@ -227,7 +227,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         newest_generation=partial(newest_generation, settings.elasticsearch_url),
     )
     kept = SlicesKept(settings.slices_kept_days_min, settings.slices_kept_days_max)
-    old_slices = OldSlices(ledger, supervisor.leads, log_starts, kept)
+    old_slices = SliceCleanup(ledger, supervisor.leads, log_starts, kept)
     copies = DeadLetterCopies(ledger, supervisor.leads, log, settings.elasticsearch_url)
     audits = AuditJobs(ledger, settings.data_dir)
     dead_letters = DeadLetters(ledger, log, settings.kafka_bootstrap, settings.record_bytes_max)

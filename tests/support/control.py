@@ -45,7 +45,7 @@ from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
 from strandline.services.supervision.lookups.follower import LookupFollower
-from strandline.services.supervision.old_slices import OldSlices
+from strandline.services.supervision.old_slices import SliceCleanup
 from strandline.services.supervision.supervisor import Supervisor
 from tests.support.notices import a_channel_tools
 from tests.support.typed_sources import TypedSources
@@ -303,7 +303,7 @@ class Api:
             lambda stream: self.log.range(stream).offset_first,
             lambda store, generation: self.discarded.append((store, generation)),
         )
-        old_slices = OldSlices(
+        old_slices = SliceCleanup(
             ledger, lambda job: False, lambda stream: self.log.range(stream).offset_first, SlicesKept(1, 31)
         )
         self.notices = NoticeService(ledger, "control-test", a_channel_tools(), Surroundings())

@@ -20,7 +20,7 @@ from strandline.processing.slices import old_runs
 from strandline.processing.slices.old_slices import SlicesKept, floor_of_use
 from strandline.processing.slices.rewind import RUN_BEGINS, plan_of_job, require_ledger_holds
 from strandline.services.supervision import old_slices
-from strandline.services.supervision.old_slices import OldSlices
+from strandline.services.supervision.old_slices import SliceCleanup
 from tests.support.control import BOTH, HOUR, Api
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.support.waiting import stretched
@@ -67,8 +67,8 @@ class Lab:
     def floor(self, days_min: int, days_max: int) -> int:
         return floor_of_use(self.ledger, "power", self.log_starts, SlicesKept(days_min, days_max), NOW_MS)
 
-    def old_slices(self, leads: Callable[[str], bool] = lambda job: True) -> OldSlices:
-        return OldSlices(self.ledger, leads, self.log_starts, SlicesKept(0, 1), lambda: NOW_MS, pause_s=0)
+    def old_slices(self, leads: Callable[[str], bool] = lambda job: True) -> SliceCleanup:
+        return SliceCleanup(self.ledger, leads, self.log_starts, SlicesKept(0, 1), lambda: NOW_MS, pause_s=0)
 
 
 @pytest.fixture

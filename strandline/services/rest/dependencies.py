@@ -28,7 +28,7 @@ from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
 from strandline.services.supervision.lookups.follower import LookupFollower
-from strandline.services.supervision.old_slices import OldSlices
+from strandline.services.supervision.old_slices import SliceCleanup
 from strandline.services.supervision.supervisor import Supervisor
 
 
@@ -42,7 +42,7 @@ class Dependencies:
     supervisor: Supervisor
     audits: AuditJobs
     backfills: BackfillJobs
-    old_slices: OldSlices
+    old_slices: SliceCleanup
     dead_letter_copies: DeadLetterCopies
     lifecycle: JobLifecycle
     dead_letters: DeadLetters

@@ -13,7 +13,7 @@ from strandline.log.kafka_status import KafkaStatus
 from strandline.processing.pipelines.model.pipeline import DeadLettersSpec, PipelineSpec
 from strandline.results.dead_letters.documents import dead_letter_document
 from strandline.results.dead_letters.index import DeadLetterIndex
-from strandline.services.supervision.job_sweep import JobSweep
+from strandline.services.supervision.job_sweep import PeriodicJobTask
 
 LOOK_INTERVAL_S = 5.0
 LETTERS_AT_ONCE = 2_000
@@ -41,7 +41,7 @@ class DeadLetterCopies:
         self._log = log
         self._elasticsearch_url = elasticsearch_url
         self._now_ms = now_ms
-        self._sweep = JobSweep(ledger, self._copy_job, action="copy dead letters", every_s=LOOK_INTERVAL_S)
+        self._sweep = PeriodicJobTask(ledger, self._copy_job, action="copy dead letters", every_s=LOOK_INTERVAL_S)
         self.start, self.close = self._sweep.start, self._sweep.close
         self.copy = self._sweep.look
         """Process all jobs once, and return the number of copied dead letters."""

@@ -15,7 +15,7 @@ from strandline.services.supervision.repeated_errors import RepeatedErrors
 logger = structlog.get_logger()
 
 
-class JobSweep:
+class PeriodicJobTask:
     """Calls `work(job)` for every job, every `every_s` seconds between `start` and `close`. An error of one job does not stop
     the others. It is logged once, and its end too."""
 

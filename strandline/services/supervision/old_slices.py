@@ -10,7 +10,7 @@ import structlog
 from strandline.ledger.roles import CompactionLedger
 from strandline.processing.slices.old_runs import runs_of_no_use
 from strandline.processing.slices.old_slices import SlicesKept, floor_of_use
-from strandline.services.supervision.job_sweep import JobSweep
+from strandline.services.supervision.job_sweep import PeriodicJobTask
 
 logger = structlog.get_logger()
 
@@ -22,7 +22,7 @@ PAUSE_S = 0.05
 """Pause between two transactions, so that other transactions can run in between."""
 
 
-class OldSlices:
+class SliceCleanup:
     """Runs in its own thread between `start` and `close`, for the jobs that this control service leads."""
 
     def __init__(
@@ -44,7 +44,7 @@ class OldSlices:
         self._kept = kept
         self._now_ms = now_ms
         self._pause_s = pause_s
-        self._sweep = JobSweep(ledger, self._clear_job, action="clear old slices", every_s=LOOK_INTERVAL_S)
+        self._sweep = PeriodicJobTask(ledger, self._clear_job, action="clear old slices", every_s=LOOK_INTERVAL_S)
         self.start, self.close = self._sweep.start, self._sweep.close
         self.clear = self._sweep.look
         """Process all jobs once, and return the number of removed slices."""

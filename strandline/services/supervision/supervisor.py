@@ -78,7 +78,7 @@ STANDBY_LOGS_KEPT = 5
 LOOK_INTERVAL_S = 0.25
 SETTLE_MAX_S = 60.0
 """Maximum time in seconds for which no standby starts while a run has committed nothing yet."""
-_RESTING = {JobState.STOPPED, JobState.DRAINED, JobState.FAILED}
+_IDLE_STATES = {JobState.STOPPED, JobState.DRAINED, JobState.FAILED}
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class Supervisor:
             if self._leadership.lease_of(job.name) is None:
                 continue
             try:
-                self._attend(job)
+                self._reconcile_job(job)
                 self._errors.worked("the job is supervised again", action="attend", job=job.name)
             except Conflict as error:
                 # The runner moved the job between our read and our move. The next poll sees its new state.
@@ -312,7 +312,7 @@ class Supervisor:
             except (StackError, OSError) as error:
                 logger.error("the runner of a lost job did not end", action="lose", job=job, error=str(error))
 
-    def _attend(self, job: JobRow) -> None:
+    def _reconcile_job(self, job: JobRow) -> None:
         """Take one step for one job.
 
         1. Reap an ended runner with its process tree, and count a failure.
@@ -325,14 +325,14 @@ class Supervisor:
             job = self._ledger.job(job.name)  # the runner may have moved it since the list was read
             runner = None
         if runner is not None:
-            self._steer(job, runner)
+            self._reconcile_runner(job, runner)
         else:
-            self._settle(job)
+            self._reconcile_without_runner(job)
 
-    def _steer(self, job: JobRow, runner: _Runner) -> None:
+    def _reconcile_runner(self, job: JobRow, runner: _Runner) -> None:
         process = runner.process
         # A job in an idle state needs no process: one that hangs in its exit would block the next one.
-        if job.restarts != runner.restarts or _is_taken_back(job) or job.state in _RESTING:
+        if job.restarts != runner.restarts or _is_taken_back(job) or job.state in _IDLE_STATES:
             process.request_stop(self._times.stop_patience_s)
         elif job.desired is Desired.STOPPED:
             if job.state in (JobState.RUNNING, JobState.DRAINING):
@@ -346,16 +346,16 @@ class Supervisor:
         if process.kill_at is not None and time.monotonic() > process.kill_at:
             process.is_stop_requested = True
             self._kill(job, runner, f"the runner did not stop within {self._times.stop_patience_s:g} s")
-        elif process.is_silent(self._times.lease_s) and job.state not in _RESTING:
+        elif process.is_silent(self._times.lease_s) and job.state not in _IDLE_STATES:
             self._kill(job, runner, f"the runner sent no heartbeat for {self._times.lease_s:g} s or more")
 
     def _kill(self, job: JobRow, runner: _Runner, why: str) -> None:
         runner.process.kill_tree()
         self._record("runner_killed", job, why, runner.process)
 
-    def _settle(self, job: JobRow) -> None:
+    def _reconcile_without_runner(self, job: JobRow) -> None:
         if job.desired is Desired.STOPPED:
-            self._come_to_rest(job)
+            self._mark_stopped(job)
             return
         if job.state is JobState.FAILED or (job.desired is Desired.DRAINED and job.state is JobState.DRAINED):
             return
@@ -368,7 +368,7 @@ class Supervisor:
             self._move(job.name, JobState.STOPPED)
         self._start(self._move(job.name, JobState.STARTING))
 
-    def _come_to_rest(self, job: JobRow) -> None:
+    def _mark_stopped(self, job: JobRow) -> None:
         self._failures.pop(job.name, None)
         if job.state in (JobState.STOPPED, JobState.DRAINED):
             return
@@ -400,7 +400,7 @@ class Supervisor:
         runner.process.kill_tree()
         job = self._ledger.job(name)  # before the runner is forgotten: without the ledger, the next poll tries again
         code = self._reap(name, runner)
-        if job.state in _RESTING or runner.process.is_stop_requested:
+        if job.state in _IDLE_STATES or runner.process.is_stop_requested:
             logger.info("runner ended", action="end", job=name, code=code, state=job.state.value)
             return
         if code == EXIT_OTHER_RUNNER and job.desired is not Desired.STOPPED:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from strandline.core.errors import Conflict, NotFound
 from strandline.ledger.roles import LedgerReader
-from strandline.ledger.states import RESTING, StreamRow
+from strandline.ledger.states import IDLE_STATES, StreamRow
 from strandline.log.admin import TopicDescription
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.result_streams import emissions_to_streams, present_pipelines
@@ -69,7 +69,7 @@ class TopicChecks:
 
     def _deletion(self, job: str) -> list[str]:
         """Return the commands that delete a job. A job that runs must be stopped before."""
-        stop = [] if self._ledger.job(job).state in RESTING else [f"strandline job stop {job}"]
+        stop = [] if self._ledger.job(job).state in IDLE_STATES else [f"strandline job stop {job}"]
         return [*stop, f"strandline job delete {job}"]
 
     def _remedy(self, stream: str, *, keeps_topic: bool = False) -> str:
