@@ -24,7 +24,7 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.formats import record_rows
 from strandline.processing.formats.columns import json_columns, source_columns
-from strandline.processing.formats.columns.read_columns import ReadColumns
+from strandline.processing.formats.columns.read_columns import DecodedColumns
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.json_rows import Rows
 from strandline.processing.formats.record_rows import RowReader, record_format
@@ -266,8 +266,8 @@ class Way:
             patched.setattr(record_rows, "ROWS_MIN", len(values) + 1)
             patched.setattr(self._reader, "_quick_exploded", None)
             exact = list(self._reader.parts(values, sources))
-        assert not any(isinstance(rows.texts, ReadColumns) for rows in exact)
-        count = sum(int(rows.texts.fits.sum()) for rows in found if isinstance(rows.texts, ReadColumns))
+        assert not any(isinstance(rows.texts, DecodedColumns) for rows in exact)
+        count = sum(int(rows.texts.fits.sum()) for rows in found if isinstance(rows.texts, DecodedColumns))
         if count:
             assert self._decoded(found, log_ms, marks) == self._decoded(exact, log_ms, marks)
             assert [text for rows in found for text in rows.texts] == [text for rows in exact for text in rows.texts]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from strandline.core.record_headers import HEADER_REPLAY_OF, pack_header_values
 from strandline.core.streams.stream import StreamSpec
-from strandline.processing.formats.columns.read_columns import ReadColumns
+from strandline.processing.formats.columns.read_columns import DecodedColumns
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.sparkplug import message_rows
@@ -118,7 +118,7 @@ class Way:
                         letter = reader.dead_letter_value(values, rows, at)
                         what = rejects[at] if at in rejects else next(accepted)
                         found.append((place, element, rows.texts[at], what, letter))
-                    count += int(rows.texts.fits.sum()) if isinstance(rows.texts, ReadColumns) else 0
+                    count += int(rows.texts.fits.sum()) if isinstance(rows.texts, DecodedColumns) else 0
                 assert reader.sessions is not None
                 found.append(reader.sessions.packed())
         return found, count

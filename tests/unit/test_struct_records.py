@@ -13,7 +13,7 @@ import pytest
 
 from strandline.core.errors import InvalidDocument
 from strandline.core.streams.stream import StreamSpec
-from strandline.processing.formats.columns.read_columns import ReadColumns
+from strandline.processing.formats.columns.read_columns import DecodedColumns
 from strandline.processing.formats.format import format_of
 from strandline.processing.formats.record_rows import RowReader, record_format
 from tests.unit.test_record_rows import read
@@ -101,7 +101,7 @@ def test_bits_and_positions() -> None:
 def test_records_of_a_layout_are_read_as_columns() -> None:
     spec = StreamSpec.from_document({"stream": "s", "schema": {"v": "double"}, **one_of("int16", scale=0.1)})
     (rows,) = RowReader(record_format(spec)).parts([struct.pack(">h", at) for at in range(1_000)], [])
-    assert isinstance(rows.texts, ReadColumns)
+    assert isinstance(rows.texts, DecodedColumns)
     assert rows.texts.fits.all()
     assert np.array_equal(rows.texts.columns["v"].values, np.arange(1_000) / 10)
 

@@ -114,7 +114,7 @@ def kind_of(schema: AvroType) -> str:
 
 
 @dataclass(frozen=True)
-class Meaning:
+class LogicalType:
     """Meaning of a number or of bytes for a field, according to a logical type."""
 
     logical_type: str
@@ -129,14 +129,14 @@ class Meaning:
         return f"a decimal of scale {self.scale}" if self.logical_type == "decimal" else f"a {self.logical_type}"
 
 
-def meanings_at(schema: AvroType, path: JsonPath, field_type: str, unit: str) -> dict[type, Meaning]:
+def meanings_at(schema: AvroType, path: JsonPath, field_type: str, unit: str) -> dict[type, LogicalType]:
     """Return the meaning of a value at the path for a field: Python type of the value -> meaning.
 
     Types whose values the field can use unchanged are left out.
     Args: unit: Unit of the field's times.
     Raises: ValueError: The branches of a union give a value different meanings. After it is read, its branch isn't known.
     """
-    found: dict[type, Meaning | None] = {}
+    found: dict[type, LogicalType | None] = {}
     for one in types_at(schema, path):
         kind, meaning = _PYTHON_TYPES.get(kind_of(one)), _meaning(one, field_type, unit)
         if kind is not None and found.setdefault(kind, meaning) != meaning:
@@ -148,17 +148,17 @@ def meanings_at(schema: AvroType, path: JsonPath, field_type: str, unit: str) ->
     return {kind: meaning for kind, meaning in found.items() if meaning is not None}
 
 
-def _meaning(schema: AvroType, field_type: str, unit: str) -> Meaning | None:
+def _meaning(schema: AvroType, field_type: str, unit: str) -> LogicalType | None:
     logical, kind = schema.get("logicalType") if isinstance(schema, dict) else None, kind_of(schema)
     if logical in TIMES and kind == "long" and field_type in ("timestamp", "string"):
         is_stored = field_type == "timestamp" and TIMES[logical] == unit
-        return None if is_stored else Meaning("timestamp", unit=TIMES[logical])
+        return None if is_stored else LogicalType("timestamp", unit=TIMES[logical])
     if logical == "date" and kind == "int" and field_type in ("timestamp", "string"):
-        return Meaning("date")
+        return LogicalType("date")
     if logical == "decimal" and kind in ("bytes", "fixed"):
-        return Meaning("decimal", scale=schema.get("scale", 0))
+        return LogicalType("decimal", scale=schema.get("scale", 0))
     if logical == "uuid" and kind == "fixed" and schema["size"] == _UUID_BYTES:
-        return Meaning("uuid")
+        return LogicalType("uuid")
     return None
 
 

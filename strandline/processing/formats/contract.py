@@ -9,7 +9,7 @@ from typing import Any
 
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
 from strandline.core.streams.stream import StreamSpec
-from strandline.processing.formats.columns.read_columns import ROWS_MIN, ReadColumns
+from strandline.processing.formats.columns.read_columns import ROWS_MIN, DecodedColumns
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.proposals import infer_from_topic, infer_stream
 from strandline.processing.formats.record_rows import RowReader, record_format
@@ -70,7 +70,7 @@ class _Stream:
             columns = iter(zip(*(decoded.arrays[name].to_pylist() for name in self._names), strict=True))
             found.rows += [rejects[at] if at in rejects else repr(next(columns)) for at in range(len(rows.texts))]
             found.letters += [reader.dead_letter_value(values, rows, at) for at in rejects]
-            if isinstance(rows.texts, ReadColumns):
+            if isinstance(rows.texts, DecodedColumns):
                 found.of_columns += int(rows.texts.fits.sum())
         return found
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from strandline.core.record_headers import REASON_FUTURE_EVENT, REASON_LATE, REASON_SCHEMA, REASON_TIME_UNIT
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.formats.columns.declared import array_of, as_declared, micros_of
-from strandline.processing.formats.columns.read_columns import ReadColumns
+from strandline.processing.formats.columns.read_columns import DecodedColumns
 from strandline.processing.formats.decimals import DecimalParser
 from strandline.processing.formats.field_parsers.field_parser import FieldParser
 from strandline.processing.formats.record_fields import (
@@ -151,7 +151,7 @@ class Decoder:
         `max_ahead_ms`: maximum time ahead of the log time. Both are one number for all records, or one number for each record.
         None, NEVER_LATE, and NEVER_AHEAD mean no limit.
         """
-        if isinstance(values, ReadColumns):
+        if isinstance(values, DecodedColumns):
             return self._decode_columns(values, log_times_ms, watermarks_ms, max_ahead_ms)
         rows, sources, rejects = self._read_rows(values)
         columns = _Columns(self._validator, [partial(extract, rows) for extract in self._extracts], len(rows))
@@ -176,7 +176,7 @@ class Decoder:
 
     def _decode_columns(
         self,
-        read: ReadColumns,
+        read: DecodedColumns,
         log_times_ms: Sequence[int],
         watermarks_ms: Micros | int | None,
         max_ahead_ms: Micros | int | None,

@@ -32,7 +32,7 @@ from strandline.core.streams.format_registry import form_of, package_of
 
 if TYPE_CHECKING:
     from strandline.processing.formats.columns.exploded_columns import ExplodedColumns
-    from strandline.processing.formats.columns.read_columns import QuickReader
+    from strandline.processing.formats.columns.read_columns import ColumnReader
     from strandline.processing.formats.inference.sample import Proposed, Sample
     from strandline.processing.formats.json_rows import Rows
     from strandline.processing.formats.record_fields import JsonText, RecordField
@@ -134,12 +134,12 @@ class Format(StreamFormat):
         """
         return None
 
-    def columns(self, request: ReaderRequest, reader: FormatReader | None) -> QuickReader | None:
+    def columns(self, request: ReaderRequest, reader: FormatReader | None) -> ColumnReader | None:
         """Return the fast path, which reads plain records as columns, and leaves other records to the reader. None if there is
         none."""
-        from strandline.processing.formats.columns.read_columns import QuickReader
+        from strandline.processing.formats.columns.read_columns import ColumnReader
 
-        return reader if isinstance(reader, QuickReader) else None
+        return reader if isinstance(reader, ColumnReader) else None
 
     def element_columns(self, fields: Sequence[RecordField], array: JsonPath) -> ExplodedColumns | None:
         """Return the fast path for records that are exploded. None if there is none."""

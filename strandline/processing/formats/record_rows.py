@@ -15,7 +15,7 @@ from strandline.core.record_headers import HEADER_QUERY, HEADER_REPLAY_OF, HEADE
 from strandline.core.streams.format import ValueRows
 from strandline.core.streams.format_registry import package_of, require_package
 from strandline.processing.formats.columns.exploded_columns import ExplodedColumns, rows_of
-from strandline.processing.formats.columns.read_columns import ROWS_MIN, QuickReader, ReadColumns
+from strandline.processing.formats.columns.read_columns import ROWS_MIN, ColumnReader, DecodedColumns
 from strandline.processing.formats.columns.source_columns import numbered, source_columns
 from strandline.processing.formats.format import ArrayReader, Format, ReaderRequest, SessionState, format_of
 from strandline.processing.formats.json_rows import EXPLODED_BYTES_MAX, ExplodedRows, JsonRows, Rows
@@ -211,7 +211,7 @@ class RowReader:
         self.headers_beside = tuple(sorted(beside))
         """Other headers on which rows depend."""
 
-    def _quick_reader(self, form: Format, request: ReaderRequest) -> QuickReader | None:
+    def _quick_reader(self, form: Format, request: ReaderRequest) -> ColumnReader | None:
         """Return the reader of plain records as columns. None if there is none."""
         is_able = self._json_rows is None or form.columns_follow_paths
         return form.columns(request, self._reader) if is_able and self._exploded is None else None
@@ -334,7 +334,7 @@ class RowReader:
         assert isinstance(read, bytes), "one of its rows was accepted"
         return self._exploded.letters(read)
 
-    def _read_columns(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> ReadColumns | None:
+    def _read_columns(self, values: Sequence[bytes | None], sources: Sequence[bytes | None]) -> DecodedColumns | None:
         """Return the records as columns. None if the format has no fast path for most of them."""
         if self._quick is None or len(values) < ROWS_MIN or (among := numbered(sources)) is None:
             return None
@@ -347,18 +347,18 @@ class RowReader:
         def texts(places: Sequence[int]) -> Sequence[JsonText]:
             return self._texts([values[at] for at in places], [sources[at] for at in places if sources])
 
-        read = ReadColumns(*found, texts)
+        read = DecodedColumns(*found, texts)
         return self._with_sources(read, *among) if sources else read
 
     def _with_sources(
-        self, read: ReadColumns, sources: Sequence[bytes | None], of_each: npt.NDArray[np.int64]
-    ) -> ReadColumns | None:
+        self, read: DecodedColumns, sources: Sequence[bytes | None], of_each: npt.NDArray[np.int64]
+    ) -> DecodedColumns | None:
         """Add the columns that the sources fill. None if a record has a field of its source, because its text determines which
         value counts. `of_each`: index of each row's source."""
         given = source_columns(list(map(self._source_fields.members_of, sources)), of_each, self._fields)
         if given is None or given[0].keys() & read.columns.keys():
             return None
-        return ReadColumns(dict(read.columns) | given[0], read.fits & given[1], read.of)
+        return DecodedColumns(dict(read.columns) | given[0], read.fits & given[1], read.of)
 
     def _texts_in_sessions(self, wholes: Sequence[JsonText], sources: Sequence[bytes | None]) -> Sequence[JsonText]:
         texts = wholes if self._json_rows is None else self._json_rows.rows(wholes)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from strandline.core.schemas.avro_schemas import AvroType, kind_of
-from strandline.processing.formats.columns.byte_walk import ByteWalk
+from strandline.processing.formats.columns.byte_walk import ByteScanner
 from strandline.processing.formats.columns.read_columns import (
     Column,
     ColumnsAndMarks,
@@ -31,8 +31,8 @@ class AvroColumns:
         self._members = members
 
     def columns(self, values: Sequence[bytes | None], prefix: bytes = b"") -> ColumnsAndMarks | None:
-        """See `QuickReader`. `prefix`: bytes before each record."""
-        walk = ByteWalk(values)
+        """See `ColumnReader`. `prefix`: bytes before each record."""
+        walk = ByteScanner(values)
         if prefix:
             walk.fits &= walk.is_next(prefix)
             walk.skip(len(prefix))
@@ -82,7 +82,7 @@ def _fits(kind: str, field: RecordField) -> bool:
     return kind in _WHOLE if is_whole(field) else kind == field.type
 
 
-def _read(walk: ByteWalk, kind: str, where: Marks | None, field: RecordField | None) -> Column:
+def _read(walk: ByteScanner, kind: str, where: Marks | None, field: RecordField | None) -> Column:
     present = np.ones(len(walk), np.bool_) if where is None else where
     if kind == "string":
         return walk.text(walk.zigzag(where), where)

@@ -23,7 +23,7 @@ from strandline.core.record_headers import REASON_DECODE
 from strandline.core.schemas.avro_schemas import (
     TIMES,
     AvroType,
-    Meaning,
+    LogicalType,
     kind_of,
     meanings_at,
     read_avro_schema,
@@ -290,7 +290,7 @@ def _conversion(schema: AvroType, path: JsonPath, field: RecordField) -> Convert
     return (lambda value: by_type.get(type(value), _unchanged)(value)) if by_type else None
 
 
-def _conversion_of(meaning: Meaning, field: RecordField) -> Convert:
+def _conversion_of(meaning: LogicalType, field: RecordField) -> Convert:
     if meaning.unit is not None:
         unit = meaning.unit
         return lambda value: (

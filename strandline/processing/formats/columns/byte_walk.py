@@ -29,7 +29,7 @@ _SHORT_BYTES = 64
 _ARROW_BYTES_MAX = 2**31 - 1
 
 
-class ByteWalk:
+class ByteScanner:
     """The records, and the position of the scan in each."""
 
     def __init__(self, values: Sequence[bytes | None], end: bytes = b"") -> None:
@@ -49,7 +49,7 @@ class ByteWalk:
     def __len__(self) -> int:
         return len(self.at)
 
-    def within(self, starts: Int64Array, ends: Int64Array) -> ByteWalk:
+    def within(self, starts: Int64Array, ends: Int64Array) -> ByteScanner:
         """Return a scan of these parts of the records. None of them is marked."""
         other = copy(self)
         other.at, other.ends, other.fits = starts, ends, np.ones(len(starts), np.bool_)

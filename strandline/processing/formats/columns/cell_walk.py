@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.processing.formats.columns.byte_walk import LITERAL_BYTES_MAX, ByteWalk, Int64Array
+from strandline.processing.formats.columns.byte_walk import LITERAL_BYTES_MAX, ByteScanner, Int64Array
 from strandline.processing.formats.columns.read_columns import Column, Marks, is_whole
 from strandline.processing.formats.record_fields import RecordField
 from strandline.processing.formats.text_values import NUMBER
@@ -33,12 +33,12 @@ _WINDOW_BYTES, _WINDOWS_MAX = 32, 8
 LITERAL_BYTES_MAX, the number of bytes after the last line. Longer strings are searched one by one."""
 
 
-class CellWalk:
+class CellScanner:
     """The lines of some records, each with its end."""
 
     def __init__(self, values: Sequence[bytes | None], refused: bytes | None) -> None:
         """`refused`: records that contain any of these bytes, or a line break, are marked. None if no record is marked."""
-        self.walk = ByteWalk(values, b"\n")
+        self.walk = ByteScanner(values, b"\n")
         self.starts: Int64Array = self.walk.at.copy()
         self.ends: Int64Array = self.walk.ends - 1
         """Position of the end of each line."""
@@ -146,7 +146,7 @@ class CellWalk:
             marks &= self.walk.is_next(literal[first : first + LITERAL_BYTES_MAX])
         return marks
 
-    def repeated(self, rows: Int64Array) -> CellWalk:
+    def repeated(self, rows: Int64Array) -> CellScanner:
         """Return these lines as separate lines, each as often as it occurs in `rows`."""
         other = copy(self)
         other.starts, other.ends = self.starts[rows], self.ends[rows]

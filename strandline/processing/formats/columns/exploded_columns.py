@@ -14,7 +14,7 @@ import numpy as np
 
 from strandline.core.json_paths import JsonPath
 from strandline.processing.formats.columns.byte_walk import Int64Array
-from strandline.processing.formats.columns.cell_walk import CellWalk
+from strandline.processing.formats.columns.cell_walk import CellScanner
 from strandline.processing.formats.columns.json_columns import (
     Paths,
     can_hold,
@@ -22,7 +22,7 @@ from strandline.processing.formats.columns.json_columns import (
     read_cell,
 )
 from strandline.processing.formats.columns.json_shape import CELLS_MAX, Cell, Shape, shape_of
-from strandline.processing.formats.columns.read_columns import Column, Marks, ReadColumns
+from strandline.processing.formats.columns.read_columns import Column, DecodedColumns, Marks
 from strandline.processing.formats.json_rows import Rows
 from strandline.processing.formats.record_fields import JsonText, RecordField
 
@@ -135,7 +135,7 @@ class ExplodedColumns:
         return ElementColumns(columns, fits, np.where(fits, counts, 0))
 
     def _read_last(
-        self, records: ShapedRecords, rows: CellWalk, first: Int64Array, elements: _Elements, is_last: Marks
+        self, records: ShapedRecords, rows: CellScanner, first: Int64Array, elements: _Elements, is_last: Marks
     ) -> dict[str, Column]:
         """Return the column of the last cell of each element, and mark rows that don't have the shape.
 
@@ -159,7 +159,7 @@ class ShapedRecords:
 
     def __init__(self, values: Sequence[bytes | None], shape: Shape) -> None:
         self.shape = shape
-        self.cells = CellWalk(values, b"\\")
+        self.cells = CellScanner(values, b"\\")
         self.cells.require_utf8()
         self.cells.refuse_controls()
         self._quotes: Int64Array = np.flatnonzero(self.cells.data == ord('"'))
@@ -170,7 +170,7 @@ class ShapedRecords:
             self._quotes = np.zeros(1, np.int64)
         self.cells.require(self.cells.starts, shape.begin)
 
-    def read(self, lines: CellWalk, first: Int64Array, cells: Sequence[Cell], paths: Paths) -> dict[str, Column]:
+    def read(self, lines: CellScanner, first: Int64Array, cells: Sequence[Cell], paths: Paths) -> dict[str, Column]:
         """Return the columns of the fields among these cells. `first`: for each line, the index of its quote with number 0."""
         columns: dict[str, Column] = {}
         for cell in cells:
@@ -185,7 +185,7 @@ class ShapedRecords:
                 lines.walk.fits &= ends + len(cell.literal) == lines.ends
         return columns
 
-    def places(self, lines: CellWalk, first: Int64Array, cell: Cell) -> tuple[Int64Array, Int64Array]:
+    def places(self, lines: CellScanner, first: Int64Array, cell: Cell) -> tuple[Int64Array, Int64Array]:
         """Return the beginning and the end of the cell in each line of the shape."""
         starts = self._quotes_at(first, cell.quote) + cell.after_quote
         is_followed = cell.quote + 1 < self.shape.quotes
@@ -199,7 +199,7 @@ class ShapedRecords:
 
 def rows_of(
     read: ElementColumns, texts: Callable[[Sequence[int]], Iterator[Rows]]
-) -> tuple[ReadColumns, list[int], list[int | None]]:
+) -> tuple[DecodedColumns, list[int], list[int | None]]:
     """Return all rows in their order, the index of each row's record, and the index of its element. Rows come from columns, or
     from the text of the other records. `texts`: returns the rows of the records with these indices."""
     known: dict[int, list[tuple[JsonText, int | None]]] = {}
@@ -228,4 +228,4 @@ def rows_of(
         learn(sorted({places[row] for row in rows} - known.keys()))
         return [known[places[row]][numbers[row]][0] for row in rows]
 
-    return ReadColumns(columns, fits, texts_of), places, elements
+    return DecodedColumns(columns, fits, texts_of), places, elements

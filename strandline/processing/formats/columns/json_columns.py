@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from strandline.core.json_paths import JsonPath
 from strandline.processing.formats.columns.byte_walk import Int64Array
-from strandline.processing.formats.columns.cell_walk import CellWalk
+from strandline.processing.formats.columns.cell_walk import CellScanner
 from strandline.processing.formats.columns.json_shape import Cell, Shape, shape_of
 from strandline.processing.formats.columns.read_columns import Column, ColumnsAndMarks, Marks, holds_values
 from strandline.processing.formats.record_fields import RecordField
@@ -60,7 +60,7 @@ class JsonColumns:
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """Return the columns of the records that have the usual form, and a mask of these records. See `QuickReader`."""
+        """Return the columns of the records that have the usual form, and a mask of these records. See `ColumnReader`."""
         return read_by_shapes(values, self._of_one_shape)
 
     def _of_one_shape(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
@@ -81,7 +81,7 @@ class ChangeColumns:
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """Return the columns of the records that have the usual form, and a mask of these records. See `QuickReader`."""
+        """Return the columns of the records that have the usual form, and a mask of these records. See `ColumnReader`."""
         return read_by_shapes(values, self._of_one_shape)
 
     def _of_one_shape(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
@@ -178,7 +178,7 @@ def read_shaped(
         size = len(begin)
         values = [value[size:] if value is not None and value.startswith(begin) else None for value in values]
         begin = b""
-    cells = CellWalk(values, None)
+    cells = CellScanner(values, None)
     cells.require(cells.starts, begin)
     columns: dict[str, Column] = {}
     at = np.minimum(cells.starts + len(begin), cells.ends)
@@ -201,7 +201,7 @@ def read_shaped(
     return columns, cells.walk.fits
 
 
-def _plain_ends(cells: CellWalk, cell: Cell, starts: Int64Array, literal: bytes) -> Int64Array | None:
+def _plain_ends(cells: CellScanner, cell: Cell, starts: Int64Array, literal: bytes) -> Int64Array | None:
     """Return the end of the cell, if no record needs a closer check. Otherwise return None."""
     ends = cells.plain_text_ends(starts) if cell.is_text else cells.plain_number_ends(starts)
     marks = cells.are(ends, literal) & (cell.is_text | (ends > starts))
@@ -209,7 +209,7 @@ def _plain_ends(cells: CellWalk, cell: Cell, starts: Int64Array, literal: bytes)
 
 
 def read_cell(
-    cells: CellWalk, cell: Cell, field: RecordField | None, starts: Int64Array, ends: Int64Array
+    cells: CellScanner, cell: Cell, field: RecordField | None, starts: Int64Array, ends: Int64Array
 ) -> Column | None:
     """Return the values of the field that reads the cell. Mark the records in which the cell isn't a JSON value."""
     if cell.is_text:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from strandline.processing.formats.columns.byte_walk import Int64Array
-from strandline.processing.formats.columns.cell_walk import CellWalk, is_any
+from strandline.processing.formats.columns.cell_walk import CellScanner, is_any
 
 
 def cut(
-    cells: CellWalk, separators: bytes, count: int, in_order: Sequence[bytes] | None = None
+    cells: CellScanner, separators: bytes, count: int, in_order: Sequence[bytes] | None = None
 ) -> list[Int64Array] | None:
     """Return the beginning of each cell, and finally the position after the line. Mark lines with another number of cells, or
     with other separators.

@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from strandline.processing.formats.columns.byte_walk import ByteWalk
+from strandline.processing.formats.columns.byte_walk import ByteScanner
 from strandline.processing.formats.columns.read_columns import (
     Column,
     ColumnsAndMarks,
@@ -83,8 +83,8 @@ class PackedColumns:
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """See `QuickReader`. Reads the maps with the names of the first map."""
-        walk = ByteWalk(values)
+        """See `ColumnReader`. Reads the maps with the names of the first map."""
+        walk = ByteScanner(values)
         model = walk.first_fit()
         if self._fields is None or model is None:
             return None
@@ -109,7 +109,7 @@ class PackedColumns:
         walk.end()
         return columns, walk.fits
 
-    def _name_at(self, walk: ByteWalk, at: int) -> bytes | None:
+    def _name_at(self, walk: ByteScanner, at: int) -> bytes | None:
         """Return the name at this position with its first byte. None if it is a long name, or not a name."""
         (head,) = walk.bytes_at(at, 1)
         if self._coding.kinds[head] != _TEXT or self._coding.widths[head]:
@@ -121,7 +121,7 @@ class PackedColumns:
             return None
         return name
 
-    def _read(self, walk: ByteWalk, field: RecordField | None) -> Column:
+    def _read(self, walk: ByteScanner, field: RecordField | None) -> Column:
         at, coding = walk.at, self._coding
         head = walk.fixed("u1")
         kinds, widths = coding.kinds[head], coding.widths[head]
@@ -144,7 +144,7 @@ class PackedColumns:
 
     def _read_doubles(
         self,
-        walk: ByteWalk,
+        walk: ByteScanner,
         at: npt.NDArray[np.int64],
         kinds: npt.NDArray[np.uint8],
         widths: npt.NDArray[np.int64],
@@ -167,7 +167,7 @@ class PackedColumns:
 
 
 def _whole(
-    walk: ByteWalk,
+    walk: ByteScanner,
     kinds: npt.NDArray[np.uint8],
     widths: npt.NDArray[np.int64],
     numbers: npt.NDArray[np.uint64],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from strandline.processing.formats.columns.byte_walk import ByteWalk
+from strandline.processing.formats.columns.byte_walk import ByteScanner
 from strandline.processing.formats.columns.read_columns import (
     Column,
     ColumnsAndMarks,
@@ -35,7 +35,7 @@ _FLOATS = ("<f8", "<f4")
 
 
 @dataclass(frozen=True)
-class Member:
+class MessageField:
     """A field of a message."""
 
     tag: bytes
@@ -50,12 +50,12 @@ class Member:
 class ProtobufColumns:
     """Reads the messages of one type."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[MessageField]) -> None:
         self._members = members
 
     def columns(self, values: Sequence[bytes | None]) -> ColumnsAndMarks | None:
-        """Return the columns of the records that have the usual form, and a mask of these records. See `QuickReader`."""
-        walk = ByteWalk(values)
+        """Return the columns of the records that have the usual form, and a mask of these records. See `ColumnReader`."""
+        walk = ByteScanner(values)
         columns: dict[str, Column] = {}
         for member in self._members:
             is_sent = walk.is_next(member.tag)
@@ -79,7 +79,7 @@ def protobuf_columns(descriptor: Descriptor, fields: Sequence[RecordField]) -> P
         field = named.get(one.name)
         if wire_and_kind is not None and (field is None or _fits(wire_and_kind[1], field)):
             tag = _varint(one.number << 3 | wire_and_kind[0])
-            members.append(Member(tag, wire_and_kind[1], one.has_presence, field))
+            members.append(MessageField(tag, wire_and_kind[1], one.has_presence, field))
         elif field is not None:
             return None
     return None if any(one.is_required for one in descriptor.fields) else ProtobufColumns(members)
@@ -109,7 +109,7 @@ def _varint(number: int) -> bytes:
     return bytes((*found, number))
 
 
-def read_member(walk: ByteWalk, member: Member, is_sent: Marks) -> Column:
+def read_member(walk: ByteScanner, member: MessageField, is_sent: Marks) -> Column:
     """Read the next member where it was sent. Elsewhere its value is 0 or empty."""
     kind, field = member.kind, member.field
     if kind == "text":

@@ -57,7 +57,7 @@ class Column:
         return cls(values, np.zeros(count, np.bool_))
 
 
-class ReadColumns(Sequence[JsonText]):
+class DecodedColumns(Sequence[JsonText]):
     """The text of each record, made when it is needed, and the columns that represent the records."""
 
     def __init__(
@@ -92,7 +92,7 @@ ColumnsAndMarks = tuple[dict[str, Column], Marks]
 
 
 @runtime_checkable
-class QuickReader(Protocol):
+class ColumnReader(Protocol):
     """Reads the records of one stream as columns."""
 
     def columns(

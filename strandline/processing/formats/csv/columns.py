@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from strandline.processing.formats.columns.byte_walk import Int64Array
-from strandline.processing.formats.columns.cell_walk import PATTERNS, CellWalk
+from strandline.processing.formats.columns.cell_walk import PATTERNS, CellScanner
 from strandline.processing.formats.columns.line_cells import cut
 from strandline.processing.formats.columns.read_columns import ColumnsAndMarks, can_be_read
 from strandline.processing.formats.record_fields import RecordField
@@ -25,10 +25,10 @@ class DelimitedColumns:
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """Return the columns of the records that have the usual form, and a mask of these records. See `QuickReader`."""
+        """Return the columns of the records that have the usual form, and a mask of these records. See `ColumnReader`."""
         if not self._can_read:
             return None
-        cells = CellWalk(values, b'"\r\xef')  # a byte order mark begins with the last byte
+        cells = CellScanner(values, b'"\r\xef')  # a byte order mark begins with the last byte
         cells.require_utf8()
         starts = cut(cells, self._delimiter, len(self._fields))
         if starts is None or self._has_time_texts(cells, starts):
@@ -37,7 +37,7 @@ class DelimitedColumns:
             field.name: cells.column(field, starts[at], starts[at + 1] - 1) for at, field in enumerate(self._fields)
         }, cells.walk.fits
 
-    def _has_time_texts(self, cells: CellWalk, starts: Sequence[Int64Array]) -> bool:
+    def _has_time_texts(self, cells: CellScanner, starts: Sequence[Int64Array]) -> bool:
         """Return True if the first line has a time that isn't a number."""
         model = cells.walk.first_fit()
         if model is None:

@@ -61,7 +61,7 @@ class ChangeEvents:
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """See `QuickReader`. Events with a placeholder are read by their text."""
+        """See `ColumnReader`. Events with a placeholder are read by their text."""
         if (found := self._quick.columns(values)) is None:
             return None
         columns, fits = found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from strandline.core.field_types import WHOLE_RANGES
 from strandline.processing.formats.columns.byte_walk import Int64Array
-from strandline.processing.formats.columns.cell_walk import PATTERNS, CellWalk, NumberForm
+from strandline.processing.formats.columns.cell_walk import PATTERNS, CellScanner, NumberForm
 from strandline.processing.formats.columns.line_cells import cut
 from strandline.processing.formats.columns.read_columns import Column, ColumnsAndMarks, Marks, can_be_read
 from strandline.processing.formats.record_fields import RecordField
@@ -48,11 +48,11 @@ class InfluxColumns:
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """See `QuickReader`. Times must be nanoseconds."""
+        """See `ColumnReader`. Times must be nanoseconds."""
         model = next((value for value in values if value is not None and _INFLUX_LINE.fullmatch(value)), None)
         if not self._can_read or model is None:
             return None
-        cells = CellWalk(values, b'"\\\r\0#\t')  # a tab before the measurement isn't a part of it
+        cells = CellScanner(values, b'"\\\r\0#\t')  # a tab before the measurement isn't a part of it
         cells.require_utf8()
         separators = [bytes([byte]) for byte in model if byte in b",= "]
         starts = cut(cells, b",= ", len(separators) + 1, separators)
@@ -89,7 +89,7 @@ class InfluxColumns:
         return self._columns(cells, starts, forms)
 
     def _columns(
-        self, cells: CellWalk, starts: Sequence[Int64Array], forms: Mapping[str, tuple[int, _Form]]
+        self, cells: CellScanner, starts: Sequence[Int64Array], forms: Mapping[str, tuple[int, _Form]]
     ) -> ColumnsAndMarks | None:
         """Return the columns of the fields. `forms`: name -> index of the cell and its form. None if a field has another type."""
         columns: dict[str, Column] = {}
@@ -102,7 +102,7 @@ class InfluxColumns:
         return columns, cells.walk.fits
 
 
-def _are(cells: CellWalk, begin: Int64Array, end: Int64Array, expected: bytes) -> Marks:
+def _are(cells: CellScanner, begin: Int64Array, end: Int64Array, expected: bytes) -> Marks:
     """Return a mask of the lines in which exactly these bytes are at this position."""
     cells.walk.at = begin
     marks: Marks = (end - begin == len(expected)) & cells.walk.is_next(expected)

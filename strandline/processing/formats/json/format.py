@@ -10,7 +10,7 @@ from strandline.processing.formats.format import Format, FormatReader, ReaderReq
 
 if TYPE_CHECKING:
     from strandline.processing.formats.columns.exploded_columns import ExplodedColumns
-    from strandline.processing.formats.columns.read_columns import QuickReader
+    from strandline.processing.formats.columns.read_columns import ColumnReader
     from strandline.processing.formats.inference.sample import Proposed, Sample
     from strandline.processing.formats.record_fields import RecordField
 
@@ -28,7 +28,7 @@ class JsonFormat(Format):
     columns_follow_paths = True
     sample_rank = 20
 
-    def columns(self, request: ReaderRequest, reader: FormatReader | None) -> QuickReader | None:
+    def columns(self, request: ReaderRequest, reader: FormatReader | None) -> ColumnReader | None:
         from strandline.processing.formats.columns.json_columns import JsonColumns
 
         return JsonColumns(request.fields)

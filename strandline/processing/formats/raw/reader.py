@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from strandline.processing.formats.columns.byte_walk import ByteWalk
+from strandline.processing.formats.columns.byte_walk import ByteScanner
 from strandline.processing.formats.columns.read_columns import ColumnsAndMarks
 from strandline.processing.formats.record_fields import RecordField
 from strandline.processing.formats.source_fields import SourceFields
@@ -31,7 +31,7 @@ class RawValues(BareValues):
         field = self.field_for_all(sources)
         if field is None or self._is_base64:
             return None
-        walk = ByteWalk(values)
+        walk = ByteScanner(values)
         return {field.name: walk.text(walk.ends - walk.at)}, walk.fits
 
     def content(self, value: bytes, field: RecordField) -> bytes:

@@ -8,28 +8,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strandline.processing.formats.columns.byte_walk import ByteWalk, Int64Array
-from strandline.processing.formats.columns.protobuf_columns import Member, read_member
+from strandline.processing.formats.columns.byte_walk import ByteScanner, Int64Array
+from strandline.processing.formats.columns.protobuf_columns import MessageField, read_member
 from strandline.processing.formats.columns.read_columns import Column, Marks
 
 METRICS_MAX = 1_000
 """Maximum number of metrics of a message in columns. All messages are scanned in parallel, up to the last metric of the
 longest."""
-_TIME, _METRIC, _SEQ = Member(b"\x08", "u8"), b"\x12", Member(b"\x18", "u8")
+_TIME, _METRIC, _SEQ = MessageField(b"\x08", "u8"), b"\x12", MessageField(b"\x18", "u8")
 _MEMBERS = {
-    "name": Member(b"\x0a", "text"),
-    "alias": Member(b"\x10", "u8"),
-    "timestamp": Member(b"\x18", "u8"),
-    "datatype": Member(b"\x20", "u4"),
-    "is_historical": Member(b"\x28", "bool"),
-    "is_transient": Member(b"\x30", "bool"),
-    "is_null": Member(b"\x38", "bool"),
-    "int_value": Member(b"\x50", "u4"),
-    "long_value": Member(b"\x58", "i8"),  # as a signed 64-bit integer, whatever the datatype
-    "float_value": Member(b"\x65", "<f4"),
-    "double_value": Member(b"\x69", "<f8"),
-    "boolean_value": Member(b"\x70", "bool"),
-    "string_value": Member(b"\x7a", "text"),
+    "name": MessageField(b"\x0a", "text"),
+    "alias": MessageField(b"\x10", "u8"),
+    "timestamp": MessageField(b"\x18", "u8"),
+    "datatype": MessageField(b"\x20", "u4"),
+    "is_historical": MessageField(b"\x28", "bool"),
+    "is_transient": MessageField(b"\x30", "bool"),
+    "is_null": MessageField(b"\x38", "bool"),
+    "int_value": MessageField(b"\x50", "u4"),
+    "long_value": MessageField(b"\x58", "i8"),  # as a signed 64-bit integer, whatever the datatype
+    "float_value": MessageField(b"\x65", "<f4"),
+    "double_value": MessageField(b"\x69", "<f8"),
+    "boolean_value": MessageField(b"\x70", "bool"),
+    "string_value": MessageField(b"\x7a", "text"),
 }
 """Members of a metric, in the order of their numbers."""
 
@@ -50,7 +50,7 @@ class ReadMessages:
 
 def read_messages(values: Sequence[bytes | None]) -> ReadMessages:
     """Parse the messages."""
-    walk = ByteWalk(values)
+    walk = ByteScanner(values)
     time = _read(walk, _TIME, walk.is_next(_TIME.tag))
     starts, ends, counts = _metrics_of(walk)
     seq = _read(walk, _SEQ, walk.is_next(_SEQ.tag))
@@ -68,13 +68,13 @@ def read_messages(values: Sequence[bytes | None]) -> ReadMessages:
     return ReadMessages(walk.fits, time, seq, counts, metrics)
 
 
-def _read(walk: ByteWalk, member: Member, is_sent: Marks) -> Column:
+def _read(walk: ByteScanner, member: MessageField, is_sent: Marks) -> Column:
     """Read the member, which comes next if it was sent."""
     walk.skip(len(member.tag), is_sent)
     return read_member(walk, member, is_sent)
 
 
-def _metrics_of(walk: ByteWalk) -> tuple[Int64Array, Int64Array, Int64Array]:
+def _metrics_of(walk: ByteScanner) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Return the beginning and the end of the next metrics, message after message, and the number of metrics of each message."""
     found: list[tuple[Int64Array, Int64Array, Int64Array]] = []
     rows = np.flatnonzero(walk.is_next(_METRIC))

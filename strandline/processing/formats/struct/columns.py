@@ -113,7 +113,7 @@ class StructColumns:
     def columns(
         self, values: Sequence[bytes | None], _sources: Sequence[bytes | None] = (None,)
     ) -> ColumnsAndMarks | None:
-        """See `QuickReader`."""
+        """See `ColumnReader`."""
         if not self._can_read or None in values:
             return None
         block, fits = block_of(values, self._layout)

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 import msgspec
 
 from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
-from strandline.processing.formats.columns.cell_walk import CellWalk
+from strandline.processing.formats.columns.cell_walk import CellScanner
 from strandline.processing.formats.columns.read_columns import ColumnsAndMarks, is_whole
 from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, in_blocks, not_utf8
 from strandline.processing.formats.source_fields import SOURCES_REMEMBERED_MAX, Members, SourceFields
@@ -60,7 +60,7 @@ class BareValues:
         field = self.field_for_all(sources)
         if field is None or (field.type != "double" and not is_whole(field)):
             return None
-        cells = CellWalk(values, b"")
+        cells = CellScanner(values, b"")
         cells.walk.fits &= cells.ends > cells.starts
         return {field.name: cells.column(field, cells.starts, cells.ends)}, cells.walk.fits
 
