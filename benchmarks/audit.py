@@ -29,7 +29,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired
 from strandline.log.topics import Topics
 from strandline.services.embedded.addresses import settings_environment
-from strandline.services.jobs.apply_documents import Applier, ensure_templates
+from strandline.services.jobs.apply_documents import DocumentApplier, ensure_templates
 from strandline.services.supervision.audit_jobs import audit_command
 
 JOB = "w1-audited"
@@ -72,7 +72,7 @@ def _run_job(settings: Settings, topics: Topics, url: str) -> None:
     text = text.replace(f"[{{elasticsearch: {JOB}}}]", emits[1])
     ledger = Ledger.open(settings.ledger_url)
     try:
-        applier = Applier(ledger, topics, lambda pipeline: ensure_templates(url, pipeline), lambda stream: {})
+        applier = DocumentApplier(ledger, topics, lambda pipeline: ensure_templates(url, pipeline), lambda stream: {})
         applier.apply(f"{STREAM_TEXT}---\n{text}".encode(), "w1.yaml")
         ledger.set_desired(JOB, Desired.DRAINED)
     finally:

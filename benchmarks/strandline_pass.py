@@ -26,7 +26,7 @@ from strandline.log.topics import Topics
 from strandline.processing.run.runner import Runner
 from strandline.processing.spark.session import start_spark
 from strandline.results.writer import WINDOW_START, WriteReport
-from strandline.services.jobs.apply_documents import Applier
+from strandline.services.jobs.apply_documents import DocumentApplier
 
 JOB = f"work-{time.time_ns()}"
 """Name of the job, different in each process. So no process finds dead letters of a job that its ledger doesn't contain."""
@@ -64,7 +64,7 @@ def run(
     sums.mkdir()
     topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=settings.record_bytes_max)
     documents = f"{STREAM_TEXT}---\n{work.pipeline_text(JOB)}"
-    Applier(ledger, topics, lambda pipeline: None, lambda stream: {}).apply(documents.encode(), "work.yaml")
+    DocumentApplier(ledger, topics, lambda pipeline: None, lambda stream: {}).apply(documents.encode(), "work.yaml")
     ledger.set_desired(JOB, Desired.DRAINED)
     writer = SummingWriter(str(sums), work.every_ms, work.value)
     with telling_mark(lambda: ledger.totals(JOB).records, mark):

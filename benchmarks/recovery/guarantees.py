@@ -26,7 +26,7 @@ from strandline.log.topics import Topics
 from strandline.processing.run.runner import Runner
 from strandline.processing.spark.session import start_spark
 from strandline.services.embedded.addresses import settings_environment
-from strandline.services.jobs.apply_documents import Applier, ensure_templates
+from strandline.services.jobs.apply_documents import DocumentApplier, ensure_templates
 
 GUARANTEES = ("none", "exactly_once")
 ROWS_MAX = 100_000
@@ -107,7 +107,7 @@ def _apply(settings: Settings, ledger: Ledger, job: str, guarantee: str) -> None
     text = W1.pipeline_text(job)
     topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=settings.record_bytes_max)
     url = settings.elasticsearch_url
-    applier = Applier(ledger, topics, lambda pipeline: ensure_templates(url, pipeline), lambda stream: {})
+    applier = DocumentApplier(ledger, topics, lambda pipeline: ensure_templates(url, pipeline), lambda stream: {})
     applier.apply(f"{STREAM_TEXT}---\n{text}guarantee: {guarantee}\n".encode(), "w1.yaml")
     ledger.set_desired(job, Desired.DRAINED)
 

@@ -36,7 +36,7 @@ from strandline.results.elasticsearch_client import (
     request_bytes,
 )
 from strandline.results.index_settings import INDEX_SETTINGS_DEFAULT, IndexSettings
-from strandline.results.month_indices import MadeIndices, MonthIndices
+from strandline.results.month_indices import CreatedIndices, MonthIndices
 from strandline.results.remedies import stopped_by_item, stopped_by_request
 from strandline.results.shared_bulk import ANSWER_FIELDS, PreparedWrite
 from strandline.results.writer import Refused, WriteReport
@@ -60,7 +60,7 @@ class ElasticsearchWriter:
     shape: DocumentShape
     index: IndexSettings = INDEX_SETTINGS_DEFAULT
     """Settings of the indices that it creates."""
-    made: MadeIndices | None = None
+    made: CreatedIndices | None = None
     """Names of the indices that the job has created. None if all indices exist, and the writer creates none."""
     documents_max: int = 2_000
     """Maximum number of documents in one bulk request."""

@@ -19,7 +19,7 @@ from strandline.results.names import first_index, index_stem
 from strandline.results.remedies import stopped_by_request
 
 
-class MadeIndices(Protocol):
+class CreatedIndices(Protocol):
     """Names of the indices that a job has created, in the ledger: they outlive a process, and the loss of an index. Pickles."""
 
     def names(self) -> set[str]:
@@ -38,7 +38,7 @@ class MonthIndices:
     url: str
     shape: DocumentShape
     settings: IndexSettings
-    made: MadeIndices
+    made: CreatedIndices
 
     def make_sure(self, next_end_ms: int | None) -> None:
         """Set up template, mappings, and aliases before a run's first write, and check that the newest created index

@@ -38,7 +38,7 @@ from strandline.notices.settings import NoticeSettings
 from strandline.processing.slices.old_slices import SlicesKept
 from strandline.processing.source.followed.reading import SourceReader
 from strandline.results.generations import discard_generation, newest_generation
-from strandline.services.jobs.apply_documents import Applier, check_documents, ensure_templates
+from strandline.services.jobs.apply_documents import DocumentApplier, check_documents, ensure_templates
 from strandline.services.jobs.dead_letters import DeadLetters
 from strandline.services.jobs.job_lifecycle import JobLifecycle
 from strandline.services.jobs.notice_surroundings import notice_service
@@ -192,7 +192,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
     )
     limited = LimitedWork(_LIMITED_MODULES, settings.check_bytes_max, settings.check_s)
     limited.start()
-    applier = Applier(
+    applier = DocumentApplier(
         ledger,
         topics,
         lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline, ledger.generation_of(pipeline.job)),

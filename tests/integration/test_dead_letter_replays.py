@@ -34,7 +34,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import KafkaStatus
 from strandline.log.topics import Topics
 from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter
-from strandline.services.jobs.apply_documents import Applier
+from strandline.services.jobs.apply_documents import DocumentApplier
 from strandline.services.jobs.dead_letters import DeadLetterFilter, DeadLetters, ReplayReport
 from strandline.services.processes.pids import PidFile
 from tests.support.platform import Platform
@@ -70,7 +70,7 @@ class ReplayLab:
         self.ledger = Ledger.open(self.ledger_url)
         topics = Topics(kafka, replication=1, record_bytes_max=RECORD_BYTES_MAX)
         text = DOCUMENTS.format(name=name).encode()
-        Applier(self.ledger, topics, lambda pipeline: None, lambda stream: {}).apply(text, "test.yaml")
+        DocumentApplier(self.ledger, topics, lambda pipeline: None, lambda stream: {}).apply(text, "test.yaml")
         self.dead_letters = DeadLetters(self.ledger, KafkaStatus(kafka), kafka, RECORD_BYTES_MAX)
 
     def reject(self, values: list[bytes], reason: str = "decode", first: int = 0) -> None:

@@ -29,7 +29,7 @@ from strandline.log.topics import Topics
 from strandline.processing.audit.index_reader import EndRange, open_snapshot, read_documents
 from strandline.processing.emission.result_stream_writer import result_header
 from strandline.processing.pipelines.result_streams import lagging_readers
-from strandline.services.jobs.apply_documents import Applier, ensure_templates
+from strandline.services.jobs.apply_documents import DocumentApplier, ensure_templates
 from strandline.services.processes.process_tree import MARK_VARIABLE, kill_tree, tree_mark
 from tests.support.topic_reader import read_messages
 from tests.support.waiting import stretched, wait_until
@@ -76,7 +76,7 @@ class Cascade:
         self.runners: dict[str, subprocess.Popen[bytes]] = {}
 
     def apply(self, documents: str = DOCUMENTS) -> None:
-        Applier(
+        DocumentApplier(
             self.ledger,
             Topics(self.settings.kafka_bootstrap, replication=1, record_bytes_max=1_000_000),
             lambda pipeline: ensure_templates(self.settings.elasticsearch_url, pipeline),

@@ -31,7 +31,7 @@ from strandline.processing.backfill.plan import plan_backfill
 from strandline.processing.backfill.process import Backfill
 from strandline.processing.pipelines.stored import load_pipeline, streams_of_version
 from strandline.processing.run.runner import Runner
-from strandline.services.jobs.apply_documents import Applier, ensure_templates
+from strandline.services.jobs.apply_documents import DocumentApplier, ensure_templates
 from strandline.services.jobs.job_lifecycle import JobLifecycle
 from tests.support.waiting import stretched
 
@@ -50,7 +50,7 @@ class AuditLab:
         topics = Topics(settings.kafka_bootstrap, replication=1, record_bytes_max=settings.record_bytes_max)
         admin = KafkaAdmin(settings.kafka_bootstrap, timeout_s=30, changes_topics=True)
         self.lifecycle = JobLifecycle(ledger, admin, settings.elasticsearch_url)
-        self._applier = Applier(
+        self._applier = DocumentApplier(
             ledger,
             topics,
             lambda pipeline: ensure_templates(settings.elasticsearch_url, pipeline, ledger.generation_of(pipeline.job)),

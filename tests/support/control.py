@@ -36,7 +36,7 @@ from strandline.notices.service import NoticeService
 from strandline.notices.view import Surroundings
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.slices.old_slices import SlicesKept
-from strandline.services.jobs.apply_documents import Applier
+from strandline.services.jobs.apply_documents import DocumentApplier
 from strandline.services.jobs.dead_letters import DeadLetters
 from strandline.services.jobs.job_lifecycle import JobLifecycle
 from strandline.services.rest.api import create_app
@@ -287,7 +287,7 @@ class Api:
         self.templates: list[str] = []
         self.index_is_away = False
         self.sources = sources or TypedSources()
-        applier = Applier(
+        applier = DocumentApplier(
             ledger,
             self.topics,
             ensure_templates or self._ensure_templates,

@@ -10,7 +10,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule
 from strandline.log.admin import TopicDescription
 from strandline.processing.pipelines.stored import load_pipeline
-from strandline.services.jobs.apply_documents import Applier, check_documents
+from strandline.services.jobs.apply_documents import DocumentApplier, check_documents
 from tests.support.ledgers import a_checkpoint, a_slice
 
 STREAM = "stream: {name}\nschema: {{n: long}}\n{entrance}\n"
@@ -110,7 +110,7 @@ def ledger(tmp_path):
 
 
 def applier(ledger):
-    return Applier(ledger, Topics(), lambda pipeline: None, lambda topic: {0: 0, 1: 0})
+    return DocumentApplier(ledger, Topics(), lambda pipeline: None, lambda topic: {0: 0, 1: 0})
 
 
 def rules(ledger):

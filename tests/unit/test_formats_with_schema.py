@@ -22,7 +22,7 @@ from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchema, RegisteredSchemas
 from strandline.processing.formats.with_schema.schema_registry import SchemaRegistry
 from strandline.processing.pipelines.event_time import EventTimeSource
-from strandline.processing.source.kept_schemas import KeptSchemas, SchemasNow
+from strandline.processing.source.kept_schemas import SchemaCache, SchemasNow
 from tests.support.messages import (
     RegistryServer,
     SchemasInMemory,
@@ -329,7 +329,7 @@ def test_a_number_that_no_registry_gives_is_a_dead_letter(document: dict[str, An
     server = RegistryServer()
     try:
         registry = SchemaRegistry(server.url)
-        schemas = SchemasNow(KeptSchemas(lambda: Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite"), lambda: registry))
+        schemas = SchemasNow(SchemaCache(lambda: Ledger.open(f"sqlite:///{tmp_path}/ledger.sqlite"), lambda: registry))
         records = [numbered(0x7FFFFFFF, b"\0"), numbered(0x80000000, b"\0"), numbered(0xFFFFFFFF, b"\0")]
         _, rejected, letters = read({**document, "schema": {"x": "long"}}, *records, schemas=schemas)
     finally:

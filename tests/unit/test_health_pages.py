@@ -12,7 +12,7 @@ from prometheus_client import Counter
 
 from strandline.core.errors import InvalidSettings, LogUnavailable, StackError
 from strandline.ingest.gateway import health_pages, process
-from strandline.ingest.gateway.health_pages import HealthPages, HostNames
+from strandline.ingest.gateway.health_pages import HealthServer, HostNames
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.process import GatewayResources, serve_health_pages
 from strandline.ingest.gateway.serving import http_connection
@@ -98,7 +98,7 @@ def test_where_there_are_logins_a_stranger_does_not_learn_why_a_gateway_is_not_r
     async def is_away() -> None:
         raise LogUnavailable("Kafka at kafka.inside:9092 is away")
 
-    async def readyz(pages: HealthPages) -> bytes:
+    async def readyz(pages: HealthServer) -> bytes:
         request = Request(b"http:10.0.0.1", pages.budget)
         request.method, request.url = b"GET", b"/readyz"
         answer = await pages.answer(request)
@@ -107,10 +107,10 @@ def test_where_there_are_logins_a_stranger_does_not_learn_why_a_gateway_is_not_r
 
     async def run() -> None:
         registry = IngestMetrics("test").registry
-        assert b"kafka.inside" in await readyz(HealthPages(registry, is_away, HostNames()))
+        assert b"kafka.inside" in await readyz(HealthServer(registry, is_away, HostNames()))
         assert [record.getMessage().count("kafka.inside") for record in caplog.records] == [1]
         caplog.clear()
-        pages = HealthPages(registry, is_away, HostNames(), authenticator=object())  # type: ignore[arg-type]
+        pages = HealthServer(registry, is_away, HostNames(), authenticator=object())  # type: ignore[arg-type]
         for _ in range(3):
             body = await readyz(pages)
             assert b"kafka.inside" not in body

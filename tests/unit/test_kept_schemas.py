@@ -19,7 +19,7 @@ from strandline.processing.formats.with_schema.registered_schemas import Registe
 from strandline.processing.formats.with_schema.schema_registry import SchemaRegistry
 from strandline.processing.source import kept_schemas
 from strandline.processing.source.kept_schemas import (
-    KeptSchemas,
+    SchemaCache,
     SchemasNow,
     SchemasOfSlice,
     SliceScope,
@@ -45,9 +45,9 @@ class Process:
     def __init__(self, directory: Path) -> None:
         self.ledger_url = f"sqlite:///{directory}/ledger.sqlite"
 
-    def begin(self, registry: SchemaRegistry | None) -> KeptSchemas:
+    def begin(self, registry: SchemaRegistry | None) -> SchemaCache:
         """The schemas of a process that has just started."""
-        return KeptSchemas(lambda: Ledger.open(self.ledger_url), lambda: registry)
+        return SchemaCache(lambda: Ledger.open(self.ledger_url), lambda: registry)
 
     def slice(
         self, registry: SchemaRegistry | None, number: int, *, stream: str = "turbines", is_open: bool = True

@@ -17,7 +17,7 @@ from strandline.processing.formats.proposals import infer_from_topic
 from strandline.processing.kinds.windows.limits import WINDOWS_MAX
 from strandline.services import control
 from strandline.services.control import _LIMITED_MODULES, ControlSettings
-from strandline.services.jobs.apply_documents import Applier, check_documents
+from strandline.services.jobs.apply_documents import DocumentApplier, check_documents
 from strandline.services.jobs.previews import _headers, _run_desk, chosen_pipeline
 from strandline.services.processes.limited_work import LimitedWork
 from tests.support.control import BOTH, Api, Topics
@@ -57,7 +57,7 @@ def nested(levels: int) -> str:
 @pytest.mark.guarantee("G776")
 def test_documents_checked_by_the_process_are_those_checked_here(work: LimitedWork, tmp_path: Path) -> None:
     ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
-    applier = Applier(
+    applier = DocumentApplier(
         ledger,
         Topics(ledger),
         lambda pipeline: None,

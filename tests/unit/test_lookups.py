@@ -29,10 +29,10 @@ from strandline.processing.pipelines.row_step import Column
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
 from strandline.processing.source.dry_run import DryRun
-from strandline.processing.source.kept_lookups import KeptTables, LookupRef, SliceLookups, with_present_tables
+from strandline.processing.source.kept_lookups import LookupRef, LookupTableCache, SliceLookups, with_present_tables
 from strandline.processing.source.recorded_counts import RecordedCounts
 from strandline.processing.source.slice_rows import SourceFacts
-from strandline.services.jobs.apply_documents import Applier
+from strandline.services.jobs.apply_documents import DocumentApplier
 from strandline.services.jobs.checking import check_without_stack
 from tests.support.control import Topics
 from tests.support.growing_log import GrowingLog
@@ -277,7 +277,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def apply(ledger: Ledger, *texts: str) -> list[tuple[str, str, int, list[str]]]:
-    made = Applier(ledger, Topics(ledger), lambda pipeline: None, lambda topic: {0: 0, 1: 0})
+    made = DocumentApplier(ledger, Topics(ledger), lambda pipeline: None, lambda topic: {0: 0, 1: 0})
     applied = made.apply("---\n".join(texts).encode(), "a.yaml")
     return [(one.kind, one.outcome, one.version, one.notes) for one in applied]
 
@@ -423,9 +423,9 @@ def test_a_process_holds_a_bounded_amount_of_tables_and_says_when_one_is_gone(le
             self.times += 1
 
     opened: Any = Opened()
-    one = KeptTables(lambda: opened).tables(refs[:1])["sites"].bytes_held
+    one = LookupTableCache(lambda: opened).tables(refs[:1])["sites"].bytes_held
     opened.times = 0
-    kept = KeptTables(lambda: opened, held_bytes_max=2 * one)
+    kept = LookupTableCache(lambda: opened, held_bytes_max=2 * one)
     for number in (0, 1, 0, 2, 0, 1):
         table = kept.tables([refs[number]])["sites"]
         assert table.column("rated", pa.float64())[0].as_py() == number + 1

@@ -29,7 +29,7 @@ from strandline.processing.slices.planner import InputStream, PlannerSettings, S
 from strandline.processing.source.decoding import conforming_decoder, decoding_of
 from strandline.processing.source.source_config import Piece
 from strandline.processing.source.stream_formats import StreamFormats
-from strandline.services.jobs.apply_documents import Applier
+from strandline.services.jobs.apply_documents import DocumentApplier
 from tests.support.control import Topics
 from tests.support.growing_log import GrowingLog
 from tests.support.ledgers import a_checkpoint, a_slice
@@ -188,7 +188,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 def apply(ledger: Ledger, document: StreamSpec, more: str = "") -> list[Any]:
     import yaml
 
-    applier = Applier(ledger, Topics(ledger), lambda pipeline: None, lambda topic: {0: 0, 1: 0})  # type: ignore[arg-type]
+    applier = DocumentApplier(ledger, Topics(ledger), lambda pipeline: None, lambda topic: {0: 0, 1: 0})  # type: ignore[arg-type]
     return applier.apply(f"{yaml.safe_dump(document.as_document(), sort_keys=False)}---\n{more}".encode(), "a.yaml")
 
 

@@ -23,7 +23,7 @@ from strandline.processing.formats.sparkplug.messages import MessageReader
 from strandline.processing.formats.sparkplug.sessions import NODE, Birth, Sessions, unpack
 from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.processing.source import kept_sessions
-from strandline.processing.source.kept_sessions import KeptSessions
+from strandline.processing.source.kept_sessions import SessionCache
 from tests.support.sparkplug import metric, payload, topic
 
 TIME = 1_486_144_502_122
@@ -317,7 +317,7 @@ def test_a_process_reads_what_others_have_kept_however_little_of_it_stays_in_mem
 ) -> None:
     url = f"sqlite:///{tmp_path}/ledger.sqlite"
     Ledger.migrate(url)
-    writer, reader = (KeptSessions(lambda: Ledger.open(url)) for _ in range(2))
+    writer, reader = (SessionCache(lambda: Ledger.open(url)) for _ in range(2))
     monkeypatch.setattr(kept_sessions, "CHARACTERS_MAX", 20_000)
     kept = Sessions()
     for number in range(160):

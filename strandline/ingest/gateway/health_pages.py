@@ -69,7 +69,7 @@ def _is_among(host_header: bytes, names: frozenset[str]) -> bool:
     return name in names or "*" in names or is_address(name)
 
 
-class HealthPages:
+class HealthServer:
     """An application for `HttpServer`. The HTTP gateway passes every request to it that contains no records.
 
     `check_log` raises TransientError while the gateway can't append records to the log.

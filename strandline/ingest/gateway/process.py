@@ -27,7 +27,7 @@ from strandline.core.settings import Settings
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.writer import LogWriter
 from strandline.ingest.gateway.contract import Gateway
-from strandline.ingest.gateway.health_pages import HealthPages, HostNames
+from strandline.ingest.gateway.health_pages import HealthServer, HostNames
 from strandline.ingest.gateway.left_spools import open_writer_disks
 from strandline.ingest.gateway.metrics import IngestMetrics
 from strandline.ingest.gateway.serving.http_server import BACKLOG, HttpServer
@@ -174,7 +174,7 @@ async def serve_health_pages(settings: Settings, gateway: Gateway, resources: Ga
         settings.health_tls_certificate, settings.health_tls_key, settings.health_tls_client_ca, "STRANDLINE_HEALTH_TLS"
     )
     listener = listen(settings.http_host, port_of_pages(settings, gateway), "serve its health pages")
-    pages = HealthPages(
+    pages = HealthServer(
         resources.metrics.registry, resources.check_log, resources.host_names, authenticator=resources.authenticator
     )
     server = HttpServer(pages, connections_max=HEALTH_CONNECTIONS_MAX, tls=tls)

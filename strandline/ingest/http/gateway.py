@@ -49,7 +49,7 @@ from strandline.ingest.gateway.admission import CHALLENGE, refuse_without_token,
 from strandline.ingest.gateway.cloud_events import STRUCTURED_CONTENT_TYPE
 from strandline.ingest.gateway.decompression import decompress
 from strandline.ingest.gateway.framing import Framed, TooLarge, Unframable, frame
-from strandline.ingest.gateway.health_pages import HealthPages
+from strandline.ingest.gateway.health_pages import HealthServer
 from strandline.ingest.gateway.process import GatewayResources, connections_max, listen, open_resources, run_gateway
 from strandline.ingest.gateway.serving.http_request import BodyBudget, Refusal, Request, Response
 from strandline.ingest.gateway.serving.http_server import HttpServer
@@ -101,7 +101,7 @@ class HttpGateway:
         self._resources = resources
         self._appenders: dict[str, StreamAppender] = {}
         self._body_threads = ThreadPoolExecutor(BODY_THREADS, thread_name_prefix="body")
-        self._pages = HealthPages(
+        self._pages = HealthServer(
             resources.metrics.registry,
             resources.check_log,
             resources.host_names,

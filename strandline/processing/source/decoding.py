@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # its pydantic takes a fifth of a second to import, in every 
     from strandline.processing.operators.lookups.lookup_table import LookupTable
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
     from strandline.processing.source.kept_lookups import LookupRef
-    from strandline.processing.source.kept_schemas import KeptSchemas
+    from strandline.processing.source.kept_schemas import SchemaCache
 
 
 def decoding_of(pipeline: CheckedPipeline, kafka_bootstrap: str, ledger_url: str = "") -> DecodingConfig:
@@ -243,7 +243,7 @@ class _RegistrySchemas:
     def _uses_registry(self, piece: Piece) -> bool:
         return (piece.format or self._config.of(piece.offsets.stream).format).uses_registry
 
-    def _kept(self) -> KeptSchemas:
+    def _kept(self) -> SchemaCache:
         from strandline.processing.source.kept_schemas import schemas_of_process  # only where a stream needs it
 
         return schemas_of_process(self._config.ledger_url)

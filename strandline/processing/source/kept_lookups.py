@@ -53,7 +53,7 @@ class SliceLookups:
 Tables = dict[str, "LookupTable"]
 
 
-class KeptTables:
+class LookupTableCache:
     """Cache of lookup tables of one ledger, for one process. It keeps up to `held_bytes_max` of the last used tables."""
 
     def __init__(self, open_ledger: Callable[[], LookupReader], held_bytes_max: int = HELD_BYTES_MAX) -> None:
@@ -91,13 +91,13 @@ def _table(ledger: LookupReader, ref: LookupRef) -> LookupTable:
     return kept_table(ledger.lookup_version(ref.name, ref.version), packed)
 
 
-_kept: dict[str, KeptTables] = {}
+_kept: dict[str, LookupTableCache] = {}
 
 
 def tables_of_process(ledger_url: str, refs: Sequence[LookupRef]) -> Tables:
     """Return lookup -> table, from the cache of this process, which Spark reuses. `ledger_url`: without its password."""
     if ledger_url not in _kept:
-        _kept[ledger_url] = KeptTables(lambda: open_ledger(ledger_url))
+        _kept[ledger_url] = LookupTableCache(lambda: open_ledger(ledger_url))
     return _kept[ledger_url].tables(refs)
 
 

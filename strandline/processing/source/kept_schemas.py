@@ -53,7 +53,7 @@ class Registry(Protocol):
     def schema(self, kind: SchemaKind, number: int) -> RegisteredSchema | None: ...
 
 
-class KeptSchemas:
+class SchemaCache:
     """The schemas that one ledger stores, for one process. A schema's number never gets another schema, so it caches them."""
 
     def __init__(self, open_ledger: Callable[[], TaskLedger], open_registry: Callable[[], Registry | None]) -> None:
@@ -180,7 +180,7 @@ def _not_queried(key: SchemaKey) -> Rejection:
 class SchemasOfSlice:
     """The schemas for the records of one stream in one slice, or in committed slices of one generation."""
 
-    def __init__(self, kept: KeptSchemas, scope: SliceScope) -> None:
+    def __init__(self, kept: SchemaCache, scope: SliceScope) -> None:
         self._kept = kept
         self._scope = scope
         self._unknown: set[SchemaNumber] = set()
@@ -217,7 +217,7 @@ class SchemasOfSlice:
 class SchemasNow:
     """The schemas for records that are read outside a slice, as the registry has them now."""
 
-    def __init__(self, kept: KeptSchemas, *, are_new: bool = False) -> None:
+    def __init__(self, kept: SchemaCache, *, are_new: bool = False) -> None:
         """`are_new`: True if the records are read for the first time, so that their schemas are compared with the registry's."""
         self._kept = kept
         self._are_new = are_new
@@ -239,16 +239,16 @@ class SchemasNow:
         return found
 
 
-_kept: dict[str, KeptSchemas] = {}
+_kept: dict[str, SchemaCache] = {}
 
 
-def schemas_of_process(ledger_url: str) -> KeptSchemas:
+def schemas_of_process(ledger_url: str) -> SchemaCache:
     """Return the schemas of this process, which Spark reuses.
 
     URL and password of the registry are read from the environment for each query: so they aren't sent through Spark, and a
     replaced password is used. A query raises InvalidSettings if they are missing or wrong."""
     if ledger_url not in _kept:
-        _kept[ledger_url] = KeptSchemas(lambda: open_ledger(ledger_url), lambda: registry_of(Settings.read()))
+        _kept[ledger_url] = SchemaCache(lambda: open_ledger(ledger_url), lambda: registry_of(Settings.read()))
     return _kept[ledger_url]
 
 

@@ -20,7 +20,7 @@ CHARACTERS_MAX = 32 << 20
 """Maximum size of the contents that a process holds in addition to those in use."""
 
 
-class KeptSessions:
+class SessionCache:
     """Declarations in one ledger, for one process. Caches them in memory, because a hash always has the same content."""
 
     def __init__(self, open_ledger: Callable[[], TaskLedger]) -> None:
@@ -70,11 +70,11 @@ def sessions_of_partitions(ledger: SchemaReader, form: Format, packed: Iterable[
     return form.unpack_sessions([*packed], ledger.contents, {})
 
 
-_kept: dict[str, KeptSessions] = {}
+_kept: dict[str, SessionCache] = {}
 
 
-def sessions_of_process(ledger_url: str) -> KeptSessions:
+def sessions_of_process(ledger_url: str) -> SessionCache:
     """This process's sessions: Python workers are reused."""
     if ledger_url not in _kept:
-        _kept[ledger_url] = KeptSessions(lambda: open_ledger(ledger_url))
+        _kept[ledger_url] = SessionCache(lambda: open_ledger(ledger_url))
     return _kept[ledger_url]

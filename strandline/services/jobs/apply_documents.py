@@ -205,7 +205,7 @@ def _fit_streams(
                 )
 
 
-class Applier:
+class DocumentApplier:
     """Applies documents. Blocking."""
 
     def __init__(

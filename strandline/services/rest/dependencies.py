@@ -16,7 +16,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.log.kafka_status import KafkaStatus
 from strandline.notices.service import NoticeService
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
-from strandline.services.jobs.apply_documents import Applier
+from strandline.services.jobs.apply_documents import DocumentApplier
 from strandline.services.jobs.dead_letters import DeadLetters
 from strandline.services.jobs.devices import Devices
 from strandline.services.jobs.histories import Histories
@@ -38,7 +38,7 @@ class Dependencies:
 
     ledger: Ledger
     log: KafkaStatus
-    applier: Applier
+    applier: DocumentApplier
     supervisor: Supervisor
     audits: AuditJobs
     backfills: BackfillJobs
