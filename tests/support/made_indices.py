@@ -1,4 +1,4 @@
-"""MadeIndices in memory, and writers that use it."""
+"""CreatedIndices in memory, and writers that use it."""
 
 from __future__ import annotations
 

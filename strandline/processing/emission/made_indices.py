@@ -20,7 +20,7 @@ WriterFactory = Callable[[DocumentShape, IndexSettings], StoreWriter]
 
 @dataclass(frozen=True)
 class IndicesInLedger:
-    """The MadeIndices of one job."""
+    """The CreatedIndices of one job."""
 
     ledger_url: str
     """Without its password."""
