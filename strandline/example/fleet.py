@@ -1,7 +1,7 @@
 """A simulated wind farm. Its reports are a pure function of its seed and of event time, so the weather is the same in every
 run.
 
-About one report in a hundred is spoiled on purpose, like failures of real sensors. `Spoiled` contains the reason of the dead
+About one report in a hundred is spoiled on purpose, like failures of real sensors. `FaultKind` contains the reason of the dead
 letter that a spoiled report must become, so that the example can compare the two.
 """
 
@@ -30,7 +30,7 @@ AHEAD_BY_MS = 366 * 86_400_000
 """Error of a turbine's clock that is a year ahead."""
 
 
-class Spoiled(Enum):
+class FaultKind(Enum):
     """Kinds of spoiled reports, and the reason that the dead letter must have."""
 
     BROKEN_JSON = ("broken JSON", REASON_DECODE)
@@ -53,7 +53,7 @@ class Report:
     site: str
     turbine: str
     line: bytes
-    spoiled: Spoiled | None
+    spoiled: FaultKind | None
 
 
 Reading = dict[str, str | int | float]
@@ -97,7 +97,7 @@ class Fleet:
         }
         if chance.random() >= self._spoiled_share:
             return Report(site, turbine, msgspec.json.encode(reading), None)
-        kinds = [kind for kind in Spoiled if late_allowed or kind is not Spoiled.LATE]
+        kinds = [kind for kind in FaultKind if late_allowed or kind is not FaultKind.LATE]
         spoiled = chance.choice(kinds)
         return Report(site, turbine, _spoil(reading, spoiled), spoiled)
 
@@ -122,20 +122,20 @@ def _is_in_service(seed: int, turbine: str, hour: int) -> bool:
     return random.Random(f"{seed}:{turbine}:{hour}").random() < 0.02  # noqa: S311 - a schedule
 
 
-def _spoil(reading: Reading, spoiled: Spoiled) -> bytes:
+def _spoil(reading: Reading, spoiled: FaultKind) -> bytes:
     match spoiled:
-        case Spoiled.BROKEN_JSON:
+        case FaultKind.BROKEN_JSON:
             return msgspec.json.encode(reading)[:-9]
-        case Spoiled.NOT_A_NUMBER:
+        case FaultKind.NOT_A_NUMBER:
             power = msgspec.json.encode(reading["power"])
             return msgspec.json.encode(reading).replace(b'"power":' + power, b'"power":NaN')
-        case Spoiled.WRONG_TYPE:
+        case FaultKind.WRONG_TYPE:
             return msgspec.json.encode({**reading, "power": "n/a"})
-        case Spoiled.MISSING_FIELD:
+        case FaultKind.MISSING_FIELD:
             return msgspec.json.encode({name: value for name, value in reading.items() if name != "turbine"})
-        case Spoiled.NEGATIVE_POWER:
+        case FaultKind.NEGATIVE_POWER:
             return msgspec.json.encode({**reading, "power": -12.5})
-        case Spoiled.FUTURE:
+        case FaultKind.FUTURE:
             return msgspec.json.encode({**reading, "ts": int(reading["ts"]) + AHEAD_BY_MS})
-        case Spoiled.LATE:
+        case FaultKind.LATE:
             return msgspec.json.encode({**reading, "ts": int(reading["ts"]) - LATE_BY_MS})

@@ -48,7 +48,7 @@ _MESSAGES_PER_SERVE = 1_000
 Ticket = TypeVar("Ticket")
 
 
-class Written(NamedTuple):
+class DeliveredRecord(NamedTuple):
     """A delivered record, as its delivery report describes it."""
 
     topic: str
@@ -63,10 +63,10 @@ class Written(NamedTuple):
     key: bytes | None
 
 
-class Missed(NamedTuple):
+class ReadBackMiss(NamedTuple):
     """A read-back that did not find its record."""
 
-    written: Written
+    written: DeliveredRecord
     reason: str
 
 
@@ -74,10 +74,10 @@ class Missed(NamedTuple):
 class _Partition(Generic[Ticket]):
     """The reads of one partition."""
 
-    tickets: deque[tuple[Written, Ticket]]
+    tickets: deque[tuple[DeliveredRecord, Ticket]]
     """All records that wait for a confirmation, in the order of the log."""
-    reading: Written | None = None
-    waiting: Written | None = None
+    reading: DeliveredRecord | None = None
+    waiting: DeliveredRecord | None = None
     """The newest record that was delivered since the read began."""
     began_s: float = 0.0
     scanned: int = 0
@@ -129,7 +129,7 @@ class ReadBack(Generic[Ticket]):
         """True if a read is due or running, or if a partition is still assigned."""
         return bool(self._reading or self._due or self._ended)
 
-    def expect(self, written: Written, ticket: Ticket) -> None:
+    def expect(self, written: DeliveredRecord, ticket: Ticket) -> None:
         """Make `serve` return the ticket once this record, or a later record of its partition, has been read back."""
         partition_key = (written.topic, written.partition)
         partition = self._partitions.get(partition_key)
@@ -142,13 +142,13 @@ class ReadBack(Generic[Ticket]):
         if partition.reading is None:
             self._due.add(partition_key)
 
-    def serve(self, now_s: float) -> tuple[list[Ticket], list[tuple[Missed, list[Ticket]]]]:
+    def serve(self, now_s: float) -> tuple[list[Ticket], list[tuple[ReadBackMiss, list[Ticket]]]]:
         """Check the fetched records and start the reads that are due. Never waits.
 
         Returns the confirmed tickets, and each miss with the tickets of its partition, which are then removed.
         """
         confirmed: list[Ticket] = []
-        missed: list[tuple[Missed, list[Ticket]]] = []
+        missed: list[tuple[ReadBackMiss, list[Ticket]]] = []
         if self._reading:
             for message in self._consumer.consume(_MESSAGES_PER_SERVE, 0.0):
                 self._take(message, confirmed, missed)
@@ -178,7 +178,7 @@ class ReadBack(Generic[Ticket]):
         self,
         message: Message,
         confirmed: list[Ticket],
-        missed: list[tuple[Missed, list[Ticket]]],
+        missed: list[tuple[ReadBackMiss, list[Ticket]]],
     ) -> None:
         topic, number, offset = message.topic(), message.partition(), message.offset()
         if topic is None or number is None or offset is None:
@@ -199,7 +199,7 @@ class ReadBack(Generic[Ticket]):
         is_at_offset = offset == written.offset
         if is_ours and (is_at_offset or written.offset < 0):
             partition.scan_from = offset + 1
-            left: deque[tuple[Written, Ticket]] = deque()
+            left: deque[tuple[DeliveredRecord, Ticket]] = deque()
             for other, ticket in partition.tickets:
                 if other is written or _is_before(other, written):
                     confirmed.append(ticket)
@@ -217,7 +217,7 @@ class ReadBack(Generic[Ticket]):
             found = "another record is there" if is_at_offset else f"the log continues at offset {offset}"
             self._miss(partition_key, f"is not at offset {written.offset}: {found}", missed)
 
-    def _is_record(self, message: Message, written: Written) -> bool:
+    def _is_record(self, message: Message, written: DeliveredRecord) -> bool:
         headers: dict[str, Any] = dict(message.headers() or ())
         sequence = headers.get(HEADER_SEQUENCE, b"")
         return (
@@ -233,14 +233,14 @@ class ReadBack(Generic[Ticket]):
         self,
         partition_key: tuple[str, int],
         what: str,
-        missed: list[tuple[Missed, list[Ticket]]],
+        missed: list[tuple[ReadBackMiss, list[Ticket]]],
     ) -> None:
         partition = self._partitions[partition_key]
         written = partition.reading
         assert written is not None
         numbers = f"{written.sequence_first} to {written.sequence_last}"
         reason = f"a record of this writer ({numbers}) in {written.topic}/{written.partition} {what}"
-        missed.append((Missed(written, reason), [ticket for _, ticket in partition.tickets]))
+        missed.append((ReadBackMiss(written, reason), [ticket for _, ticket in partition.tickets]))
         partition.tickets.clear()
         partition.waiting = None
         self._end(partition_key, partition)
@@ -283,7 +283,7 @@ class ReadBack(Generic[Ticket]):
         return partition.scan_from if partition.scan_from is not None else _OFFSET_TAIL_BASE - SCAN_RECORDS_MAX
 
 
-def _is_before(one: Written, other: Written) -> bool:
+def _is_before(one: DeliveredRecord, other: DeliveredRecord) -> bool:
     """Return True if `one` is before `other` in their partition: by offset, or by sequence number if an offset is
     missing."""
     if one.offset >= 0 and other.offset >= 0:

@@ -38,7 +38,7 @@ from strandline.notices.view import Surroundings, View
 
 logger = structlog.get_logger()
 
-LOOK_INTERVAL_S = 5.0
+POLL_INTERVAL_S = 5.0
 SEND_INTERVAL_S = 1.0
 EVENTS_A_LOOK = 5_000
 PROBLEMS_A_SUMMARY = 20_000
@@ -56,7 +56,7 @@ _SPARE_S = 2.0
 class NoticeTimes:
     """Intervals at which a control service checks and sends."""
 
-    look_s: float = LOOK_INTERVAL_S
+    look_s: float = POLL_INTERVAL_S
     send_s: float = SEND_INTERVAL_S
     lease_ms: int = LEASE_MIN_MS
 

@@ -216,7 +216,7 @@ class ControlClient:
     def wait_for_audit(self, name: str, on_response: Callable[[JsonObject], None]) -> JsonObject:
         """Poll the job's audit until it has ended, and return its report. `on_response` is called with every response. Raises
         PermanentError if it failed."""
-        patience = Patience()
+        patience = RetryingPoller()
         while True:
             audit = patience.ask(self.audit, name)
             on_response(audit)
@@ -249,7 +249,7 @@ class ControlClient:
         """Poll a backfill until it is complete, and return it. `on_response` is called with every response.
 
         Raises PermanentError if it fails or is cancelled."""
-        patience = Patience()
+        patience = RetryingPoller()
         while True:
             backfill = patience.ask(self.backfill, name, generation)
             on_response(backfill)
@@ -265,7 +265,7 @@ class ControlClient:
     def wait_for_job(self, name: str, is_so: Callable[[JsonObject], bool], what: str, timeout_s: float) -> JsonObject:
         """Poll the job until `is_so` returns True. Raises PermanentError if it fails, TransientError at the deadline."""
         deadline = time.monotonic() + timeout_s
-        patience = Patience(deadline)
+        patience = RetryingPoller(deadline)
         while True:
             job = patience.ask(self.job, name)
             if is_so(job):
@@ -325,7 +325,7 @@ class ControlClient:
         raise error_of(response.status_code, answer if isinstance(answer, dict) else {})
 
 
-class Patience:
+class RetryingPoller:
     """Requests the responses of a polling loop, and tolerates transient errors. An error is raised after NO_ANSWER_MAX_S
     without a response, at the deadline, and before the first response, because then probably no service runs."""
 

@@ -37,7 +37,7 @@ from strandline.processing.lineage.views import (
     SourceRecord,
     StepOutcome,
 )
-from strandline.results.charts.series import Drawn, Series
+from strandline.results.charts.series import Series, SeriesResult
 from strandline.services.jobs import results, traces
 from strandline.services.jobs.traces import Traces
 from strandline.services.rest.api import create_app
@@ -323,7 +323,7 @@ def _letters(now_ms: int) -> list[StoredDeadLetter]:
     return letters
 
 
-def drawn_series(url: str, query: Any, from_ms: int | None, to_ms: int | None, windows: int) -> Drawn:
+def drawn_series(url: str, query: Any, from_ms: int | None, to_ms: int | None, windows: int) -> SeriesResult:
     """Stand in for Elasticsearch: the results of six keys."""
     now_ms = time.time_ns() // 1_000_000
     last = now_ms - now_ms % query.every_ms - 2 * query.every_ms
@@ -347,7 +347,7 @@ def drawn_series(url: str, query: Any, from_ms: int | None, to_ms: int | None, w
             if not (number == 2 and 120 < at < 138)
         ]
         series.append(Series(f"T{number + 1:02d}", values))
-    return Drawn(first, last, step, 6 * points, series)
+    return SeriesResult(first, last, step, 6 * points, series)
 
 
 def drawn_trace(

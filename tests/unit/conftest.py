@@ -12,5 +12,5 @@ from strandline.services.supervision import backfill_jobs
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "POLL_S", 0.02)
-    monkeypatch.setattr(backfill_jobs, "LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(backfill_jobs, "POLL_INTERVAL_S", 0.05)
     monkeypatch.setattr(carriers, "RETRY_S", 0.05)

@@ -23,7 +23,7 @@ from strandline.processing.audit.findings import find
 from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.parts import Account
 from strandline.processing.audit.plan import AuditPlan, VersionSpan
-from strandline.processing.audit.reconciliation import DeadLetterScope, Found, Reconciler
+from strandline.processing.audit.reconciliation import ComparisonResult, DeadLetterScope, Reconciler
 from strandline.processing.audit.report import AuditReport, make_report, store_scopes
 from strandline.processing.audit.sinks.audited_sinks import removed_before
 from strandline.processing.audit.sinks.reading import sink_parts
@@ -347,5 +347,5 @@ def test_what_a_sink_of_a_package_refuses_is_in_no_recomputation() -> None:
     told = Totals(5, 5, {}, {"all": 5}, {"all": 1})
     plan = AuditPlan("power", EndRange(), (span,), 1, SLICES, SLICES, totals=told)
     judge = Reconciler(store_scopes(plan, a_slice(SLICES + 1)), DeadLetterScope({}, {}, None))
-    report = make_report(plan, Totals(5, 5, {}, {"all": 5}), [], Found({}, []), judge, 0.0)
+    report = make_report(plan, Totals(5, 5, {}, {"all": 5}), [], ComparisonResult({}, []), judge, 0.0)
     assert (report.outcome, report.totals_differences) == ("clean", [])

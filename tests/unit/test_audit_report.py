@@ -13,8 +13,8 @@ from strandline.processing.audit.index_reader import EndRange
 from strandline.processing.audit.plan import AuditPlan, VersionSpan
 from strandline.processing.audit.reconciliation import (
     DEAD_LETTERS,
+    ComparisonResult,
     DeadLetterScope,
-    Found,
     Kind,
     Reconciler,
     Row,
@@ -48,7 +48,7 @@ def report(
     plan: AuditPlan = PLAN, computed: Totals = COMPUTED, event_times: Sequence[str] = (), **more: int
 ) -> AuditReport:
     counts = SAME | {("minutes", kind, ""): count for kind, count in more.items()}
-    return make_report(plan, computed, event_times, Found(counts, []), JUDGE, 1.0)
+    return make_report(plan, computed, event_times, ComparisonResult(counts, []), JUDGE, 1.0)
 
 
 def test_when_all_agrees_the_audit_is_clean() -> None:
@@ -106,9 +106,9 @@ def test_refused_results_are_counted_by_their_dead_letters(
     """A dead letter for a document that was taken and deleted would stand for it otherwise."""
     plan = replace(PLAN, totals=replace(PLAN.totals, refused=counted))
     counts = SAME | {("minutes", "refused", "result"): letters, ("minutes", "refused", "expression"): 7}
-    assert make_report(plan, COMPUTED, [], Found(counts, []), JUDGE, 1.0).totals_differences == sentences
+    assert make_report(plan, COMPUTED, [], ComparisonResult(counts, []), JUDGE, 1.0).totals_differences == sentences
     again = replace(plan, stores={"minutes": (Generation(2, 0, 60_000),)})
-    assert make_report(again, COMPUTED, [], Found(counts, []), JUDGE, 1.0).totals_differences == []
+    assert make_report(again, COMPUTED, [], ComparisonResult(counts, []), JUDGE, 1.0).totals_differences == []
 
 
 def test_of_a_range_the_ledgers_results_are_not_compared() -> None:
@@ -174,7 +174,12 @@ def test_dead_letters_of_a_stages_results_are_no_documents_and_shown_where_there
     """Dead letters of refused documents are counted with their store."""
     scopes = {name: StoreScope("minute", None, 60_000, 9, 9) for name in ("minutes", "letters:minute")}
     found = make_report(
-        PLAN, COMPUTED, [], Found(SAME | {("letters:minute", kind, ""): 3}, []), replace(JUDGE, stores=scopes), 1.0
+        PLAN,
+        COMPUTED,
+        [],
+        ComparisonResult(SAME | {("letters:minute", kind, ""): 3}, []),
+        replace(JUDGE, stores=scopes),
+        1.0,
     )
     shown = [(one.store, one.stage, one.counts) for one in found.stores if one.store.startswith("letters:")]
     assert shown == ([("letters:minute", "", {kind: 3})] if is_shown else [])

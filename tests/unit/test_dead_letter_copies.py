@@ -121,7 +121,7 @@ def test_trouble_with_one_job_stops_no_other_and_records_nothing(
 
 def test_it_goes_on_until_it_is_closed(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when the ledger is away for a while."""
-    monkeypatch.setattr(dead_letter_copies, "LOOK_INTERVAL_S", 0)
+    monkeypatch.setattr(dead_letter_copies, "POLL_INTERVAL_S", 0)
     looks: list[Any] = []
     jobs = ledger.jobs
 

@@ -9,7 +9,7 @@ import pytest
 
 from strandline.core.documents import read_documents
 from strandline.core.streams.stream import StreamSpec
-from strandline.example.fleet import TICK_MS, Fleet, Report, Spoiled, power_kw
+from strandline.example.fleet import TICK_MS, FaultKind, Fleet, Report, power_kw
 from strandline.example.run import DOCUMENTS, example_text
 from strandline.processing.formats.decoder import Decoder
 from strandline.processing.formats.record_fields import record_fields
@@ -61,8 +61,8 @@ def test_about_one_in_a_hundred_is_spoiled_in_every_way():
     sent = reports(Fleet(), 1_000)
     spoiled = [report.spoiled for report in sent if report.spoiled]
     assert 0.008 < len(spoiled) / len(sent) < 0.012
-    assert set(spoiled) == set(Spoiled)
-    assert Spoiled.LATE not in {report.spoiled for report in reports(Fleet(), 1_000, late_allowed=False)}
+    assert set(spoiled) == set(FaultKind)
+    assert FaultKind.LATE not in {report.spoiled for report in reports(Fleet(), 1_000, late_allowed=False)}
 
 
 def test_every_report_is_judged_as_the_fleet_says():

@@ -253,7 +253,7 @@ def test_a_source_that_can_not_be_read_is_told_loudly_and_its_rows_stay_in_force
 def test_a_reading_whose_thread_can_not_be_started_takes_no_reader_for_ever(
     control: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(follower_module, "LOOK_INTERVAL_S", 0.001)
+    monkeypatch.setattr(follower_module, "POLL_INTERVAL_S", 0.001)
     control.sources.rows = [{"device": "a"}]
     applied(control, QUERY)
     failures = [RuntimeError("can't start new thread")] * 2
@@ -301,7 +301,7 @@ class _SourcesWithSilentDatabase(TypedSources):
 def test_a_database_that_does_not_respond_leaves_readers_for_other_lookups(
     control: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follower_module, "LOOK_INTERVAL_S", 0.001)
+    monkeypatch.setattr(follower_module, "POLL_INTERVAL_S", 0.001)
     control.sources.rows = [{"device": "a"}]
     silent = [QUERY.replace("lookup: devices", f"lookup: a{number}") for number in range(follower_module.READERS)]
     applied(control, *silent, QUERY.replace("database: crm", "database: erp"))

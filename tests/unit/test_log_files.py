@@ -178,7 +178,7 @@ def test_snapshots_go_with_their_job(settings: Settings, ledger: Ledger) -> None
 def test_it_goes_on_after_a_failure_and_ends_when_told(
     settings: Settings, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strandline.services.supervision.housekeeping.LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr("strandline.services.supervision.housekeeping.POLL_INTERVAL_S", 0.01)
     looks = []
 
     def fail(self: Housekeeping) -> None:

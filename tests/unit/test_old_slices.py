@@ -253,7 +253,7 @@ def test_a_mistake_of_ours_in_one_job_stops_nothing(lab: Lab, monkeypatch: pytes
 
 
 def test_the_thread_outlives_a_mistake_of_ours(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(old_slices, "LOOK_INTERVAL_S", 0)
+    monkeypatch.setattr(old_slices, "POLL_INTERVAL_S", 0)
     looks, second = iter([1, 2]), threading.Event()
 
     def jobs() -> list[JobRow]:

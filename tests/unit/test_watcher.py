@@ -67,7 +67,7 @@ def watch(
     pids: PidFile, parts: list[Part], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., threading.Event]]:
     """Watches in a thread; returns what ends it."""
-    monkeypatch.setattr("strandline.services.embedded.watcher.LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr("strandline.services.embedded.watcher.POLL_INTERVAL_S", 0.01)
     stopping = threading.Event()
     threads: list[threading.Thread] = []
 

@@ -9,7 +9,7 @@ from collections import deque
 from confluent_kafka import KafkaError, Message
 
 from strandline.core.errors import LogUnavailable
-from strandline.log.read_back import Written
+from strandline.log.read_back import DeliveredRecord
 
 PATIENCE_TIMEOUTS = 5
 """While Kafka confirms slowly, callers wait for this many confirmation timeouts."""
@@ -71,17 +71,17 @@ class DeliveryBatch:
             self.error = error
         self.reported += 1
 
-    def take_last_written(self, epoch: int) -> list[Written]:
+    def take_last_written(self, epoch: int) -> list[DeliveredRecord]:
         """Return the last record of each partition, which must be read back."""
         last, self.last = self.last, {}
         self.unread = len(last)
         return [self._written(number, message, epoch) for number, message in last.items()]
 
-    def _written(self, number: int | None, message: Message, epoch: int) -> Written:
+    def _written(self, number: int | None, message: Message, epoch: int) -> DeliveredRecord:
         offset, value, key = message.offset(), message.value() or b"", message.key()
         assert number is not None, "a delivered record has a partition"
         place = -1 if offset is None else offset
-        return Written(self.topic, number, place, epoch, self.sequence_first, self.sequence_last, value, key)
+        return DeliveredRecord(self.topic, number, place, epoch, self.sequence_first, self.sequence_last, value, key)
 
     def succeed(self) -> None:
         """Wake the caller. If a record was refused, `error` is set."""

@@ -20,7 +20,7 @@ from strandline.ingest.append.kafka_clients import PARTITION_BY_KEY, KafkaClient
 from strandline.ingest.append.limits import RECORDS_PER_TURN
 from strandline.ingest.append.spool import SpooledRecord
 from strandline.ingest.append.worker_thread import WorkerThread
-from strandline.log.read_back import ReadBack, Written
+from strandline.log.read_back import DeliveredRecord, ReadBack
 from strandline.log.record_size import is_too_large
 
 TRANSACTION_RECORDS_MAX = 10_000
@@ -112,7 +112,7 @@ class TransactionalWriter:
         assert number is not None
         topic, epoch, sequence, value, key, _ = record
         place = -1 if offset is None else offset
-        self._read_back.expect(Written(topic, number, place, epoch, sequence, sequence, value, key), None)
+        self._read_back.expect(DeliveredRecord(topic, number, place, epoch, sequence, sequence, value, key), None)
         while self._read_back.is_busy:
             _, missed = self._read_back.serve(asyncio.get_running_loop().time())
             for miss, _ in missed:

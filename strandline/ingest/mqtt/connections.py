@@ -19,7 +19,7 @@ from strandline.ingest.mqtt.decoder import Connect, Publish, Will
 from strandline.ingest.mqtt.headers import TOPIC_BYTES_MAX, packet_bytes_max, properties_fit
 from strandline.ingest.mqtt.logins import Login, Logins, Owner
 from strandline.ingest.mqtt.passwords import TooManyChecks
-from strandline.ingest.mqtt.sessions import Departed, Sessions, WaitingWills
+from strandline.ingest.mqtt.sessions import DisconnectedClient, Sessions, WaitingWills
 from strandline.ingest.mqtt.topics import Route, TopicRoutes
 from strandline.ingest.mqtt.wire import V311, PacketError, Reason
 
@@ -246,7 +246,7 @@ class MqttConnections:
             session_s = self._sessions.end(connection.client_id, connection.session_expiry_s, connection.owner)
         if will is None:
             return
-        departed = Departed(connection.client_id, connection.owner, connection.login, connection.peer)
+        departed = DisconnectedClient(connection.client_id, connection.owner, connection.login, connection.peer)
         message = Publish(will.topic, will.payload, 0, will.retain, 0, will.properties)
         if (delay_s := min(will.delay_s, session_s)) > 0:
             self._wills.add(departed, message, delay_s)
@@ -305,7 +305,7 @@ class MqttConnections:
                 "or the login that the identifier was used with before",
             )
 
-    def _route(self, client: Connection | Departed, publish: Publish) -> Route | Reason:
+    def _route(self, client: Connection | DisconnectedClient, publish: Publish) -> Route | Reason:
         """Return the route of the message, or the reason why no stream accepts it.
 
         Raises PacketError if it is too large.
@@ -334,7 +334,7 @@ class MqttConnections:
             return Reason.NOT_AUTHORIZED
         return route
 
-    def _publish_will(self, departed: Departed, will: Publish) -> None:
+    def _publish_will(self, departed: DisconnectedClient, will: Publish) -> None:
         """Queue a will, if its login is still valid."""
         if not self._logins.is_valid(departed.login):
             self._refuse_message("forbidden")
@@ -365,7 +365,7 @@ class MqttConnections:
         metrics.received.inc()
         metrics.refuse(reason, 1)
 
-    def _note(self, reason: str, text: str, client: Connection | Departed) -> None:
+    def _note(self, reason: str, text: str, client: Connection | DisconnectedClient) -> None:
         """Log the reason why a client was refused, unless the same reason was logged just now."""
         now_s = self._loop.time()
         if now_s - self._said_s.get(reason, -SAY_AGAIN_S) >= SAY_AGAIN_S:

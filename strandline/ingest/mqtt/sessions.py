@@ -240,7 +240,7 @@ class Sessions:
 
 
 @dataclass(frozen=True)
-class Departed:
+class DisconnectedClient:
     """A client whose connection is closed."""
 
     client_id: str
@@ -255,14 +255,14 @@ class WaitingWills:
     Each is published once, or dropped because its client resumed its session.
     """
 
-    def __init__(self, publish: Callable[[Departed, Publish], None]) -> None:
+    def __init__(self, publish: Callable[[DisconnectedClient, Publish], None]) -> None:
         self._publish = publish
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[Key, tuple[Departed, Publish, asyncio.TimerHandle]] = {}
+        self._waiting: dict[Key, tuple[DisconnectedClient, Publish, asyncio.TimerHandle]] = {}
         """In the order of arrival."""
         self._bytes = 0
 
-    def add(self, departed: Departed, will: Publish, delay_s: int) -> None:
+    def add(self, departed: DisconnectedClient, will: Publish, delay_s: int) -> None:
         """Publish the will after its delay."""
         key = (departed.owner, departed.client_id)
         self.publish(key)
@@ -285,7 +285,7 @@ class WaitingWills:
         for key in list(self._waiting):
             self.publish(key)
 
-    def _take(self, key: Key) -> tuple[Departed, Publish] | None:
+    def _take(self, key: Key) -> tuple[DisconnectedClient, Publish] | None:
         if key not in self._waiting:
             return None
         departed, will, timer = self._waiting.pop(key)

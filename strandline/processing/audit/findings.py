@@ -6,11 +6,18 @@ import heapq
 from collections import Counter
 from collections.abc import Iterator
 
-from strandline.processing.audit.reconciliation import DIFFERENCES, SAMPLE_MAX, Finding, Found, Reconciler, Row
+from strandline.processing.audit.reconciliation import (
+    DIFFERENCES,
+    SAMPLE_MAX,
+    ComparisonResult,
+    Finding,
+    Reconciler,
+    Row,
+)
 from strandline.processing.audit_queries.table import Database, Table
 
 
-def find(database: Database, compared: Table, reconciler: Reconciler) -> Found:
+def find(database: Database, compared: Table, reconciler: Reconciler) -> ComparisonResult:
     """Compare all rows by store and id. Raises PermanentError if DuckDB can't sort them."""
     counts: Counter[tuple[str, str, str]] = Counter()
 
@@ -21,7 +28,7 @@ def find(database: Database, compared: Table, reconciler: Reconciler) -> Found:
                 yield finding
 
     sample = heapq.nsmallest(SAMPLE_MAX, differences(), key=_place)
-    return Found(counts, sample)
+    return ComparisonResult(counts, sample)
 
 
 def _sorted_rows(database: Database, compared: Table) -> Iterator[Row]:

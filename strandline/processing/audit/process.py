@@ -34,7 +34,7 @@ from strandline.processing.audit.parts import Account, Part, run_parts
 from strandline.processing.audit.plan import AuditPlan, VersionSpan, plan_audit, stores_of_letters, streams_of
 from strandline.processing.audit.progress import Progress, keep_stdout, write_message
 from strandline.processing.audit.recomputation import Recomputation
-from strandline.processing.audit.reconciliation import EVER_MS, Found, Reconciler
+from strandline.processing.audit.reconciliation import EVER_MS, ComparisonResult, Reconciler
 from strandline.processing.audit.report import AuditReport, Outcome, letter_scope, make_report, store_scopes
 from strandline.processing.audit.sinks.audited_sinks import removed_before
 from strandline.processing.audit.sinks.reading import sink_parts
@@ -178,7 +178,7 @@ class Audit:
 
     def _compute(
         self, spans: list[Recomputation], directory: Path, compared: Table, reconciler: Reconciler
-    ) -> tuple[Totals, LatestEvents, Found]:
+    ) -> tuple[Totals, LatestEvents, ComparisonResult]:
         account = _run("reading the log", [part for one in spans for part in one.parts])
         database = Database(directory / "spilled", self._settings.audit_memory_mb)
         try:

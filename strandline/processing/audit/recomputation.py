@@ -342,14 +342,14 @@ class Recomputation:
         post_steps = RowSteps(query.stage.post_steps, query.stage.window_types)
         ends = self.span.windows.get(query.stage.name)
         with ExitStack() as tables:
-            takers = [
+            consumers = [
                 (one, tables.enter_context(self._stages[one.at][1].writer(f"results-{at}-{one.side}")))
                 for one in self._following[at]
             ]
             for given in query.results(database, table, self._without_duplicates(query, table)):
                 batch = results_behind_steps(post_steps, given, query.stage) if query.stage.post_steps else given
                 failed = []
-                for one, following in takers:
+                for one, following in consumers:
                     rows, failed_here = self._rows_of_next(one, given, batch)
                     following.append(rows)
                     failed.append(failed_here)

@@ -216,7 +216,7 @@ SAMPLE_MAX = 100
 
 
 @dataclass(frozen=True)
-class Found:
+class ComparisonResult:
     """The outcomes for all ids."""
 
     counts: Counts

@@ -28,7 +28,7 @@ from strandline.processing.formats.json_rows import Rows
 from strandline.processing.formats.record_fields import JsonText
 from strandline.processing.formats.record_rows import RowReader
 from strandline.processing.operators.blobs import unpack
-from strandline.processing.operators.cascade import Chunk, StageResults, Stepped
+from strandline.processing.operators.cascade import Chunk, StageResults, StepResult
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.dedupe.candidates import DuplicateRecords
 from strandline.processing.operators.lookups.lookup_table import LookupTable
@@ -397,7 +397,7 @@ class Desk:
             for rows in rows_of_stage.get(emission.stage, ()):
                 yield from emission.outcomes(rows, self.counts, number)
 
-    def _operated(self, closes_ms: int | None) -> Stepped:
+    def _operated(self, closes_ms: int | None) -> StepResult:
         """Run the operators over the buffered rows, and close the windows that end up to this time."""
         closing = Closing(self._closed_ms, closes_ms, self._closed_ms)
         stepped = self._cascade.step(self._state, self._held, closing, self._segments.__getitem__)

@@ -33,7 +33,7 @@ from strandline.processing.operators.cascade import (
     Chunk,
     SegmentStores,
     StageResults,
-    Stepped,
+    StepResult,
     cascade_of,
 )
 from strandline.processing.operators.closing import Closing
@@ -159,7 +159,7 @@ class BegunBucket:
 
     bucket: int
     work: SliceWork
-    stepped: Stepped
+    stepped: StepResult
     stores: SegmentStores | None
     """Stores of the large segments of the state. None if the state contains all segments."""
     closes_ms: int | None

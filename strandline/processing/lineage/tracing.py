@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.processing.operators.blobs import unpack
-from strandline.processing.operators.cascade import Chunk, StageResults, Stepped
+from strandline.processing.operators.cascade import Chunk, StageResults, StepResult
 from strandline.processing.operators.closing import Closing
 from strandline.processing.operators.record_rows import unpack_record_rows, without_duplicates
 from strandline.processing.operators.segments import MemorySegments
@@ -188,7 +188,7 @@ class Tracer:
 
     def _step(
         self, rows: Iterable[tuple[int, int, int, int, bytes]], closing: Closing, *, emits: bool = True
-    ) -> Stepped:
+    ) -> StepResult:
         chunks = [
             Chunk(partition, sequence, blob, entry)
             for _, kind, partition, sequence, blob in rows

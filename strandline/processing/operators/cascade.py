@@ -69,7 +69,7 @@ class StageResults:
 
 
 @dataclass(frozen=True)
-class Stepped:
+class StepResult:
     """The outcome of one step."""
 
     state: bytes
@@ -123,12 +123,12 @@ class Cascade:
         self.entries = entries_of(self.branches)
         """Entries of chunks: (index of the branch, index of the window in it)."""
         self._post_steps: list[RowSteps | None] = []
-        takers = [taker for at, stage in enumerate(stages) for taker in _takers_at(at, stage, stages)]
+        consumers = [consumer for at, stage in enumerate(stages) for consumer in _takers_at(at, stage, stages)]
         for stage in stages:
             self.operators.append(_operator_of(stage, dict(stage.inputs[LEFT].columns)))
             self._post_steps.append(RowSteps(stage.post_steps, stage.window_types) if stage.post_steps else None)
         self._open = [OpenGroupsOperator(one) for one in self.operators]
-        self._takers = [[one for one in takers if one.taken == at] for at in range(len(stages))]
+        self._consumers = [[one for one in consumers if one.taken == at] for at in range(len(stages))]
         self.split_stages = [at for branch in self.branches for at in branch.split] if buckets > 1 else []
         """Indices of the stages whose results are returned by `merge`, not by `step`."""
         dedupe = first_dedupe([*record_stages, *stages])
@@ -208,7 +208,7 @@ class Cascade:
         stores: SegmentStores | None = None,
         *,
         emits: bool = True,
-    ) -> Stepped:
+    ) -> StepResult:
         """Process the new rows of one slice in one bucket. Return the new state, and the results that become final.
 
         1. Fold the chunks into the first stage of their branch, by partition and sequence, whatever the order of the argument.
@@ -249,7 +249,7 @@ class Cascade:
         for number, branch in enumerate(self.branches):
             rows = {at: rows_at.get((number, at), []) for at in branch.stages}
             for at in branch.stages:
-                is_taken = any(one.at in branch.stages for one in self._takers[at])
+                is_taken = any(one.at in branch.stages for one in self._consumers[at])
                 wanted = replace(closing, gives_results=emits or is_taken)
                 store = stores and stores(self._dedupe_count + len(after))
                 kept, windows = self._open[at].step(states[len(after)], rows.pop(at), wanted, store)
@@ -260,10 +260,10 @@ class Cascade:
                 revised = [one for one in windows if one.is_revision]
                 closed = self.operators[at].finish([one for one in windows if not one.is_revision])
                 shown = self._behind_steps(at, closed)
-                takers = [one for one in self._takers[at] if at in branch.emits or one.at in branch.stages]
-                rows_of_takers, failed = self._rows_of_results(branch, takers, closed, shown)
-                for taker, some in rows_of_takers:
-                    rows[taker].append(some)
+                consumers = [one for one in self._consumers[at] if at in branch.emits or one.at in branch.stages]
+                rows_of_consumers, failed = self._rows_of_results(branch, consumers, closed, shown)
+                for consumer, some in rows_of_consumers:
+                    rows[consumer].append(some)
                 if at in branch.emits:
                     anew = self.operators[at].finish(revised) if revised else None
                     results[at] = StageResults(self.operators[at].stage.name, shown, failed, anew)
@@ -278,7 +278,7 @@ class Cascade:
         windows = [part for one in after for part in one.packed()]
         packed = pack([*windows, *(part for one in dedupe_states_after for part in one.packed())])
         in_order = [results[at] for at in sorted(results)]
-        return Stepped(packed, in_order, parts, counts[0] if counts else 0, repeated)
+        return StepResult(packed, in_order, parts, counts[0] if counts else 0, repeated)
 
     def _duplicates(
         self, dedupe_state: DedupeState, batches: Sequence[pa.RecordBatch], closing: Closing, store: SegmentStore | None
@@ -352,35 +352,35 @@ class Cascade:
             yield bucket, pack([closed.keys, part])
 
     def _rows_of_results(
-        self, branch: Branch, takers: Sequence[_Taker], closed: pa.RecordBatch, shown: pa.RecordBatch
+        self, branch: Branch, consumers: Sequence[_Consumer], closed: pa.RecordBatch, shown: pa.RecordBatch
     ) -> tuple[list[tuple[int, Rows]], pa.RecordBatch]:
         """Return the results of one stage as rows of the stages that read them: (index of that stage, rows). Also return the
         results for which a step on the path to such a stage has no value.
 
-        `branch`: only its stages get rows. `takers`: stages that read the results. `closed`: results before the `post_steps`,
+        `branch`: only its stages get rows. `consumers`: stages that read the results. `closed`: results before the `post_steps`,
         `shown`: after them, as they are emitted. A result with a problem isn't a row of a later stage.
         """
         rows: list[tuple[int, Rows]] = []
         failed: list[pa.RecordBatch] = []
-        for taker in takers:
-            results = closed if taker.before_post_steps else shown
+        for consumer in consumers:
+            results = closed if consumer.before_post_steps else shown
             good = results.filter(results.column(PROBLEM).is_null())
-            stepped = taker.steps.apply(dict(zip(good.schema.names, good.columns, strict=True)), good.num_rows)
+            stepped = consumer.steps.apply(dict(zip(good.schema.names, good.columns, strict=True)), good.num_rows)
             failed.append(_failed(good, stepped.problems))
-            if taker.at in branch.stages and len(stepped.rows):
-                rows.append((taker.at, self._rows_of(branch, taker, stepped.columns)))
-        if not takers:
+            if consumer.at in branch.stages and len(stepped.rows):
+                rows.append((consumer.at, self._rows_of(branch, consumer, stepped.columns)))
+        if not consumers:
             return rows, shown.slice(0, 0)
-        if len(takers) == 1 and not takers[0].before_post_steps:
+        if len(consumers) == 1 and not consumers[0].before_post_steps:
             return rows, failed[0]
-        return rows, each_once(failed, shown, self.operators[takers[0].taken].stage.identifying)
+        return rows, each_once(failed, shown, self.operators[consumers[0].taken].stage.identifying)
 
-    def _rows_of(self, branch: Branch, taker: _Taker, columns: dict[str, pa.Array]) -> Rows:
+    def _rows_of(self, branch: Branch, consumer: _Consumer, columns: dict[str, pa.Array]) -> Rows:
         # A window's results belong to its last microsecond.
         last_us = columns[WINDOW_END].to_numpy(zero_copy_only=False) * 1000 - 1
-        before = self.operators[taker.taken].stage
-        return self.operators[taker.at].rows_of_results(
-            taker.side, before, lambda: labels_of_results(branch, taker.at, columns), last_us, columns
+        before = self.operators[consumer.taken].stage
+        return self.operators[consumer.at].rows_of_results(
+            consumer.side, before, lambda: labels_of_results(branch, consumer.at, columns), last_us, columns
         )
 
     @property
@@ -436,7 +436,7 @@ def _counted(batches: Sequence[pa.RecordBatch], duplicates: Sequence[Flags]) -> 
 
 
 @dataclass(frozen=True)
-class _Taker:
+class _Consumer:
     """A stage that reads the results of another stage."""
 
     at: int
@@ -451,13 +451,13 @@ class _Taker:
     """Steps between the two stages."""
 
 
-def _takers_at(at: int, stage: Stage, stages: Sequence[Stage]) -> Iterator[_Taker]:
+def _takers_at(at: int, stage: Stage, stages: Sequence[Stage]) -> Iterator[_Consumer]:
     """Yield the inputs of the stage with this index that are results of other stages. A join can have two."""
     for side, given in stage.result_inputs:
         assert given.stage is not None
         before = stages[given.stage]
         types = before.window_types if given.before_post_steps else before.field_types
-        yield _Taker(at, side, given.stage, given.before_post_steps, RowSteps(given.steps, types))
+        yield _Consumer(at, side, given.stage, given.before_post_steps, RowSteps(given.steps, types))
 
 
 def labels_of_results(branch: Branch, at: int, columns: Mapping[str, pa.Array]) -> int | Codes:

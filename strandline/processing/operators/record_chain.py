@@ -62,7 +62,7 @@ class _First(NamedTuple):
 
 
 @dataclass
-class _Piece:
+class _ChainNode:
     """A linear sequence of steps, and the consumers of its output."""
 
     steps: RowSteps
@@ -70,7 +70,7 @@ class _Piece:
     """True if the first step is a `dedupe`."""
     windows: list[_First] = field(default_factory=list)
     stages: list[RecordStage] = field(default_factory=list)
-    following: list[_Piece] = field(default_factory=list)
+    following: list[_ChainNode] = field(default_factory=list)
 
 
 class RecordChain:
@@ -85,16 +85,16 @@ class RecordChain:
     ) -> None:
         """`windows`: windows of the pipeline, in their order. `types`: fields of the stream of the records. `stream`: index of
         this stream among those that the pipeline reads."""
-        takers: list[tuple[tuple[RowStep, ...], RecordStage | _First]] = [
+        consumers: list[tuple[tuple[RowStep, ...], RecordStage | _First]] = [
             (path.steps, stage) for stage in stages for path in stage.paths if path.stream == stream
         ]
-        takers += [
+        consumers += [
             (path.steps, _First(at, side))
             for at, window in enumerate(windows)
             for side, path in window.record_paths
             if path.stream == stream
         ]
-        self._whole = _pieces(takers, 0, types)
+        self._whole = _pieces(consumers, 0, types)
         self._names = [window.name for window in windows]
         self._has_branches = _has_branches(self._whole)
 
@@ -119,7 +119,12 @@ class RecordChain:
         return {row: ",".join(dict.fromkeys(names)) for row, names in taken.items()}
 
     def _apply(
-        self, piece: _Piece, columns: Mapping[str, pa.Array], came: RowIndices, tables: Tables, found: SteppedRecords
+        self,
+        piece: _ChainNode,
+        columns: Mapping[str, pa.Array],
+        came: RowIndices,
+        tables: Tables,
+        found: SteppedRecords,
     ) -> None:
         """Apply the steps of a piece and of those after it, and add the outcome to `found`. `came`: index of each row among the
         input rows."""
@@ -138,30 +143,30 @@ class RecordChain:
 
 
 def _pieces(
-    takers: Sequence[tuple[tuple[RowStep, ...], RecordStage | _First]], done: int, types: Mapping[str, str]
-) -> _Piece:
+    consumers: Sequence[tuple[tuple[RowStep, ...], RecordStage | _First]], done: int, types: Mapping[str, str]
+) -> _ChainNode:
     """Return the steps that these consumers share after the first `done`, with all that follow. Steps that differ only in their
     position in the document are equal."""
-    until = _shared([steps for steps, _ in takers])
-    steps = takers[0][0][done:until] if takers else ()
+    until = _shared([steps for steps, _ in consumers])
+    steps = consumers[0][0][done:until] if consumers else ()
     dedupe = duplicate_filter_of(steps[1:])
     if dedupe is not None:  # a dedupe begins a new sequence
         until = done + steps.index(dedupe)
         steps = steps[: until - done]
-    piece = _Piece(RowSteps(steps, types), isinstance(next(iter(steps), None), DuplicateFilter))
+    piece = _ChainNode(RowSteps(steps, types), isinstance(next(iter(steps), None), DuplicateFilter))
     following: dict[RowStep, list[tuple[tuple[RowStep, ...], RecordStage | _First]]] = {}
-    for steps, taker in takers:
+    for steps, consumer in consumers:
         if len(steps) > until:
-            following.setdefault(steps[until], []).append((steps, taker))
-        elif isinstance(taker, _First):
-            piece.windows.append(taker)
+            following.setdefault(steps[until], []).append((steps, consumer))
+        elif isinstance(consumer, _First):
+            piece.windows.append(consumer)
         else:
-            piece.stages.append(taker)
+            piece.stages.append(consumer)
     piece.following = [_pieces(some, until, piece.steps.types) for some in following.values()]
     return piece
 
 
-def _has_branches(piece: _Piece) -> bool:
+def _has_branches(piece: _ChainNode) -> bool:
     return len(piece.following) > 1 or any(map(_has_branches, piece.following))
 
 

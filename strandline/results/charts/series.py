@@ -45,7 +45,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SeriesResult:
     """Result of a query."""
 
     from_ms: int | None = None
@@ -59,7 +59,7 @@ class Drawn:
     series: list[Series] = field(default_factory=list)
 
 
-def read_series(url: str, query: SeriesQuery, from_ms: int | None, to_ms: int | None, windows: int) -> Drawn:
+def read_series(url: str, query: SeriesQuery, from_ms: int | None, to_ms: int | None, windows: int) -> SeriesResult:
     """Read the series of the windows that start in `from_ms` to `to_ms`, both included.
 
     Without `to_ms`, the range ends at the youngest result. Without `from_ms`, it has `windows` windows. An alias
@@ -67,11 +67,13 @@ def read_series(url: str, query: SeriesQuery, from_ms: int | None, to_ms: int | 
     """
     to_ms = _youngest(url, query, to_ms)
     if to_ms is None:
-        return Drawn()
+        return SeriesResult()
     from_ms = from_ms if from_ms is not None else to_ms - (windows - 1) * query.every_ms
     step_ms = _step_ms(max(to_ms - from_ms, 0) // query.every_ms + 1, query)
     answer = _search(url, query.alias, _body(query, from_ms, to_ms, step_ms))
-    return Drawn(from_ms, to_ms, step_ms, int(answer["hits"]["total"]["value"]), _series(answer["aggregations"], query))
+    return SeriesResult(
+        from_ms, to_ms, step_ms, int(answer["hits"]["total"]["value"]), _series(answer["aggregations"], query)
+    )
 
 
 def _youngest(url: str, query: SeriesQuery, up_to_ms: int | None) -> int | None:

@@ -79,9 +79,9 @@ def show_logs(
     as_json: AsJson = False,
 ) -> None:
     """Show the log of the current run of the job, or of its last run."""
-    from strandline.services.client import Patience
+    from strandline.services.client import RetryingPoller
 
-    path, patience = f"/v1/jobs/{quote(name, safe='')}/log", Patience()
+    path, patience = f"/v1/jobs/{quote(name, safe='')}/log", RetryingPoller()
     with connect(data_dir, url, token_file) as client, suppress(KeyboardInterrupt):
         answer = patience.ask(client.get, path, lines=lines)
         if not follow:
@@ -350,9 +350,9 @@ def list_events(
 
 def _follow_events(client: ControlClient, query: dict[str, Any], as_json: bool) -> None:
     """Print events as they arrive, one per line."""
-    from strandline.services.client import Patience
+    from strandline.services.client import RetryingPoller
 
-    patience, followed = Patience(), FollowedEvents(query["after"])
+    patience, followed = RetryingPoller(), FollowedEvents(query["after"])
     while True:
         answer = patience.ask(client.get, "/v1/events", **query)
         found = {event["id"]: event for event in answer["events"]}
@@ -395,9 +395,9 @@ def _open_backfill(client: ControlClient, job: str) -> int:
 
 def _watch_job(client: ControlClient, name: str, as_json: bool) -> None:
     """Show the job until Ctrl-C: in place on a terminal, elsewhere one line for each change."""
-    from strandline.services.client import Patience
+    from strandline.services.client import RetryingPoller
 
-    console, patience = Console(), Patience()
+    console, patience = Console(), RetryingPoller()
     with suppress(KeyboardInterrupt):
         if console.is_terminal and not as_json:
             with Live(console=console, auto_refresh=False) as live:

@@ -31,7 +31,7 @@ from strandline.services.processes.pids import PidFile
 
 logger = structlog.get_logger()
 
-LOOK_INTERVAL_S = 0.5
+POLL_INTERVAL_S = 0.5
 LOG_INTERVAL_S = 10.0
 PAUSE_FIRST_S = 1.0
 PAUSE_MAX_S = 60.0
@@ -70,7 +70,7 @@ class Watcher:
 
     def _watch(self, name: str, start: Callable[[], object]) -> None:
         pause_s, started_s, deaths, cause = self._pause_first_s, self._clock_s(), 0, ""
-        while not self._stopping.wait(LOOK_INTERVAL_S):
+        while not self._stopping.wait(POLL_INTERVAL_S):
             try:
                 if name in self._pids.alive():
                     if self._clock_s() - started_s > CALM_S:

@@ -39,7 +39,7 @@ from strandline.services.supervision.repeated_errors import RepeatedErrors
 
 logger = structlog.get_logger()
 
-LOOK_INTERVAL_S = 0.5
+POLL_INTERVAL_S = 0.5
 PAUSE_FIRST_S = 1.0
 PAUSE_MAX_S = 30.0
 OUTAGE_PAUSE_MAX_S = 10.0
@@ -162,7 +162,7 @@ class BackfillJobs:
                 errors.worked("backfills are processed again", action="look")
             except (StrandlineError, OSError) as error:
                 errors.failed("can't process the backfills", error, action="look")
-            self._wake.wait(LOOK_INTERVAL_S)
+            self._wake.wait(POLL_INTERVAL_S)
         if self._work is not None:
             self._end(self._work)
 

@@ -15,7 +15,7 @@ from strandline.results.dead_letters.documents import dead_letter_document
 from strandline.results.dead_letters.index import DeadLetterIndex
 from strandline.services.supervision.job_sweep import PeriodicJobTask
 
-LOOK_INTERVAL_S = 5.0
+POLL_INTERVAL_S = 5.0
 LETTERS_AT_ONCE = 2_000
 """Maximum number of dead letters that are read before the progress is recorded."""
 PAUSE_S = 0.05
@@ -41,7 +41,7 @@ class DeadLetterCopies:
         self._log = log
         self._elasticsearch_url = elasticsearch_url
         self._now_ms = now_ms
-        self._sweep = PeriodicJobTask(ledger, self._copy_job, action="copy dead letters", every_s=LOOK_INTERVAL_S)
+        self._sweep = PeriodicJobTask(ledger, self._copy_job, action="copy dead letters", every_s=POLL_INTERVAL_S)
         self.start, self.close = self._sweep.start, self._sweep.close
         self.copy = self._sweep.look
         """Process all jobs once, and return the number of copied dead letters."""

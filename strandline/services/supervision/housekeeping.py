@@ -21,7 +21,7 @@ from strandline.services.processes.log_files import bound_log, keep_newest
 
 logger = structlog.get_logger()
 
-LOOK_INTERVAL_S = 10.0
+POLL_INTERVAL_S = 10.0
 _WORKERS = ("runner-*.log", "standby-*.log", "backfill-*.log", "audit-*.log")
 _CRASHES = "java-crash-*.log"
 
@@ -69,7 +69,7 @@ class Housekeeping:
         while True:
             with _log_failure("can't limit logs and scratch directories"):
                 self.look()
-            if self._closing.wait(LOOK_INTERVAL_S):
+            if self._closing.wait(POLL_INTERVAL_S):
                 return
 
 

@@ -14,7 +14,7 @@ from strandline.services.supervision.job_sweep import PeriodicJobTask
 
 logger = structlog.get_logger()
 
-LOOK_INTERVAL_S = 600.0
+POLL_INTERVAL_S = 600.0
 SLICES_A_TRANSACTION = 500
 """Maximum number of slices in one transaction. A job's run that writes waits for at most one, about 20 ms."""
 RUNS_A_TRANSACTION = 100
@@ -44,7 +44,7 @@ class SliceCleanup:
         self._kept = kept
         self._now_ms = now_ms
         self._pause_s = pause_s
-        self._sweep = PeriodicJobTask(ledger, self._clear_job, action="clear old slices", every_s=LOOK_INTERVAL_S)
+        self._sweep = PeriodicJobTask(ledger, self._clear_job, action="clear old slices", every_s=POLL_INTERVAL_S)
         self.start, self.close = self._sweep.start, self._sweep.close
         self.clear = self._sweep.look
         """Process all jobs once, and return the number of removed slices."""

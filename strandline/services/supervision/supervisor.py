@@ -75,7 +75,7 @@ logger = structlog.get_logger()
 
 STANDBY_LOGS_KEPT = 5
 """Number of logs of an earlier control service's standbys that are kept."""
-LOOK_INTERVAL_S = 0.25
+POLL_INTERVAL_S = 0.25
 SETTLE_MAX_S = 60.0
 """Maximum time in seconds for which no standby starts while a run has committed nothing yet."""
 _IDLE_STATES = {JobState.STOPPED, JobState.DRAINED, JobState.FAILED}
@@ -189,7 +189,7 @@ class Supervisor:
             while not self._is_closing:
                 self._wake.clear()
                 self._look()
-                self._wake.wait(LOOK_INTERVAL_S)
+                self._wake.wait(POLL_INTERVAL_S)
             self._end_all()
         except BaseException:
             # A bug. This service processes no job any more, so it gives up its leases, and another service takes over.

@@ -26,7 +26,7 @@ from strandline.services.supervision.repeated_errors import RepeatedErrors
 
 logger = structlog.get_logger()
 
-LOOK_INTERVAL_S = 1.0
+POLL_INTERVAL_S = 1.0
 RETRY_MS_MAX = 60_000
 """Maximum time until a source that could not be read is queried again, even if `every` is longer."""
 READERS = 16
@@ -91,7 +91,7 @@ class LookupFollower:
                 self._errors.failed("can't follow lookups", error, action="follow lookups")
             except Exception:  # edge: the end of the thread would go unnoticed
                 logger.exception("can't follow lookups", action="follow lookups")
-            self._closing.wait(LOOK_INTERVAL_S)
+            self._closing.wait(POLL_INTERVAL_S)
 
     def _source_of(self, name: str) -> str:
         """Return the database or stream that the lookup follows."""
