@@ -114,7 +114,7 @@ def play(script: Script, **settings: Any) -> None:
     async def run() -> None:
         async with opened(**settings) as door, asyncio.timeout(stretched(30)):
             await script(door)
-        assert (door.budget.queued_bytes, door.room.line_bytes) == (0, 0)
+        assert (door.budget.queued_bytes, door.budget.line_bytes) == (0, 0)
 
     uvloop.run(run())
 
