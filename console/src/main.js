@@ -8,7 +8,9 @@ import { session } from "./core/session.js";
 import "./elements/action.js";
 import { Element, Follow, Tick } from "./elements/base.js";
 import "./elements/palette.js";
+import "./views/begin.js";
 import "./views/devices.js";
+import "./views/edit.js";
 import "./views/home.js";
 import "./views/job.js";
 import "./views/letters.js";
@@ -53,6 +55,8 @@ class App extends Element {
 
   get #name() {
     const [view, name] = route.now.parts;
+    const own = { begin: "Begin with a sample", edit: route.now.parts[2] ? `Edit ${route.now.parts[2]}` : "New documents" }[view ?? ""];
+    if (own) return `${own} · Strandline`;
     const title = name ?? VIEWS.find(([path]) => path === (view ?? ""))?.[1] ?? "Strandline";
     return title === "Home" ? "Strandline" : `${title} · Strandline`;
   }
@@ -70,7 +74,7 @@ class App extends Element {
       <header class="top">
         <a class="brand" href=${route.href([])} aria-label="Strandline, home">${mark()}<span>Strandline</span></a>
         <nav aria-label="Views">
-          ${VIEWS.map(([path, name]) => html`<a href=${route.href(path ? [path] : [])} aria-current=${current === path || (path === "" && ["jobs", "windows"].includes(current)) ? "page" : nothing}>${name}</a>`)}
+          ${VIEWS.map(([path, name]) => html`<a href=${route.href(path ? [path] : [])} aria-current=${current === path || (path === "" && ["jobs", "windows", "begin", "edit"].includes(current)) ? "page" : nothing}>${name}</a>`)}
         </nav>
         <div class="tools">
           ${this.#connection()}
@@ -112,6 +116,8 @@ class App extends Element {
     if (view === "streams" && name && more === "devices") return keyed(name, html`<sl-devices .name=${name}></sl-devices>`);
     if (view === "streams") return keyed(name, html`<sl-streams .name=${name ?? ""}></sl-streams>`);
     if (view === "records") return html`<sl-records .parts=${route.now.parts.slice(1)}></sl-records>`;
+    if (view === "begin") return html`<sl-begin></sl-begin>`;
+    if (view === "edit") return keyed(`${name}/${more}`, html`<sl-edit .kind=${name ?? ""} .name=${more ?? ""}></sl-edit>`);
     if (view === "activity") return html`<sl-activity></sl-activity>`;
     return html`<div class="view"><div class="title"><h1>No such view</h1></div><p><a href=${route.href([])}>Home</a></p></div>`;
   }

@@ -15,13 +15,13 @@ const tools = dirname(fileURLToPath(import.meta.url));
 const source = resolve(tools, "../src");
 const vendor = resolve(tools, "../vendor");
 const built = resolve(tools, "../../strandline/services/console/built");
-const LIBRARIES = ["lit", "lit-html", "lit-element", "@lit/reactive-element", "uplot", "@dagrejs/dagre", "@tanstack/virtual-core"];
+const LIBRARIES = ["lit", "lit-html", "lit-element", "@lit/reactive-element", "uplot", "@dagrejs/dagre", "@tanstack/virtual-core", "@codemirror/autocomplete", "@codemirror/commands", "@codemirror/lang-yaml", "@codemirror/language", "@codemirror/lint", "@codemirror/state", "@codemirror/streamparser", "@codemirror/view", "@lezer/common", "@lezer/highlight", "@lezer/lr", "@lezer/yaml", "@marijn/find-cluster-break", "crelt", "style-mod", "w3c-keyname"];
 const SUMS = "SHA256SUMS";
 
 /** @param {string} modules the folder that contains the libraries */
 const bundle = (modules) =>
   build({
-    entryPoints: { app: join(source, "main.js"), style: join(source, "style.css") },
+    entryPoints: { app: join(source, "main.js"), editor: join(source, "editor/main.js"), style: join(source, "style.css") },
     absWorkingDir: resolve(tools, ".."),
     nodePaths: [modules],
     conditions: ["production"],
@@ -83,6 +83,7 @@ const licences = LIBRARIES.filter((name) => existsSync(join(vendor, name))).map(
 /** @type {Record<string, Buffer>} */
 const made = {
   "app.js": output("app.js"),
+  "editor.js": output("editor.js"),
   "app.css": output("style.css"),
   "index.html": readFileSync(join(source, "index.html")),
   "icon.svg": readFileSync(join(source, "icon.svg")),

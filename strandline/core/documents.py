@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import yaml
 
@@ -37,6 +38,7 @@ _PACKED_TEXT = re.compile(r'(?<=packed: ")[A-Za-z0-9+/=]*(?=")')
 _PACKED_BYTES = re.compile(_PACKED_TEXT.pattern.encode())
 """Rows of lookups, which have their own limit."""
 _SPLIT = "split it into several files"
+_LINE_LENGTH = 76
 
 Path = tuple[str | int, ...]
 """Path to a value: `("steps", 1, "window", "tumbling")`."""
@@ -125,6 +127,13 @@ def read_documents(text: str | bytes, source: str, kinds: Sequence[str] = KINDS)
     if reader.problems:
         raise InvalidDocument(reader.problems)
     return documents
+
+
+def document_text(document: Mapping[str, Any]) -> str:
+    """Return a document as YAML, for people. `read_documents` reads it back as equal data."""
+    return str(
+        yaml.safe_dump(dict(document), sort_keys=False, default_flow_style=None, allow_unicode=True, width=_LINE_LENGTH)
+    )
 
 
 def without_packed(text: bytes) -> bytes:

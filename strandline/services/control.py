@@ -65,6 +65,7 @@ LOCK_FILE = "control.lock"
 _LIMITED_MODULES = (
     "strandline.services.jobs.apply_documents",
     "strandline.services.jobs.previews",
+    "strandline.services.jobs.samples",
     "strandline.services.jobs.devices",
     "strandline.processing.formats.undeclared",
     "strandline.processing.formats.proposals",

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from strandline.ledger.states import Desired
 from tests.support.console import furnished_console
 from tests.support.console_browser import CHROMIUM, DESKTOP, PHONE, Watched, chromium, open_page
-from tests.support.console_pictures import VIEWS
+from tests.support.console_pictures import STEPS, VIEWS
 from tests.support.control import BOTH, Api
 from tests.support.waiting import wait_until
 
@@ -107,7 +107,8 @@ def test_axe_finds_no_violation_in_any_view(browser: Browser, tmp_path: Path, wa
         found = {}
         for name, (address, there) in VIEWS.items():
             page.goto(f"/{address}")
-            expect(page.locator(there).first).to_be_visible()
+            expect(page.locator(there).first).to_be_visible(timeout=60_000)
+            STEPS.get(name, lambda _: None)(page)
             page.evaluate(AXE.read_text(encoding="utf-8"))
             violations = page.evaluate("axe.run().then((found) => found.violations)")
             found[name] = [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in violations]
@@ -247,3 +248,125 @@ def test_the_page_can_be_used_with_the_keyboard_alone(browser: Browser, tmp_path
         page.keyboard.press("Enter")
         expect(page.locator("h1")).to_have_text("Dead letters")
         context.close()
+
+
+SAMPLE = """\
+time,meter,kwh
+2026-11-30T08:00:00Z,m1,3.5
+2026-11-30T08:00:20Z,m2,4.5
+2026-11-30T08:00:40Z,m1,4.5
+2026-11-30T08:01:00Z,m2,5.5
+"""
+
+
+def test_a_pasted_sample_becomes_a_running_job_with_its_first_results(
+    browser: Browser, tmp_path: Path, watched: Watched
+) -> None:
+    with furnished_console(tmp_path, tokens=True, furnished=False) as (url, tokens, api):
+        context, page = open_page(browser, url, watched)
+        page.goto("/")
+        page.get_by_label("Token").fill(tokens["operator"])
+        page.keyboard.press("Enter")
+        page.get_by_role("link", name="Begin with a sample").click()
+        page.get_by_label("Records", exact=True).fill(SAMPLE)
+        page.get_by_label("Name of the stream").fill("meters")
+        page.get_by_role("button", name="Propose").click()
+        expect(page.locator(".decoded tbody tr")).to_have_count(4, timeout=60_000)
+        expect(page.locator(".decoded tbody tr").first).to_contain_text("3.5")
+        results = page.locator(".results tbody tr")
+        expect(results).to_have_count(3)
+        expect(results.filter(has_text="m1")).to_contain_text("4")
+        expect(page.locator(".cm-content")).to_contain_text("stream: meters")
+        assert api.ledger.streams() == [], "nothing is registered before the user applies"
+
+        page.get_by_role("button", name="Apply…").click()
+        dialog = page.locator("dialog[open]")
+        expect(dialog.locator("code")).to_have_text(["strandline apply meters.yaml", "POST /v1/documents"])
+        dialog.get_by_role("button", name="Apply", exact=True).click()
+        expect(page.locator("h1")).to_contain_text("meters-per-minute")
+        assert [one.name for one in api.ledger.streams()] == ["meters"]
+        context.close()
+
+
+def test_a_change_is_planned_while_it_is_typed_and_then_applied(
+    browser: Browser, tmp_path: Path, watched: Watched
+) -> None:
+    with furnished_console(tmp_path, tokens=True) as (url, tokens, api):
+        context, page = open_page(browser, url, watched)
+        page.goto("/#/jobs/turbine-health")
+        page.get_by_label("Token").fill(tokens["operator"])
+        page.keyboard.press("Enter")
+        page.get_by_role("link", name="Edit", exact=True).click()
+        expect(page.locator(".cm-line").first).to_have_text("pipeline: turbine-health")
+        plan, apply = page.locator(".plan"), page.get_by_role("button", name="Apply…")
+        expect(plan).to_contain_text("Applying would change nothing", timeout=60_000)
+        expect(apply).to_be_disabled()
+        text = api.ledger.job_version("turbine-health").text
+
+        write(page, text.replace("tumbling: 1m", "tumbling: 1mm"))
+        expect(page.locator(".found li")).to_contain_text(["line 9, column 17"])
+        expect(page.locator(".cm-lintRange-error")).to_have_text("1mm")
+        expect(plan).to_contain_text("Correct the problems first")
+        expect(apply).to_be_disabled()
+
+        write(page, text.replace("elasticsearch: turbine-minute", "elasticsearch: turbine-peaks"))
+        expect(plan.locator(".changes li").first).to_contain_text("forbidden")
+        expect(plan).to_contain_text("Apply would be refused")
+        expect(apply).to_be_disabled()
+
+        write(page, text.replace("power / 3000", "power / 3200"))
+        expect(plan.locator(".changes li")).to_contain_text(["rewind"])
+        expect(plan).to_contain_text("records again")
+        expect(page.locator(".diff .removed")).to_contain_text("power / 3000")
+        expect(page.locator(".diff .added")).to_contain_text("power / 3200")
+        apply.click()
+        expect(page.locator("dialog[open]")).to_contain_text("Restarts job turbine-health with version 2.")
+        page.locator("dialog[open]").get_by_role("button", name="Apply", exact=True).click()
+        expect(page.locator(".about")).to_contain_text("Version 2")
+        assert "power / 3200" in api.ledger.job_version("turbine-health").text
+        context.close()
+
+
+def test_a_viewer_plans_a_change_and_sees_why_it_cant_be_applied(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    url, tokens, _ = console
+    context, page = open_page(browser, url, watched, size=PHONE, theme="dark")
+    page.goto("/#/edit/jobs/pump-pressure")
+    page.get_by_label("Token").fill(tokens["viewer"])
+    page.keyboard.press("Enter")
+    expect(page.locator(".plan")).to_contain_text("Apply needs the role operator; viewer has viewer.", timeout=60_000)
+    expect(page.get_by_role("button", name="Apply…")).to_have_count(0)
+    expect(page.locator(".cm-line").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    context.close()
+
+
+@pytest.mark.long
+def test_the_editor_completes_keys_of_the_schema_at_the_position(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    url, tokens, _ = console
+    context, page = open_page(browser, url, watched)
+    page.goto("/#/edit")
+    page.get_by_label("Token").fill(tokens["viewer"])
+    page.keyboard.press("Enter")
+    expect(page.locator(".cm-line").first).to_have_text("stream: readings")
+    for text, offered in (
+        ("pipeline: p\nsteps:\n  - window: {tum", "tumbling"),
+        ("pipeline: p\nsteps:\n  - window:\n      slid", "sliding"),
+        ("stream: s\nform", "format"),
+        ("stream: s\nschema: {pressure: double}\n---\npipeline: p\nsteps:\n  - where: pres", "pressure"),
+    ):
+        write(page, text[:-1])
+        page.keyboard.type(text[-1])
+        expect(page.locator(".cm-tooltip-autocomplete li").filter(has_text=offered).first).to_be_visible()
+        page.keyboard.press("Escape")
+    context.close()
+
+
+def write(page: Page, text: str) -> None:
+    """Replace the documents in the editor."""
+    page.locator(".cm-content").click()
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text(text)

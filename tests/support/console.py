@@ -425,9 +425,9 @@ def furnished_console(
     log = FurnishedLog(now_ms)
     supervisor = ObedientSupervisor(ledger)
     keeper = Authenticator(ledger, look_s=1, kept_s=60) if tokens else None
-    api = _service(ledger, log, supervisor, keeper)
     if furnished:
         furnish(_service(ledger, log, supervisor, None), now_ms, step_min)
+    api = _service(ledger, log, supervisor, keeper)
     made = tokens_of_each_kind(ledger, "turbines") if tokens else {}
     with (
         patch.object(results, "read_series", drawn_series),

@@ -1,4 +1,6 @@
-"""Pictures of the console for the documentation: `python -m tests.support.console_pictures [light|dark|phone ...] [FOLDER]`.
+"""Pictures of the console for the documentation.
+
+`python -m tests.support.console_pictures [light|dark|phone ...] [VIEW ...] [FOLDER]`
 
 Reduce their colours afterwards: `pngquant --quality 60-90 --force --ext .png 96 docs/pictures/console-*.png`.
 """
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from playwright.sync_api import Page
@@ -27,8 +29,31 @@ VIEWS = {
     "result-records": ("#/records/of/turbine-minute/q3bT0hT4ZWmMyYb1Bfh0sg", "sl-result-records td"),
     "windows": ("#/windows/turbine-health", ".windows td"),
     "activity": ("#/activity", ".events li"),
+    "begin": ("#/begin", "sl-begin textarea"),
+    "edit": ("#/edit/jobs/turbine-health", ".cm-line"),
 }
 """Name -> address, and the element of a complete view."""
+
+
+def begin_with_an_example(page: Page) -> None:
+    """Propose documents for the example of the view, and wait for the first results."""
+    page.get_by_role("button", name="Use an example").click()
+    page.get_by_role("button", name="Propose").click()
+    page.locator(".results td").first.wait_for()
+    page.locator(".cm-line").first.wait_for()
+
+
+def change_a_window(page: Page) -> None:
+    """Change the document in the editor, and wait for the plan and the preview."""
+    text = "\n".join(page.locator(".cm-line").all_inner_texts())
+    page.locator(".cm-content").click()
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text(text.replace("power / 3000", "power / 3200"))
+    page.locator(".changes li").first.wait_for()
+
+
+STEPS: dict[str, Callable[[Page], None]] = {"begin": begin_with_an_example, "edit": change_a_window}
+"""Name -> the actions that complete a view."""
 
 
 MODES = {"light": (DESKTOP, "light", ""), "dark": (DESKTOP, "dark", "-dark"), "phone": (PHONE, "light", "-phone")}
@@ -43,16 +68,18 @@ def take(page: Page, name: str, folder: Path = FOLDER, *, is_whole: bool) -> Pat
     return path
 
 
-def main(modes: Sequence[str], folder: Path = FOLDER) -> None:
-    """Take each view in these modes."""
+def main(modes: Sequence[str], names: Sequence[str], folder: Path = FOLDER) -> None:
+    """Take these views in these modes."""
     watched = Watched()
     with tempfile.TemporaryDirectory() as data, chromium() as browser:
         with furnished_console(Path(data), step_min=10) as (url, _, _api):
             for size, theme, suffix in (MODES[mode] for mode in modes):
                 context, page = open_page(browser, url, watched, size=size, theme=theme)
-                for name, (address, there) in VIEWS.items():
+                for name in names:
+                    address, there = VIEWS[name]
                     page.goto(f"/{address}")
                     page.wait_for_selector(there)
+                    STEPS.get(name, lambda _: None)(page)
                     print(take(page, f"{name}{suffix}", folder, is_whole=size is DESKTOP), flush=True)
                 context.close()
     print(*watched.errors, *watched.elsewhere, sep="\n")
@@ -60,4 +87,5 @@ def main(modes: Sequence[str], folder: Path = FOLDER) -> None:
 
 if __name__ == "__main__":
     chosen = [one for one in sys.argv[1:] if one in MODES] or list(MODES)
-    main(chosen, next((Path(one) for one in sys.argv[1:] if one not in MODES), FOLDER))
+    named = [one for one in sys.argv[1:] if one in VIEWS] or list(VIEWS)
+    main(chosen, named, next((Path(one) for one in sys.argv[1:] if one not in (*MODES, *VIEWS)), FOLDER))

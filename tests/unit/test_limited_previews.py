@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -146,6 +147,7 @@ def test_the_control_service_computes_nothing_of_a_request_without_the_limits(
     assert api.apply(BOTH).status_code == 200
     settings = ControlSettings(data_dir=tmp_path, kafka_bootstrap="127.0.0.1:1", elasticsearch_url="http://127.0.0.1:1")
     made = control._dependencies(settings, ledger, "control-test")
+    sample = {"documents": BOTH, "sample": b64encode(b"1.5\n").decode()}
     yaml = {"content": BOTH, "headers": {"Content-Type": "application/yaml"}}
     try:
         api._dependencies = replace(made, log=api.log)
@@ -154,6 +156,8 @@ def test_the_control_service_computes_nothing_of_a_request_without_the_limits(
             ("check", "POST", "/v1/documents/plan", yaml),
             ("check", "POST", "/v1/pipelines/check", yaml),
             ("check", "POST", "/v1/pipelines/preview", yaml),
+            ("check", "POST", "/v1/samples/preview", {"json": sample}),
+            ("proposal", "POST", "/v1/samples/proposal", {"content": b"1.5\n"}),
             ("preview", "GET", "/v1/jobs/power/preview", {}),
             ("proposal", "GET", "/v1/topics/turbines/proposal", {}),
             ("list of fields", "GET", "/v1/streams/turbines/undeclared", {}),
@@ -165,6 +169,9 @@ def test_the_control_service_computes_nothing_of_a_request_without_the_limits(
         refused.clear()
         assert api.ask("POST", "/v1/pipelines/preview", **yaml).status_code == 422
         assert refused == ["preview"], "a pipeline that was checked is limited when it runs, too"
+        refused.clear()
+        assert api.ask("POST", "/v1/samples/preview", json=sample).status_code == 422
+        assert refused == ["preview"], "a sample is decoded and computed with limits"
     finally:
         made.close_limited()
         ledger.close()

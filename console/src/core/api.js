@@ -24,7 +24,7 @@ export const signals = new EventTarget();
 /**
  * @param {string} method
  * @param {string} path
- * @param {{body?: any, signal?: AbortSignal, type?: string}} [options] an object as body is sent as JSON
+ * @param {{body?: any, signal?: AbortSignal, type?: string}} [options] an object is sent as JSON, others unchanged
  * @returns {Promise<any>}
  */
 export async function request(method, path, options = {}) {
@@ -38,7 +38,7 @@ export async function request(method, path, options = {}) {
       credentials: "same-origin",
       cache: "no-store",
       headers: body === undefined ? {} : { "Content-Type": type ?? "application/json" },
-      body: body === undefined ? undefined : typeof body === "string" ? body : JSON.stringify(body),
+      body: body === undefined ? undefined : typeof body === "string" || body instanceof Uint8Array ? /** @type {any} */ (body) : JSON.stringify(body),
     });
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;

@@ -5,7 +5,7 @@ import { refreshAll } from "../core/poll.js";
 import { Element } from "./base.js";
 import { command } from "./parts.js";
 
-/** @typedef {{title: string, does: string, label: string, method: string, path: string, command: string, isDangerous?: boolean, done?: (answer: any) => void}} Order */
+/** @typedef {{title: string, does: string, label: string, method: string, path: string, body?: string, type?: string, command: string, isDangerous?: boolean, done?: (answer: any) => void}} Order */
 
 export class ActionDialog extends Element {
   static properties = { order: { state: true }, error: { state: true }, isRunning: { state: true } };
@@ -56,7 +56,7 @@ export class ActionDialog extends Element {
     if (!order) return;
     this.isRunning = true;
     try {
-      const answer = await request(order.method, order.path);
+      const answer = await request(order.method, order.path, { body: order.body, type: order.type });
       this.querySelector("dialog")?.close();
       refreshAll();
       order.done?.(answer);

@@ -34,6 +34,7 @@ export class Palette extends Element {
     if (jobs.status === "fulfilled") {
       for (const job of jobs.value.jobs) {
         found.push({ kind: "Job", text: job.name, run: () => go("jobs", job.name) });
+        found.push({ kind: "Edit", text: `Edit ${job.name}`, run: () => go("edit", "jobs", job.name) });
         found.push({ kind: "Windows", text: `Open windows of ${job.name}`, run: () => go("windows", job.name) });
         for (const action of ACTIONS) {
           if (action.blocked(job) || session.refusal(action.operation)) continue;
@@ -50,7 +51,7 @@ export class Palette extends Element {
     if (results.status === "fulfilled") {
       for (const one of results.value.results) found.push({ kind: "Results", text: one.alias, run: () => go("results", one.alias) });
     }
-    const rank = ["View", "Job", "Windows", "Stream", "Devices", "Results", "Action"];
+    const rank = ["View", "Job", "Windows", "Stream", "Devices", "Results", "Edit", "Action"];
     this.all = found.sort((a, b) => rank.indexOf(a.kind) - rank.indexOf(b.kind));
   }
 
@@ -126,6 +127,8 @@ const views = () => [
   { kind: "View", text: "Dead letters", run: () => go("dead-letters") },
   { kind: "View", text: "Streams", run: () => go("streams") },
   { kind: "View", text: "Activity", run: () => go("activity") },
+  { kind: "View", text: "Begin with a sample", run: () => go("begin") },
+  { kind: "View", text: "Edit new documents", run: () => go("edit") },
 ];
 
 /** @param {import("../core/jobs.js").Action} action @param {string} name */

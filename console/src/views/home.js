@@ -170,9 +170,9 @@ export class HomeView extends Element {
       <div class="ways">
         <section class="panel">
           <header><h2>Your own records</h2></header>
-          <p>Put some of them into a file. Strandline proposes the document of a stream, which you check and apply.</p>
+          <p>Paste some of them, or drop a file. Strandline proposes a stream and a pipeline, and shows the first results.</p>
+          <a class="button primary" href=${route.href(["begin"])}>Begin with a sample</a>
           ${command("strandline stream infer --sample records.ndjson --name readings")}
-          ${command("strandline apply readings.yaml")}
         </section>
         <section class="panel">
           <header><h2>The example</h2></header>

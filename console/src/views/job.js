@@ -72,6 +72,7 @@ export class JobView extends Element {
     const now = allowed.filter((action) => !action.blocked(job));
     const later = allowed.filter((action) => action.blocked(job));
     return html`<div class="actions">
+      <a class="button quiet" href=${route.href(["edit", "jobs", job.name])}>Edit</a>
       ${now.map((action) => html`<button class=${action.isDangerous ? "danger-quiet" : "quiet"} @click=${() => askFor(action, job.name)}>${action.label}</button>`)}
       ${later.length
         ? html`<details class="why">

@@ -62,7 +62,7 @@ export class StreamsView extends Element {
       </div>
       <div class="columns">
         ${panel("Arrival by partition", this.arrivals, () => this.#partitions(), { aside: html`<a href=${route.href(["streams", this.name, "devices"])}>Devices</a>` })}
-        ${panel("Fields", this.stream, () => this.#fields())}
+        ${panel("Fields", this.stream, () => this.#fields(), { aside: html`<a href=${route.href(["edit", "streams", this.name])}>Edit</a>` })}
       </div>
       ${panel("Undeclared fields", this.undeclared, () => this.#undeclared(), { aside: html`<button class="quiet" @click=${() => this.undeclared.soon()}>Look again</button>` })}
     </div>`;

@@ -26,7 +26,7 @@ from strandline.processing.formats.inference.time_order import event_time_of, ti
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.pipelines.event_time import EventTimeSource
 
-__all__ = ["SAMPLE_RECORDS_MAX", "NoSampleError", "Proposal", "infer_from_topic", "infer_stream"]
+__all__ = ["SAMPLE_RECORDS_MAX", "NoSampleError", "Proposal", "infer_from_topic", "infer_sample", "infer_stream"]
 
 _CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\f\r")
 """Bytes that text doesn't contain."""
@@ -36,13 +36,18 @@ _WINDOWS = frozenset(range(0x80, 0xA0))
 
 def infer_stream(name: str, sample: bytes) -> Proposal:
     """Propose a document for the stream: format, fields with their types, units and paths. Raises NoSampleError."""
+    return infer_sample(name, sample)[0]
+
+
+def infer_sample(name: str, sample: bytes) -> Proposed:
+    """Propose a document as `infer_stream`. Also return the records of the sample as they would be sent."""
     text, charset = _in_utf8(sample)
     proposal, values = _propose(name, text)
     if charset:
         _set_charset(proposal, charset)
         values = [from_utf8(value, charset) for value in values]
     _try_out(proposal, values)
-    return proposal
+    return proposal, values
 
 
 def _in_utf8(sample: bytes) -> tuple[bytes, str]:

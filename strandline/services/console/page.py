@@ -1,7 +1,9 @@
-"""Files of the console, as the control service serves them: one page, one script, one style sheet, one icon.
+"""Files of the console, as the control service serves them: one page, one script, one style sheet, one icon, and the editor.
 
 The page has an ETag and is revalidated at each visit. It names the other files with a digest of their content, so browsers
-cache them. All files are compressed once, when the process first needs them. They contain no data: the page requests data from
+cache them.
+The script loads the editor without a digest when a view needs it, so the editor is revalidated, too.
+All files are compressed once, when the process first needs them. They contain no data: the page requests data from
 the REST API.
 """
 
@@ -24,6 +26,7 @@ MEDIA_TYPES = MappingProxyType(
     {
         INDEX: "text/html; charset=utf-8",
         "app.js": "text/javascript; charset=utf-8",
+        "editor.js": "text/javascript; charset=utf-8",
         "app.css": "text/css; charset=utf-8",
         "icon.svg": "image/svg+xml",
         "LICENSES.txt": "text/plain; charset=utf-8",

@@ -87,7 +87,7 @@ def preview(
     InvalidSettings, RegistryUnavailable if records name schemas of a registry.
     """
     own = stream if stream in pipeline.streams else pipeline.inputs[0].name
-    registry = _registry_settings(pipeline)
+    registry = registry_settings(pipeline)
     with _turn():
         headers, beside = run_limited("preview", _headers, pipeline, own, environment=registry)
         if seconds is None:
@@ -100,7 +100,7 @@ def preview(
     return PreviewView(pipeline=pipeline.job, stream=stream, is_cut=newest.is_cut, **found)
 
 
-def _registry_settings(pipeline: CheckedPipeline) -> dict[str, str]:
+def registry_settings(pipeline: CheckedPipeline) -> dict[str, str]:
     """Return the settings of the schema registry, if records of the pipeline name schemas in it."""
     decoding = decoding_of(pipeline, "")
     if not any(one.format.uses_registry for one in decoding.inputs):
@@ -113,12 +113,16 @@ def _headers(pipeline: CheckedPipeline, stream: str) -> tuple[tuple[str, ...], t
 
 
 def _run_desk(pipeline: CheckedPipeline, stream: str, newest: NewestRecords) -> dict[str, Any]:
+    return run_over(pipeline, replace(_in_order(newest), stream=stream))
+
+
+def run_over(pipeline: CheckedPipeline, records: DeskRecords) -> dict[str, Any]:
     """Return the fields of the preview that depend on the records."""
     desk = Desk(pipeline, _SLICE_RECORDS)
     shown = Counter[str]()
     results: list[dict[str, object]] = []
     letters: list[dict[str, object]] = []
-    for one in chain(desk.feed(replace(_in_order(newest), stream=stream)), desk.drain()):
+    for one in chain(desk.feed(records), desk.drain()):
         if isinstance(one, LocalDeadLetter):
             if len(letters) < _LETTERS_MAX:
                 letters.append({**letter_fields(one)})

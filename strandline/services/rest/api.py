@@ -37,6 +37,7 @@ from strandline.services.rest.routes import (
     notices,
     records,
     results,
+    samples,
     session,
     streams,
     tokens,
@@ -106,6 +107,7 @@ def create_app(
     app.state.is_ending = lambda: False  # the server that runs the app replaces it
     for one in (
         documents,
+        samples,
         streams,
         lookups,
         jobs,

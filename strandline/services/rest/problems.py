@@ -29,6 +29,7 @@ from strandline.core.errors import (
     TransientError,
     Unauthenticated,
 )
+from strandline.processing.formats.inference.schemas import NoSampleError
 from strandline.results.elasticsearch_client import RequestRefused
 
 logger = structlog.get_logger()
@@ -38,6 +39,7 @@ RETRY_AFTER_S = 5
 _STATUS_OF_CLASS: tuple[tuple[type[StrandlineError], int], ...] = (
     (InvalidDocument, 422),
     (TooExpensive, 422),
+    (NoSampleError, 422),
     (Unauthenticated, 401),
     (Forbidden, 403),
     (NotFound, 404),

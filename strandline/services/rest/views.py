@@ -190,6 +190,15 @@ class DeletedJobView(View):
     dead_letters: Literal["kept", "deleted"]
 
 
+class DocumentTextView(View):
+    """A document of a stream or a job."""
+
+    name: str
+    version: int
+    text: str
+    """The document in YAML."""
+
+
 class DeletedStreamView(View):
     stream: str
     topic: Literal["kept", "deleted"]

@@ -56,6 +56,11 @@ def time_notes(field: str | None, columns: Mapping[str, Sequence[pa.Array]], doc
         document |= {"retention": "forever", "schema": schema}
 
 
+def delay_of(parts: Sequence[pa.Array]) -> str:
+    """Return the delay that accepts each row, as a document writes it. `parts`: event times of the rows, in their order."""
+    return format_duration(delay_for(_late_ms(parts)))
+
+
 def delay_for(late_ms: int) -> int:
     """Return the delay in milliseconds that accepts rows that are this late: a round duration of at least 10 s."""
     step = max((one for one in _STEPS_MS if 2 * one <= late_ms), default=_DELAY_MIN_MS)

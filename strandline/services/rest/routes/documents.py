@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 
 from strandline.core.errors import InvalidDocument
+from strandline.processing.pipelines.model.pipeline import json_schema
 from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.services.jobs.applying.planned_changes import PlanView
 from strandline.services.jobs.checking import approval, refusal
@@ -51,6 +52,14 @@ def apply_documents(
     applied = control.applier.apply(body, source, caller)
     control.supervisor.wake()
     return AppliedList(applied=[Applied(**vars(one)) for one in applied])
+
+
+@router.get("/v1/documents/schema")
+def show_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of documents, for editors. It describes the form; a check also finds
+    errors between fields.
+    """
+    return json_schema()
 
 
 @router.post("/v1/documents/plan", openapi_extra=_YAML_BODY)

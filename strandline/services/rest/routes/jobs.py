@@ -30,6 +30,7 @@ from strandline.services.rest.routes.documents import Records, Seconds
 from strandline.services.rest.views import (
     CheckpointList,
     DeletedJobView,
+    DocumentTextView,
     ExplanationList,
     JobList,
     JobView,
@@ -101,6 +102,17 @@ def show_graph(control: Control, name: str) -> PipelineGraphView:
     job = control.ledger.job(name)
     pipeline = present_pipeline(control.ledger, job)
     return PipelineGraphView(**pipeline_graph(pipeline))
+
+
+@router.get("/v1/jobs/{name}/document")
+def show_document(
+    control: Control,
+    name: str,
+    version: Annotated[int | None, Query(ge=1, le=INTEGER_MAX, description="Default: the newest version")] = None,
+) -> DocumentTextView:
+    """Return the document of a job as it was applied, in YAML."""
+    found = control.ledger.job_version(name, version)
+    return DocumentTextView(name=name, version=found.version, text=found.text)
 
 
 @router.get("/v1/jobs/{name}/preview")

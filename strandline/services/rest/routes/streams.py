@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 from fastapi import APIRouter, Query
 
 from strandline.core.document_values import check_name
+from strandline.core.documents import document_text
 from strandline.core.errors import Conflict
 from strandline.core.streams.stream import StreamSpec
 from strandline.core.times.durations import format_retention
@@ -21,6 +22,7 @@ from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control, 
 from strandline.services.rest.views import (
     ArrivalList,
     DeletedStreamView,
+    DocumentTextView,
     PartitionView,
     ProposalView,
     StreamList,
@@ -131,6 +133,13 @@ def show_stream(control: Control, name: str) -> StreamView:
         records=sum(one.offset_next - one.offset_first for one in partitions),
         partitions=partitions,
     )
+
+
+@router.get("/v1/streams/{name}/document")
+def show_stream_document(control: Control, name: str) -> DocumentTextView:
+    """Return the registered document of a stream as YAML, with its defaults."""
+    row = control.ledger.stream(name)
+    return DocumentTextView(name=name, version=row.version, text=document_text(row.document))
 
 
 @router.delete("/v1/streams/{name}")

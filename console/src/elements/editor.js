@@ -1,0 +1,83 @@
+/** The editor of documents. Its code is a bundle of its own, which is loaded when the first editor is shown. */
+import { get } from "../core/api.js";
+import { html, nothing } from "lit";
+import { Element } from "./base.js";
+
+/** @typedef {{line: number | null, pointer: string, detail: string}} Found */
+const BUNDLE = "/console/editor.js";
+/** @type {Promise<any> | null} */
+let bundle = null;
+/** @type {Record<string, any> | null} the JSON schema of documents; null until it is read */
+let schema = null;
+
+async function load() {
+  bundle ??= import(BUNDLE);
+  if (schema === null) void get("/v1/documents/schema").then((found) => (schema = found), () => {});
+  return bundle;
+}
+
+export class DocumentEditor extends Element {
+  static properties = { text: { attribute: false }, problems: { attribute: false }, label: { type: String }, failure: { state: true } };
+
+  constructor() {
+    super();
+    this.text = "";
+    /** @type {Found[]} */ this.problems = [];
+    this.label = "Documents in YAML";
+    this.failure = "";
+    /** @type {any} */ this.editor = null;
+  }
+
+  render() {
+    // Without the bundle, a plain text area does the same work.
+    if (this.failure) {
+      return html`<textarea class="plain-editor" aria-label=${this.label} spellcheck="false" rows="24" .value=${this.text} @input=${(/** @type {any} */ event) => this.#changed(event.target.value)}></textarea>
+        <p class="muted">The editor could not be loaded: ${this.failure}</p>`;
+    }
+    return html`${this.editor ? nothing : html`<p class="muted" role="status">Loading the editor…</p>`}<div class="editor"></div>`;
+  }
+
+  async firstUpdated() {
+    try {
+      const { createEditor } = await load();
+      const holder = document.createElement("div");
+      const root = holder.attachShadow({ mode: "open" });
+      this.querySelector(".editor")?.append(holder);
+      this.editor = createEditor(root, root, { text: this.text, label: this.label, schema: () => schema, changed: (/** @type {string} */ text) => this.#changed(text) });
+      this.editor.show(this.problems);
+      this.requestUpdate();
+    } catch (error) {
+      bundle = null;
+      this.failure = error instanceof Error ? error.message : String(error);
+    }
+  }
+
+  disconnectedCallback() {
+    super.disconnectedCallback();
+    this.editor?.destroy();
+  }
+
+  /** @param {Map<string, unknown>} changed */
+  updated(changed) {
+    if (!this.editor) return;
+    if (changed.has("text")) this.editor.setText(this.text);
+    if (changed.has("problems")) this.editor.show(this.problems);
+  }
+
+  /** @param {Found} problem */
+  goTo(problem) {
+    this.editor?.goTo(problem);
+  }
+
+  /** @param {Found} problem */
+  columnOf(problem) {
+    return this.editor?.columnOf(problem) ?? 1;
+  }
+
+  /** @param {string} text */
+  #changed(text) {
+    this.text = text;
+    this.dispatchEvent(new CustomEvent("edited", { detail: text }));
+  }
+}
+customElements.define("sl-editor", DocumentEditor);

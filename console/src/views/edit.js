@@ -1,0 +1,69 @@
+/** Edit: the documents of a job or a stream, or new ones. */
+import { html, nothing } from "lit";
+import { quoted } from "../core/api.js";
+import { Poll } from "../core/poll.js";
+import { route } from "../core/route.js";
+import { Element, Follow } from "../elements/base.js";
+import "../elements/documents.js";
+import { command, panel } from "../elements/parts.js";
+
+const NEW = `stream: readings
+schema: {device: string, ts: timestamp, value: double}
+key: device
+---
+pipeline: readings-per-minute
+input: {stream: readings}
+event_time: {field: ts, delay: 10s}
+steps:
+  - window: {name: per_minute, tumbling: 1m, by: [device], aggregate: {n: count(*), value: avg(value)}}
+    emit: [{elasticsearch: readings-per-minute}]
+`;
+
+export class EditView extends Element {
+  static properties = { kind: { type: String }, name: { type: String }, text: { state: true } };
+
+  constructor() {
+    super();
+    this.kind = "";
+    this.name = "";
+    /** @type {string | null} text with which the editor began; later versions don't replace what the user has typed */ this.text = null;
+    this.document = new Poll(this, () => (this.name ? `/v1/${this.kind === "streams" ? "streams" : "jobs"}/${quoted(this.name)}/document` : null), 0);
+    this.follow = new Follow(this, [route, "change"]);
+  }
+
+  willUpdate() {
+    if (this.text === null && this.document.data) this.text = this.document.data.text;
+  }
+
+  render() {
+    const title = this.name ? `Edit ${this.name}` : "New documents";
+    const isStream = this.kind === "streams";
+    const what = isStream ? "stream" : "job";
+    return html`<div class="view edit-view">
+      <div class="title">
+        <p class="crumbs">${this.name ? html`<a href=${route.href([isStream ? "streams" : "jobs", this.name])}>${isStream ? "Stream" : "Job"} ${this.name}</a>` : html`<a href=${route.href([])}>Home</a>`}</p>
+        <h1>${title}</h1>
+        <p class="about">${this.name ? `The document of the ${what}, version ${this.document.data?.version ?? "…"}. ` : "Streams, lookups, and pipelines. "}Problems and the plan appear while you type. Nothing changes before you apply.${this.name ? nothing : html` Or <a href=${route.href(["begin"])}>begin with a sample</a>.`}</p>
+      </div>
+      ${this.name === ""
+        ? this.#documents(NEW, null)
+        : this.text === null
+          ? panel("Document", this.document, () => nothing)
+          : this.#documents(this.text, this.document.data.text)}
+      ${this.name && !isStream ? html`<section class="panel"><header><h2>Command line</h2></header>${command(`strandline apply ${this.name}.yaml --plan`)}${command(`GET /v1/jobs/${this.name}/document`)}</section>` : nothing}
+    </div>`;
+  }
+
+  /** @param {string} text @param {string | null} running */
+  #documents(text, running) {
+    return html`<sl-documents .text=${text} .running=${running} file="${this.name || "documents"}.yaml" @applied=${this.#applied}></sl-documents>`;
+  }
+
+  /** @param {CustomEvent} event */
+  #applied(event) {
+    const job = event.detail.find((/** @type {any} */ one) => one.kind === "pipeline")?.name;
+    const stream = event.detail.find((/** @type {any} */ one) => one.kind === "stream")?.name;
+    location.hash = route.href(job ? ["jobs", job] : stream ? ["streams", stream] : []).slice(1);
+  }
+}
+customElements.define("sl-edit", EditView);
