@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import structlog
+from py4j.protocol import Py4JNetworkError
 
 from strandline.core.logs import JobLogs
 from strandline.ledger.ledger import Ledger
@@ -175,6 +177,45 @@ def test_a_pause_of_the_process_moves_no_job_out() -> None:
     watch.look(0.5)  # counts at most half a second of a pause
     watch.look(0.5)
     assert moved == []
+
+
+def test_a_pool_whose_jvm_does_not_answer_does_not_count_as_alive() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    watch = PoolWatch(writing, list, 10.0, lambda mark, why: None)
+    answers = threading.Event()
+    watch.require_java = answers.wait  # it hangs
+    watch.start()
+    try:
+        with pytest.raises(BlockingIOError):
+            os.read(reading, 100)
+        answers.set()
+        wait_until(lambda: _read(reading), bool, "a heartbeat")
+
+        failed = threading.Event()
+
+        def fail() -> None:
+            failed.set()
+            raise Py4JNetworkError("the JVM has ended")
+
+        watch.require_java = fail
+        failed.wait()
+        _read(reading)  # what was written before
+        failed.clear()
+        failed.wait()
+        assert not _read(reading)
+    finally:
+        watch.close()
+        watch._thread.join()
+        os.close(reading)
+        os.close(writing)
+
+
+def _read(file: int) -> bytes:
+    try:
+        return os.read(file, 1_000)
+    except BlockingIOError:
+        return b""
 
 
 def test_the_lines_of_a_job_go_to_its_own_log(tmp_path: Path) -> None:

@@ -192,6 +192,7 @@ class PoolRunner:
         if self._spark is None:
             self._spark = start_spark(settings, _NAME, scratch)
             opened.callback(self._spark.stop)
+        watch.require_java = self._spark._jsc.sc().isStopped
         ledger = opened.enter_context(closing(RunLedger.open(settings.ledger_url)))
         index = opened.enter_context(LogIndex(settings.kafka_bootstrap, patience_s=0))
         turns = opened.enter_context(closing(StartTurns(_STARTS_MAX, lambda: LogIndex(settings.kafka_bootstrap))))

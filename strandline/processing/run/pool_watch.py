@@ -1,4 +1,4 @@
-"""Watch of a pool, in a thread of its own: it shows that the process lives, and moves a job out whose slice takes too long."""
+"""Watch of a pool, in its own thread. It shows that the process and its JVM live, and moves out a job whose slice is slow."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import structlog
+from py4j.protocol import Py4JError
 
 from strandline.processing.emission.work_marks import FoundMark
 
@@ -28,6 +29,8 @@ class PoolWatch:
         move_out: Callable[[FoundMark, str], None],
     ) -> None:
         """`marks`: returns the marks of the workers. `move_out`: removes a job, with the reason, and ends its worker."""
+        self.require_java: Callable[[], object] = lambda: None
+        """Returns only if the JVM answers. Set once the JVM runs. While it hangs or fails, the process doesn't count as alive."""
         self._alive_fd, self._marks = alive_fd, marks
         self._slice_s_max, self._move_out = slice_s_max, move_out
         self._worked_s: dict[FoundMark, float] = {}
@@ -46,13 +49,22 @@ class PoolWatch:
         before_s = time.monotonic()
         while not self._closing.wait(_TICK_S):
             if self._alive_fd is not None:
-                # A full pipe means that the control service is slow, a broken one that it has ended.
-                with contextlib.suppress(BlockingIOError, BrokenPipeError):
-                    os.write(self._alive_fd, b".")
+                self._beat(self._alive_fd)
             now_s = time.monotonic()
             # After a pause of this process, a worker gets the time that it needs.
             self.look(min(now_s - before_s, 2 * _TICK_S))
             before_s = now_s
+
+    def _beat(self, alive_fd: int) -> None:
+        """Show that the process lives. A batch waits for a JVM that hangs, and no other thread would notice it."""
+        try:
+            self.require_java()
+        except (Py4JError, OSError) as error:
+            log.warning("the JVM of the pool does not answer", error=str(error))
+            return
+        # A full pipe means that the control service is slow, a broken one that it has ended.
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+            os.write(alive_fd, b".")
 
     def look(self, passed_s: float) -> None:
         """Look at the marks after `passed_s` seconds, and move out each job whose mark stays for too long."""
