@@ -26,9 +26,9 @@ class LossyStream:
         """Write one or several lines, with their ends."""
         try:
             if self._lost:
-                line = f"{self._lost} log lines could not be written: {self._why}"
-                line = json.dumps({"event": line, "level": "warning"}) if self._as_json else line
-                self._stream.write(f"{line}\n")
+                message = f"{self._lost} log lines could not be written: {self._why}"
+                message = json.dumps({"event": message, "level": "warning"}) if self._as_json else message
+                self._stream.write(f"{message}\n")
                 self._stream.flush()
                 self._lost = 0
             self._stream.write(line)
