@@ -392,8 +392,8 @@ def by_audit(
     assert sum(one.records for one in accounts) == len(records)
     database = Database(directory / "spilled", 512)
     try:
-        if again._repeats is not None:
-            again._repeats.compute(database)
+        if again._duplicates_query is not None:
+            again._duplicates_query.compute(database)
         found = {
             stage.name: sorted((row for some in again.results(database, at) for row in some.rows.to_pylist()), key=repr)
             for at, stage in enumerate(pipeline.stages)

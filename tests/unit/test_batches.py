@@ -200,12 +200,12 @@ def test_no_control_service_starts_a_batch_again_that_has_completed(ledger: Ledg
     complete(ledger)
     job = ledger.job("power")
     assert (job.state, job.desired, job.has_completed) == (JobState.DRAINED, Desired.DRAINED, True)
-    Supervisor(ledger, tmp_path / "other")._settle(job)  # without a lease any start would be refused
+    Supervisor(ledger, tmp_path / "other")._reconcile_without_runner(job)  # without a lease any start would be refused
     ledger.ask_restart("power")  # as for the reader of a stream whose emitter is new
-    Supervisor(ledger, tmp_path / "other")._settle(ledger.job("power"))
+    Supervisor(ledger, tmp_path / "other")._reconcile_without_runner(ledger.job("power"))
     assert ledger.job("power").state is JobState.DRAINED
     with pytest.raises(Fenced):
-        Supervisor(ledger, tmp_path / "other")._settle(replace(job, desired=Desired.RUNNING))
+        Supervisor(ledger, tmp_path / "other")._reconcile_without_runner(replace(job, desired=Desired.RUNNING))
 
 
 @pytest.mark.guarantee(
