@@ -82,6 +82,23 @@ class JobReader(Part):
         with self._database.reading("read the documents of all jobs") as connection:
             return {row.job: JobVersionRow(*row) for row in connection.execute(wanted)}
 
+    def last_result_offsets(self) -> dict[str, Offsets]:
+        """Return job -> where its emissions end in each stream of results, by its last checkpoint. Jobs without such a stream are
+        left out."""
+        newest = (
+            sa.select(sa.func.max(checkpoints.c.slice))
+            .where(checkpoints.c.job == jobs.c.name)
+            .correlate(jobs)
+            .scalar_subquery()
+        )
+        wanted = (
+            sa.select(checkpoints.c.job, checkpoints.c.result_offsets)
+            .join(jobs, checkpoints.c.job == jobs.c.name)
+            .where(jobs.c.deleted_ms.is_(None), checkpoints.c.slice == newest, checkpoints.c.result_offsets != {})
+        )
+        with self._database.reading("read where results end in streams") as connection:
+            return {row.job: row.result_offsets for row in connection.execute(wanted)}
+
     def result_indices(self, job: str) -> set[str]:
         """Return the indices that the job created, including deleted ones."""
         with self._database.reading(f"list the indices of job {job}") as connection:

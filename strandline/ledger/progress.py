@@ -169,23 +169,6 @@ class ProgressReader(Part):
         found = self.checkpoints(job, limit=1)
         return found[0] if found else None
 
-    def last_result_offsets(self) -> dict[str, Offsets]:
-        """Return job -> where its emissions end in each stream of results, by its last checkpoint. Jobs without such a stream are
-        left out."""
-        newest = (
-            sa.select(sa.func.max(checkpoints.c.slice))
-            .where(checkpoints.c.job == jobs.c.name)
-            .correlate(jobs)
-            .scalar_subquery()
-        )
-        wanted = (
-            sa.select(checkpoints.c.job, checkpoints.c.result_offsets)
-            .join(jobs, checkpoints.c.job == jobs.c.name)
-            .where(jobs.c.deleted_ms.is_(None), checkpoints.c.slice == newest, checkpoints.c.result_offsets != {})
-        )
-        with self._database.reading("read where results end in streams") as connection:
-            return {row.job: row.result_offsets for row in connection.execute(wanted)}
-
     def checkpoint(self, job: str, slice: int) -> CheckpointRow:
         """Return the checkpoint of a slice. Raises NotFound if the slice is not committed, or was removed."""
         found = self.checkpoints(job, limit=1, before=slice + 1)
