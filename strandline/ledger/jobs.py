@@ -85,16 +85,11 @@ class JobReader(Part):
     def last_result_offsets(self) -> dict[str, Offsets]:
         """Return job -> where its emissions end in each stream of results, by its last checkpoint. Jobs without such a stream are
         left out."""
-        newest = (
-            sa.select(sa.func.max(checkpoints.c.slice))
-            .where(checkpoints.c.job == jobs.c.name)
-            .correlate(jobs)
-            .scalar_subquery()
-        )
+        is_last = checkpoints.c.slice == last_of_job(checkpoints.c.slice)
         wanted = (
             sa.select(checkpoints.c.job, checkpoints.c.result_offsets)
             .join(jobs, checkpoints.c.job == jobs.c.name)
-            .where(jobs.c.deleted_ms.is_(None), checkpoints.c.slice == newest, checkpoints.c.result_offsets != {})
+            .where(_IS_THERE, is_last, checkpoints.c.result_offsets != {})
         )
         with self._database.reading("read where results end in streams") as connection:
             return {row.job: row.result_offsets for row in connection.execute(wanted)}
@@ -462,6 +457,11 @@ def _input(connection: sa.Connection, job: str, stream: str) -> dict[str, Any] |
     of_input = (inputs.c.job == job) & (inputs.c.stream == stream)
     document: dict[str, Any] | None = connection.execute(sa.select(inputs.c.document).where(of_input)).scalar()
     return document
+
+
+def last_of_job(number: sa.Column[int]) -> sa.ScalarSelect[int]:
+    """Return the highest number that the table of this column has for a job, for a query over `jobs`."""
+    return sa.select(sa.func.max(number)).where(number.table.c.job == jobs.c.name).correlate(jobs).scalar_subquery()
 
 
 def no_job(name: str) -> NotFound:

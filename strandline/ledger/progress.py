@@ -23,6 +23,7 @@ from strandline.core.errors import Conflict, Fenced, LedgerBehind, NotFound, Str
 from strandline.core.failpoints import failpoint
 from strandline.ledger.database import Database
 from strandline.ledger.jobs import (
+    last_of_job,
     lease_epochs,
     lock_job,
     lock_jobs,
@@ -660,23 +661,16 @@ def _last_slice(connection: sa.Connection, job: str) -> SliceRow | None:
 
 
 def _last_slices(connection: sa.Connection, names: Collection[str]) -> dict[str, SliceRow]:
-    newest = (
-        sa.select(sa.func.max(slices.c.number)).where(slices.c.job == jobs.c.name).correlate(jobs).scalar_subquery()
-    )
     wanted = sa.select(slices).join(jobs, slices.c.job == jobs.c.name)
-    rows = connection.execute(wanted.where(jobs.c.name.in_(names), slices.c.number == newest))
+    is_last = slices.c.number == last_of_job(slices.c.number)
+    rows = connection.execute(wanted.where(jobs.c.name.in_(names), is_last))
     return {row.job: SliceRow(*row) for row in rows}
 
 
 def _last_checkpoints(connection: sa.Connection, names: Collection[str]) -> dict[str, tuple[CheckpointRow, Totals]]:
-    newest = (
-        sa.select(sa.func.max(checkpoints.c.slice))
-        .where(checkpoints.c.job == jobs.c.name)
-        .correlate(jobs)
-        .scalar_subquery()
-    )
     wanted = sa.select(*_CHECKPOINT, *_TOTALS).join(jobs, checkpoints.c.job == jobs.c.name)
-    rows = connection.execute(wanted.where(jobs.c.name.in_(names), checkpoints.c.slice == newest))
+    is_last = checkpoints.c.slice == last_of_job(checkpoints.c.slice)
+    rows = connection.execute(wanted.where(jobs.c.name.in_(names), is_last))
     split = len(_CHECKPOINT)
     return {row.job: (CheckpointRow(*row[:split]), Totals(*row[split:])) for row in rows}
 
