@@ -71,9 +71,9 @@ class Gateway:
         environment = os.environ | {f"STRANDLINE_{name.upper()}": str(value) for name, value in values.items()}
         self.process = WarmProcess(MODULES["http"], environment, self.log_file)
         self.client = httpx.Client(base_url=self.url, timeout=DEADLINE_S, verify=certificates_for(self.url, None))
-        wait_until(self.is_healthy, describe=self.told)
+        wait_until(self.is_healthy, describe=self.log)
 
-    def told(self) -> str:
+    def log(self) -> str:
         """The log of the process so far."""
         return self.log_file.read_text()
 
@@ -414,7 +414,7 @@ def test_a_stream_that_was_asked_for_too_early_is_found_soon(gateway):
     spec = StreamSpec.from_document({"stream": name, "schema": {"n": "long"}})
     Topics(gateway.kafka, replication=1, record_bytes_max=RECORD_BYTES_MAX).ensure_stream_topic(spec)
     gateway.ledger.put_stream(name, spec.as_document())
-    wait_until(lambda: gateway.send(name, b"{}").status_code == 200, describe=gateway.told)
+    wait_until(lambda: gateway.send(name, b"{}").status_code == 200, describe=gateway.log)
 
 
 @pytest.mark.parametrize(
@@ -477,7 +477,7 @@ def test_a_sender_that_does_not_wait_for_the_answer_changes_nothing(gateway, is_
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.sendall(raw_request(stream, b'{"n":%d}' % n))
     assert gateway.send(stream, b'{"n":-1}').status_code == 200
-    wait_until(lambda: gateway.metric("strandline_ingest_in_flight_bytes") == 0, describe=gateway.told)
+    wait_until(lambda: gateway.metric("strandline_ingest_in_flight_bytes") == 0, describe=gateway.log)
     values = [json.loads(record.value)["n"] for record in gateway.read(stream)]
     wait_until(
         lambda: gateway.metric("strandline_ingest_confirmed_total", stream=stream) == len(values),
@@ -544,7 +544,7 @@ def test_stopping_answers_what_is_under_way_and_ends_with_0(private_gateway):
 
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
         senders = [threads.submit(send_until_stopped, sender) for sender in range(8)]
-        wait_until(lambda: len(accepted) > 500, describe=gateway.told)
+        wait_until(lambda: len(accepted) > 500, describe=gateway.log)
         gateway.process.send_signal(signal.SIGTERM)
         assert gateway.process.wait(stretched(DEADLINE_S)) == 0, gateway.log_file.read_text()
         for sender in senders:
@@ -621,7 +621,7 @@ def test_thousands_of_slow_senders_hinder_nobody(roomy_gateway, many_files, send
         assert gateway.rss_bytes() < 512_000_000
         assert slowest_s < stretched(5)
         if part != "body":  # that takes three times as long, and ends the same way (tests/unit/test_http_connection.py)
-            wait_until(lambda: gateway.metric("strandline_http_connections") < 10, describe=gateway.told)
+            wait_until(lambda: gateway.metric("strandline_http_connections") < 10, describe=gateway.log)
     print(f"{gateway.rss_bytes() / 1e6:.0f} MB with {count} connections, slowest answer to others {slowest_s:.3f} s")
     assert gateway.send(stream, b'{"n":1}').status_code == 200
     assert [record.value for record in gateway.read(stream)] == [b'{"n":1}'] * 6
