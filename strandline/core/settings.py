@@ -224,7 +224,7 @@ class Settings(BaseSettings):
     standbys: int = Field(default=1, ge=0, le=8)
     """Number of warm Spark sessions that a control service keeps for the next start of a job; 0 for none. Each uses about 1.2 GB
     of memory after its warm-up."""
-    jobs_per_pool: int = Field(default=1, ge=1, le=1_000)
+    jobs_per_pool: int = Field(default=100, ge=1, le=1_000)
     """Maximum number of jobs that share one runner, a pool. 1: each job has its own runner."""
     own_runners: str = ""
     """Jobs that never share a runner, separated by commas."""

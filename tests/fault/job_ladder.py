@@ -105,7 +105,7 @@ def run(
     services: int = 1,
     jobs: int = 1,
     graph: bool = False,
-    pool: bool = False,
+    own_runners: bool = False,
     must_reach: Sequence[str] = (),
 ) -> Outcome:
     """Do one run: start, break at random, kill at the failpoints, drain, check.
@@ -121,7 +121,7 @@ def run(
     - services: number of control services.
     - jobs: number of jobs.
     - graph: the graph job instead of them.
-    - pool: whether the jobs share a pool.
+    - own_runners: whether each job has its own runner, instead of a pool.
     - must_reach: states without which the run is a violation.
     """
     outcome = Outcome()
@@ -138,7 +138,7 @@ def run(
         services=services,
         jobs=jobs,
         graph=graph,
-        pool=pool,
+        own_runners=own_runners,
     )
     outcome.left_out = stack.left_out
     for name, why in stack.left_out.items():
@@ -237,7 +237,7 @@ def main() -> int:
         action="store_true",
         help="instead, one job with branches, sessions, a join and a lookup that changes",
     )
-    parser.add_argument("--pool", action="store_true", help="let the jobs share a runner")
+    parser.add_argument("--own-runners", action="store_true", help="give each job its own runner, instead of a pool")
     parser.add_argument(
         "--faults-max-s", type=float, default=math.inf, metavar="S", help="begin no fault after so long"
     )
@@ -280,7 +280,7 @@ def main() -> int:
             services=options.services,
             jobs=options.jobs,
             graph=options.graph,
-            pool=options.pool,
+            own_runners=options.own_runners,
         )
     finally:
         if options.keep:

@@ -52,7 +52,6 @@ START_TIMEOUT_S = 600.0
 DRAIN_TIMEOUT_S = 600.0
 MEND_TIMEOUT_S = 180.0
 SERVERS = ("kafka", "elasticsearch")
-JOBS_PER_POOL = 100
 POLL_S = 0.2
 """What is measured is right to that; to look more often would only take time from the job."""
 
@@ -73,12 +72,12 @@ class JobStack:
         services: int = 1,
         jobs: int = 1,
         graph: bool = False,
-        pool: bool = False,
+        own_runners: bool = False,
     ) -> None:
         """`speed`: seconds of event time in a second. `rate`: records/s. `ledger`: `sqlite` or `postgresql`. `recovery`: the
         jobs', `rewind` or `snapshot`. `kinds`: the kinds of faults that it has to be made ready for; none: all. `services`: how
         many control services there are. `jobs`: how many jobs (`more_jobs.py`). `graph`: instead of them the graph job
-        (`graph_job.py`). `pool`: whether the jobs share a pool."""
+        (`graph_job.py`). `own_runners`: whether each job has its own runner, instead of a pool."""
         self.directory = directory
         self.speed, self.rate = speed, rate
         self.recovery = recovery
@@ -93,8 +92,8 @@ class JobStack:
         """Each version of the lookup, and when the answer was there that it is applied, in ms of the wall clock."""
         self.stack = ProxiedStack(Settings(), directory, free_port_offset(), Console(quiet=True))
         self.stack.of_control["STRANDLINE_FAILPOINTS"] = f"@{self.failpoints}"  # which the runners inherit
-        if pool:
-            self.stack.of_control["STRANDLINE_JOBS_PER_POOL"] = str(JOBS_PER_POOL)
+        if own_runners:
+            self.stack.of_control["STRANDLINE_JOBS_PER_POOL"] = "1"
         self.index_proxy = IndexProxy(self.stack.ports.elasticsearch)
         """Between the job and the index; what reads the index at the end goes past it."""
         self._set(elasticsearch_url=f"http://127.0.0.1:{self.index_proxy.port}")
@@ -128,7 +127,7 @@ class JobStack:
             self._add_service(number)
         # Each keeps a record of the runners that it started.
         self._pid_files = [PidFile(directory), *(PidFile(one.directory) for one in self.stack.more_services.values())]
-        if jobs > 1 and not pool:
+        if jobs > 1 and own_runners:
             self._set(standbys=0)  # or memory is short
         self.left_out: dict[str, str] = {}
         """Kinds of faults that can't be done on this machine, and why."""
