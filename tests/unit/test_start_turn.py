@@ -52,7 +52,7 @@ def test_a_run_has_one_turn_until_it_gives_it_back() -> None:
     assert made[0].is_closed
 
 
-def test_runs_that_hang_delay_others_only_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_hang_delay_each_other_run_only_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_turn, "TURN_S", 0.01)
     made: list[Index] = []
     turns = turns_of(made)
@@ -61,6 +61,43 @@ def test_runs_that_hang_delay_others_only_for_a_time(monkeypatch: pytest.MonkeyP
     late.take()
     late.give_back()  # it had no turn
     assert [one.is_closed for one in made] == [False, True], "as many connections as turns are kept"
-    assert not turns._free.acquire(blocking=False), "the run that hangs still has its turn"
     hangs.give_back()
     assert next_one.take() is made[0]  # type: ignore[comparison-overlap]
+
+
+def test_a_run_waits_as_long_as_others_are_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 100.0
+    waits: list[float] = []
+    turns = turns_of([])
+    held = turns.turn()
+
+    def wait(timeout_s: float) -> None:
+        """Another run gives back its turn and a third one takes it, 15 s after the one before. The fifth one keeps it."""
+        nonlocal clock, held
+        waits.append(timeout_s)
+        if len(waits) > 4:
+            clock += timeout_s
+            return
+        clock += 15
+        held.give_back()
+        held = turns.turn()
+        held.take()
+
+    monkeypatch.setattr(start_turn, "monotonic", lambda: clock)
+    held.take()
+    monkeypatch.setattr(turns._changed, "wait", wait)
+    turns.turn().take()
+    assert waits == [20.0, 20.0, 20.0, 20.0, 20.0]
+    assert clock == 100.0 + 4 * 15 + 20
+
+
+def test_a_run_that_is_stopped_does_not_wait() -> None:
+    turns = turns_of([])
+    turns.turn().take()
+    stop = threading.Event()
+    waits = threading.Thread(target=turns.turn(stop.is_set).take)
+    waits.start()
+    stop.set()
+    turns.wake_up()
+    waits.join(5.0)
+    assert not waits.is_alive()

@@ -41,6 +41,7 @@ from strandline.processing.run.preparation import prepare_run
 from strandline.processing.run.query import RunQuery, SharedPool
 from strandline.processing.run.snapshot_choice import SnapshotChoice
 from strandline.processing.run.start import RunStart
+from strandline.processing.run.start_turn import StartTurn
 from strandline.processing.run.watchdog import Watchdog, end_process_group
 from strandline.processing.slices.rewind import RewindPlan
 from strandline.processing.spark.scratch import scratch_checkpoint, scratch_directory
@@ -87,8 +88,11 @@ class Runner:
         self._writer_of = writer_of or elasticsearch_writers(settings, job)
         self._pool = pool
         self._ledger = RunLedger.open(settings.ledger_url) if pool is None else pool.ledger
-        self._turn = pool.start_turns.turn() if pool is not None and pool.start_turns is not None else None
         self._stop_now = StopRequest()
+        self._turn: StartTurn | None = None
+        if pool is not None and pool.start_turns is not None:
+            self._turn = pool.start_turns.turn(self._stop_now.is_set)
+            self._stop_now.on_set = pool.start_turns.wake_up
         self._closing = ExitStack()
         self._scratch: Path | None = None
         self._met_bad_record = False
@@ -109,6 +113,8 @@ class Runner:
             while True:
                 if self._turn is not None:
                     self._turn.take()
+                if self._stop_now.is_set():
+                    return EXIT_DONE
                 try:
                     self._require_pool_runs_it()
                     row = self._ledger.begin_run(
