@@ -164,7 +164,7 @@ def test_an_open_stack_is_closed_with_its_data_and_opened_again(closed: Closed, 
     again = closed.run("up", "--detach")
     assert "already ran; nothing had to be repaired" in again.stdout, "it remembers its passwords"
     opened = closed.run("up", "--detach", "--no-passwords", is_fine=False)
-    assert "it runs with --passwords, --no-passwords is requested" in opened.stderr
+    assert "it runs with --passwords, but --no-passwords is requested" in opened.stderr
     closed.run("down")
     with closed.open_servers():
         admin = closed.kafka()

@@ -177,7 +177,7 @@ def test_what_dies_is_started_again_by_the_watcher_or_by_up(outside: OutsideStac
     moved = outside.up("--port-offset", str(outside.offset + 1))
     assert (
         moved.returncode == 1
-        and f"it runs with --port-offset {outside.offset}, {outside.offset + 1} is" in moved.stderr
+        and f"it runs with --port-offset {outside.offset}, but {outside.offset + 1} is" in moved.stderr
     )
     mended = outside.up()
     assert mended.returncode == 0, mended.stderr
