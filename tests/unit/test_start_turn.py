@@ -9,6 +9,7 @@ import pytest
 
 from strandline.processing.run import start_turn
 from strandline.processing.run.start_turn import StartTurns
+from tests.support.waiting import stretched
 
 
 class Index:
@@ -99,5 +100,5 @@ def test_a_run_that_is_stopped_does_not_wait() -> None:
     waits.start()
     stop.set()
     turns.wake_up()
-    waits.join(5.0)
+    waits.join(stretched(5.0))
     assert not waits.is_alive()
