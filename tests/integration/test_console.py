@@ -365,6 +365,31 @@ def test_the_editor_completes_keys_of_the_schema_at_the_position(
     context.close()
 
 
+def test_the_editor_reports_that_it_cant_complete_words_and_tries_again(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    url, tokens, _ = console
+    watched.expected = ("503",)
+    context, page = open_page(browser, url, watched)
+    problem = {"code": "unavailable", "detail": "The schema is away."}
+    page.route("**/v1/documents/schema", lambda route: route.fulfill(status=503, json=problem))
+    page.goto("/#/edit")
+    page.get_by_label("Token").fill(tokens["viewer"])
+    page.keyboard.press("Enter")
+    note = page.locator("sl-editor > p").last
+    expect(note).to_contain_text("the schema of documents can't be read: The schema is away.")
+    write(page, "stream: s\nform")
+    expect(page.locator(".cm-content")).to_contain_text("form")
+    page.unroute("**/v1/documents/schema")
+    page.get_by_role("button", name="Try again").click()
+    expect(note).to_have_text("Ctrl-Space completes words. Esc, then Tab leaves the editor.")
+    page.locator(".cm-content").click()
+    page.keyboard.press("Control+End")
+    page.keyboard.press("Control+Space")
+    expect(page.locator(".cm-tooltip-autocomplete li").filter(has_text="format").first).to_be_visible()
+    context.close()
+
+
 def write(page: Page, text: str) -> None:
     """Replace the documents in the editor."""
     page.locator(".cm-content").click()

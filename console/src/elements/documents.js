@@ -105,7 +105,6 @@ export class Documents extends Element {
               this.edited = event.detail;
               this.#later(PAUSE_MS);
             }}></sl-editor>
-          <p class="muted">Ctrl-Space completes words. Esc, then Tab leaves the editor.</p>
           ${this.#problems(problems)}
         </section>
         <div class="consequences">

@@ -10,14 +10,13 @@ let bundle = null;
 /** @type {Record<string, any> | null} the JSON schema of documents; null until it is read */
 let schema = null;
 
-async function load() {
-  bundle ??= import(BUNDLE);
-  if (schema === null) void get("/v1/documents/schema").then((found) => (schema = found), () => {});
-  return bundle;
+/** Read the schema, unless it was read before. Without it, the editor works but completes no words. */
+async function readSchema() {
+  schema ??= await get("/v1/documents/schema");
 }
 
 export class DocumentEditor extends Element {
-  static properties = { text: { attribute: false }, problems: { attribute: false }, label: { type: String }, failure: { state: true } };
+  static properties = { text: { attribute: false }, problems: { attribute: false }, label: { type: String }, failure: { state: true }, withoutSchema: { state: true } };
 
   constructor() {
     super();
@@ -25,6 +24,7 @@ export class DocumentEditor extends Element {
     /** @type {Found[]} */ this.problems = [];
     this.label = "Documents in YAML";
     this.failure = "";
+    /** why words aren't completed; empty if the schema was read */ this.withoutSchema = "";
     /** @type {any} */ this.editor = null;
   }
 
@@ -34,12 +34,26 @@ export class DocumentEditor extends Element {
       return html`<textarea class="plain-editor" aria-label=${this.label} spellcheck="false" rows="24" .value=${this.text} @input=${(/** @type {any} */ event) => this.#changed(event.target.value)}></textarea>
         <p class="muted">The editor could not be loaded: ${this.failure}</p>`;
     }
-    return html`${this.editor ? nothing : html`<p class="muted" role="status">Loading the editor…</p>`}<div class="editor"></div>`;
+    return html`${this.editor ? nothing : html`<p class="muted" role="status">Loading the editor…</p>`}<div class="editor"></div>
+      <p class="muted" role="status">${this.withoutSchema
+        ? html`Words can't be completed, because the schema of documents can't be read: ${this.withoutSchema} <button type="button" class="quiet small" @click=${() => void this.#loadSchema()}>Try again</button>`
+        : "Ctrl-Space completes words. Esc, then Tab leaves the editor."}</p>`;
+  }
+
+  async #loadSchema() {
+    try {
+      await readSchema();
+      this.withoutSchema = "";
+    } catch (error) {
+      this.withoutSchema = error instanceof Error ? error.message : String(error);
+    }
   }
 
   async firstUpdated() {
+    void this.#loadSchema();
     try {
-      const { createEditor } = await load();
+      bundle ??= import(BUNDLE);
+      const { createEditor } = await bundle;
       const holder = document.createElement("div");
       const root = holder.attachShadow({ mode: "open" });
       this.querySelector(".editor")?.append(holder);
