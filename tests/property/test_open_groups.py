@@ -153,6 +153,17 @@ def test_a_slice_writes_what_it_changes_however_much_is_open(machines: Machines,
     assert not added, "200 changed groups are still recent ones"
 
 
+def test_a_state_that_large_slices_fill_stays_small(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a rewind does. Each slice brings more than a quarter of the groups."""
+    monkeypatch.setattr(open_groups, "_LARGE_STEP", 4)
+    monkeypatch.setattr(open_groups, "STATE_BYTES_MAX", 300_000)
+    for first in range(0, 9_000, 3_000):
+        machines.take(range(first, first + 3_000), 1_000, OPEN)
+        assert machines.state is not None
+        assert len(machines.state) < 400_000, "three slices together have 640 kB"
+    assert len(machines.shown(10_000)) == 9_000
+
+
 @pytest.mark.parametrize("fanout", [2, 4])
 def test_segments_of_closed_windows_are_removed(
     machines: Machines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fanout: int

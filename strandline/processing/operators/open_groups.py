@@ -47,6 +47,8 @@ _SEGMENT_BYTES_MAX = 1 << 30
 """Segments aren't merged into larger ones. Arrow's arrays of strings have no room for 2 GiB."""
 _LARGE_STEP = 4
 """Segments don't pay where one step brings more than a quarter of all open groups: then the state stays in one part."""
+STATE_BYTES_MAX = 32 * 1024 * 1024
+"""A larger state becomes a segment nevertheless. Spark's state store has several copies of it in the heap of the JVM."""
 
 _KNOWN_MAX = 64
 """Number of segments of a stage that a process keeps open. The space of a removed file is free when the file is closed."""
@@ -238,7 +240,7 @@ class OpenGroupsOperator:
             recent, closed = self.operator.step_in_part(groups.recent, rows, closing)
             after = OpenGroups(recent)
             rows_max = max(RECENT_ROWS_MAX, _LARGE_STEP * sum(len(one.panes) for one in rows))
-        if after.recent.groups.num_rows > rows_max:
+        if after.recent.groups.num_rows > rows_max or after.recent.nbytes > STATE_BYTES_MAX:
             needed = {one.name for one in after.headings}
             after = self._compacted(after, [one for one in segments if one.heading.name in needed], store)
         used = {one.name for one in after.headings}

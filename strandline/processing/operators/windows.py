@@ -82,6 +82,11 @@ class WindowState:
     keys: pa.RecordBatch
     groups: pa.RecordBatch
 
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return int(self.keys.nbytes + self.groups.nbytes)
+
 
 @dataclass(frozen=True)
 class ClosedWindows:
