@@ -137,6 +137,15 @@ class Bench:
         """Return the seconds until a slice after this one is committed."""
         return self.wait(what, lambda: bool(self.checkpoints(after)))
 
+    def wait_for_version(self, sender: Sender, after: int) -> None:
+        """Wait until a slice of a later version than this one is committed. Slices need records."""
+
+        def is_done() -> bool:
+            sender.send(range(10))
+            return bool(self.checkpoints(0)[-1]["version"] > after)
+
+        self.wait("a slice of the new version", is_done)
+
     def records_committed(self) -> int:
         """Return the records of all committed slices."""
         return sum(int(one["records"]) for one in self.checkpoints(0))
@@ -153,6 +162,8 @@ class Bench:
             peak_mb = max(peak_mb, sum(memory_mb_by_role(pid).values()))
         took_s = time.monotonic() - began_s
         cpu_s = sum(cpu_by_role(pid).values()) - cpu_s
+        if self.pid() != pid:
+            raise SystemExit(f"the runner of job {self.job} was replaced; see its log in {self.data_dir / 'logs'}")
         found = self.checkpoints(before)
         times_ms = [one["committed_ms"] for one in found]
         gaps = sorted((b - a) / 1_000 for a, b in itertools.pairwise(times_ms))
@@ -221,8 +232,7 @@ def main() -> None:
     for recovery in recoveries:
         if recovery != recoveries[0]:
             bench.apply(recovery)
-            sender.send(range(options.rate))
-            bench.wait_for_slice("a slice of the new version", bench.last_slice())
+            bench.wait_for_version(sender, bench.checkpoints(0)[-1]["version"])
         figures[recovery] = {"live": bench.live(sender, options.seconds)}
         print(json.dumps(figures), file=sys.stderr)  # in case that the recovery doesn't end
         figures[recovery]["after_kill_s"] = round(bench.kill(sender), 1)
