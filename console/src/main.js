@@ -37,6 +37,7 @@ class App extends Element {
         this.#search();
       }
     });
+    addEventListener("pageshow", () => (this.isChecking = false)); // the user may have gone back from the provider
     route.addEventListener("change", () => {
       scrollTo(0, 0);
       document.title = this.#name;
@@ -47,9 +48,10 @@ class App extends Element {
   async #load() {
     try {
       await session.load();
+      this.problem = "";
     } catch (error) {
       this.problem = error instanceof Error ? error.message : String(error);
-      setTimeout(() => void this.#load(), 3_000);
+      if (session.now === null) setTimeout(() => void this.#load(), 3_000);
     }
   }
 
@@ -91,7 +93,7 @@ class App extends Element {
             <svg viewBox="0 0 16 16" aria-hidden="true"><path d="M8 1.5a6.5 6.5 0 1 0 0 13zM8 1.5a6.5 6.5 0 0 1 0 13" fill="none" stroke="currentColor" stroke-width="1.4"></path><path d="M8 2a6 6 0 0 0 0 12z" fill="currentColor"></path></svg>
           </button>
           ${session.now.requires_token
-            ? html`<details class="who"><summary>${session.now.name}</summary><div><p>Role: ${session.now.role ?? "none"}</p><button class="quiet" @click=${() => void session.signOut()}>Sign out</button></div></details>`
+            ? html`<details class="who"><summary>${session.now.name}</summary><div><p>Role: ${session.now.role ?? "none"}</p>${this.problem ? html`<p class="problem" role="alert">${this.problem}</p>` : nothing}<button class="quiet" @click=${() => void this.#signOut()}>Sign out</button></div></details>`
             : nothing}
         </div>
       </header>
@@ -123,17 +125,40 @@ class App extends Element {
   }
 
   #signIn() {
+    const provider = session.now?.provider;
     return html`<main class="alone">
       <form class="sign-in" @submit=${this.#submit}>
         <div class="brand">${mark()}<span>Strandline</span></div>
         <h1>Sign in</h1>
-        <label for="token">Token</label>
-        <input id="token" name="token" type="password" autocomplete="off" spellcheck="false" required autofocus aria-describedby="token-help" />
+        ${session.hasEnded ? html`<p class="note" role="status">Your sign-in has ended, because its token expired or was revoked, or because the control service restarted.</p>` : nothing}
         ${this.problem ? html`<p class="problem" role="alert">${this.problem}</p>` : nothing}
-        <button class="primary" ?disabled=${this.isChecking}>${this.isChecking ? "Checking…" : "Sign in"}</button>
+        ${provider ? html`<button type="button" class="primary" ?disabled=${this.isChecking} @click=${() => void this.#goToProvider()}>Sign in with ${new URL(provider.issuer).host}</button><p class="muted">Or with a token of Strandline:</p>` : nothing}
+        <label for="token">Token</label>
+        <input id="token" name="token" type="password" autocomplete="off" spellcheck="false" required ?autofocus=${!provider} aria-describedby="token-help" />
+        <button class=${provider ? "quiet" : "primary"} ?disabled=${this.isChecking}>${this.isChecking ? "Checking…" : provider ? "Sign in with the token" : "Sign in"}</button>
         <p id="token-help" class="muted">The token of the local stack is in <code>admin.token</code> in its data directory. Other tokens: <code>strandline token create NAME --role viewer</code>.</p>
       </form>
     </main>`;
+  }
+
+  async #goToProvider() {
+    this.isChecking = true;
+    this.problem = "";
+    try {
+      await session.signInAtProvider();
+    } catch (error) {
+      this.problem = error instanceof Error ? error.message : String(error);
+      this.isChecking = false;
+    }
+  }
+
+  async #signOut() {
+    this.problem = "";
+    try {
+      await session.signOut();
+    } catch (error) {
+      this.problem = `${session.isSignedIn ? "Signing out failed" : "You are signed out here, but may still be signed in at the provider"}: ${error instanceof Error ? error.message : error}`;
+    }
   }
 
   /** @param {SubmitEvent} event */

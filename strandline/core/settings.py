@@ -185,6 +185,11 @@ class Settings(BaseSettings):
     """Address of the OIDC provider, exactly as in the `iss` of its tokens. Must be https unless it is on loopback."""
     oidc_audience: str | None = None
     """Value that tokens for Strandline have in `aud`."""
+    oidc_client_id: str | None = None
+    """Client ID of the console at the OIDC provider: a public client that uses PKCE. None if users of the console can't sign in
+    at the provider."""
+    oidc_scope: str = "openid"
+    """Scopes that the console requests when users sign in, separated by spaces. Must contain `openid`."""
     oidc_claim: str = "roles"
     """Claim from which rights follow. `realm_access.roles` is a claim in a claim."""
     oidc_rights: dict[str, str] = {}

@@ -24,6 +24,7 @@ from pydantic import field_validator
 from starlette.types import ASGIApp
 
 from strandline.access.exposure import require_closed
+from strandline.access.oidc_client import oidc_client
 from strandline.access.open_authenticator import open_authenticator
 from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
@@ -113,7 +114,13 @@ def serve(settings: ControlSettings) -> None:
         authenticator = open_authenticator(settings, ledger)
         try:
             names = (settings.control_host, *settings.control_names)
-            app = create_app(_dependencies(settings, ledger, name), names, authenticator, settings.record_bytes_max)
+            app = create_app(
+                _dependencies(settings, ledger, name),
+                names,
+                authenticator,
+                settings.record_bytes_max,
+                oidc_client(settings),
+            )
             server = uvicorn.Server(_server_config(app, settings))
             app.state.is_ending = lambda: server.should_exit
             logger.info(

@@ -23,6 +23,7 @@ from unittest.mock import patch
 import sqlalchemy as sa
 
 from strandline.access.authenticator import Authenticator
+from strandline.access.oidc import OidcIssuer
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule, JobState, SliceKind
 from strandline.log.kafka_status import LogRange, NewestRecords, StoredDeadLetter
@@ -43,6 +44,7 @@ from strandline.services.jobs.traces import Traces
 from strandline.services.rest.api import create_app
 from tests.support.control import Api, Log, ObedientSupervisor, serving
 from tests.support.ledgers import _sync_nothing, a_checkpoint, a_slice
+from tests.support.oidc_sign_in import AUDIENCE, RIGHTS, SignInProvider
 from tests.support.tokens import tokens_of_each_kind
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
@@ -413,18 +415,24 @@ def _drawn_windows(job: str, arguments: Sequence[str], now_ms: int) -> OpenWindo
 
 @contextmanager
 def furnished_console(
-    directory: Path, *, tokens: bool = False, furnished: bool = True, step_min: int = 60
+    directory: Path,
+    *,
+    tokens: bool = False,
+    furnished: bool = True,
+    step_min: int = 60,
+    provider: SignInProvider | None = None,
 ) -> Iterator[tuple[str, dict[str, str], Api]]:
     """Serve the console on a free port; yields its URL, a token of each kind (none without `tokens`), and the service.
 
-    `step_min`: minutes between two slices in the history of each job.
+    `step_min`: minutes between two slices in the history of each job. `provider`: its users can sign in, too.
     """
     ledger = Ledger.open(f"sqlite:///{directory / 'ledger.sqlite'}")
     sa.event.listen(ledger._database._readers, "connect", _sync_nothing)
     now_ms = time.time_ns() // 1_000_000
     log = FurnishedLog(now_ms)
     supervisor = ObedientSupervisor(ledger)
-    keeper = Authenticator(ledger, look_s=1, kept_s=60) if tokens else None
+    issuer = OidcIssuer(provider.url, AUDIENCE, rights=RIGHTS) if provider is not None else None
+    keeper = Authenticator(ledger, look_s=1, kept_s=60, issuer=issuer) if tokens else None
     if furnished:
         furnish(_service(ledger, log, supervisor, None), now_ms, step_min)
     api = _service(ledger, log, supervisor, keeper)
@@ -435,7 +443,9 @@ def furnished_console(
         patch.object(traces, "origin_of", lambda *_: {"stage": "per_minute", "version": 1, "emission": 196}),
     ):
         try:
-            app = create_app(api._dependencies, (), keeper)
+            app = create_app(
+                api._dependencies, (), keeper, oidc_client=provider.client if provider is not None else None
+            )
             is_ending = threading.Event()
             app.state.is_ending = is_ending.is_set
             with serving(app) as url:

@@ -31,6 +31,8 @@ class Watched:
     """Errors in the console of the browser, exceptions of the page, and reports of the content security policy."""
     elsewhere: list[str] = field(default_factory=list)
     """Requests to other hosts."""
+    others: tuple[str, ...] = ()
+    """Hosts to which the page may send requests, such as the OIDC provider."""
     expected: tuple[str, ...] = ()
     """Parts of errors that the test causes on purpose, such as the status of a request that is refused."""
 
@@ -68,7 +70,9 @@ def open_page(
     host = urlsplit(url).netloc
 
     def note_request(request: Request) -> None:
-        if urlsplit(request.url).netloc != host and not request.url.startswith(("data:", "blob:")):
+        if urlsplit(request.url).netloc not in (host, *watched.others) and not request.url.startswith(
+            ("data:", "blob:")
+        ):
             watched.elsewhere.append(request.url)
 
     page.on("console", lambda message: watched.note(message.text) if message.type in ("error", "warning") else None)

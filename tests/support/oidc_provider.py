@@ -28,21 +28,18 @@ class Provider:
         self.about: dict[str, Any] = {}
         self.clients: dict[str, str] = {}
         """Clients that may request their own token at `token_url`: id -> secret."""
+        self.headers: dict[str, str] = {}
+        """Headers of each response."""
         self.lasts_s = 300
         provider = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 provider.asked.append(self.path)
-                found = {
-                    "/realm/.well-known/openid-configuration": {
-                        "issuer": provider.url,
-                        "jwks_uri": f"{provider.url}/keys",
-                        **provider.about,
-                    },
-                    "/realm/keys": provider.document(),
-                }.get(self.path)
-                self.send_response(503 if provider.is_away else 200 if found else 404)
+                status, headers, found = provider.answer_get(self.path)
+                self.send_response(status)
+                for name, value in (headers | provider.headers).items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(json.dumps(found).encode())
 
@@ -54,6 +51,8 @@ class Provider:
                 self.send_response(status)
                 self.send_header("content-type", "application/json")
                 self.send_header("content-length", str(len(body)))
+                for name, value in provider.headers.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body)
 
@@ -66,6 +65,18 @@ class Provider:
     @property
     def token_url(self) -> str:
         return f"{self.url}/token"
+
+    def answer_get(self, path: str) -> tuple[int, dict[str, str], Any]:
+        """Return status, headers, and JSON of the response to a GET request."""
+        found = {
+            "/realm/.well-known/openid-configuration": {
+                "issuer": self.url,
+                "jwks_uri": f"{self.url}/keys",
+                **self.about,
+            },
+            "/realm/keys": self.document(),
+        }.get(path)
+        return 503 if self.is_away else 200 if found else 404, {}, found
 
     def answer_client(self, path: str, authorization: str, form: dict[str, list[str]]) -> tuple[int, dict[str, Any]]:
         """Return the answer to a client's request for its own token (RFC 6749, section 4.4)."""

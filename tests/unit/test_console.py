@@ -18,7 +18,7 @@ from strandline.access.tokens import revoke_token
 from strandline.core.errors import NotFound
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import JobState
-from strandline.services.console.page import CONTENT_SECURITY_POLICY, page_files
+from strandline.services.console.page import content_security_policy, page_files
 from strandline.services.jobs import job_status
 from strandline.services.jobs.histories import STEP_MS, STEPS, Histories
 from tests.support.control import BOTH, Api
@@ -81,7 +81,7 @@ def test_the_page_allows_only_files_of_its_own_service(api: Api) -> None:
     answer = api.ask("GET", "/")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
     policy = answer.headers["content-security-policy"]
-    assert policy == CONTENT_SECURITY_POLICY
+    assert policy == content_security_policy()
     assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy and "*" not in policy
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["referrer-policy"] == "no-referrer"

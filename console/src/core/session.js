@@ -1,8 +1,12 @@
 /** The caller and its rights, as `GET /v1/session` reports them. */
 import { request, signals } from "./api.js";
 import { follow, stop } from "./live.js";
+import { goToProvider, isReturn, leaveProvider, tokenOfReturn } from "./oidc.js";
 
-/** @typedef {{requires_token: boolean, name: string | null, role: string | null, operations: Record<string, {needs: string, allowed: boolean}>}} Session */
+/** @typedef {{requires_token: boolean, name: string | null, role: string | null, provider: import("./oidc.js").Provider | null, operations: Record<string, {needs: string, allowed: boolean}>}} Session */
+
+/** Prefix of the names of users of the provider. */
+const OIDC_PREFIX = "oidc:";
 
 export const session = new (class extends EventTarget {
   /** @type {Session | null} */
@@ -12,8 +16,24 @@ export const session = new (class extends EventTarget {
     return this.now !== null && (!this.now.requires_token || this.now.name !== null);
   }
 
+  /** True if the session ended without a sign-out: its token expired or was revoked, or the service restarted. */
+  hasEnded = false;
+
+  /** Load the session. If the provider has sent the user back, sign in. Throws if that fails; `now` is set anyway. */
   async load() {
-    this.#become(await request("GET", "/v1/session"));
+    const now = await request("GET", "/v1/session");
+    if (!now.provider || !isReturn()) return this.#become(now);
+    try {
+      await this.signIn(await tokenOfReturn(now.provider));
+    } catch (error) {
+      this.#become(now);
+      throw error;
+    }
+  }
+
+  /** Go to the provider to sign in. */
+  async signInAtProvider() {
+    if (this.now?.provider) await goToProvider(this.now.provider);
   }
 
   /** @param {string} token */
@@ -22,7 +42,9 @@ export const session = new (class extends EventTarget {
   }
 
   async signOut() {
+    const wasAtProvider = this.now?.name?.startsWith(OIDC_PREFIX);
     this.#become(await request("DELETE", "/v1/session"));
+    if (wasAtProvider && this.now?.provider) await leaveProvider(this.now.provider);
   }
 
   /**
@@ -39,6 +61,7 @@ export const session = new (class extends EventTarget {
   /** @param {Session} now */
   #become(now) {
     this.now = now;
+    this.hasEnded = false;
     if (this.isSignedIn) follow();
     else stop();
     this.dispatchEvent(new Event("change"));
@@ -48,6 +71,7 @@ export const session = new (class extends EventTarget {
 signals.addEventListener("signed-out", () => {
   if (session.now && session.now.name !== null) {
     session.now = { ...session.now, name: null, role: null };
+    session.hasEnded = true;
     stop();
     session.dispatchEvent(new Event("change"));
   }

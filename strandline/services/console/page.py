@@ -33,24 +33,8 @@ MEDIA_TYPES = MappingProxyType(
     }
 )
 """File name -> media type."""
-CONTENT_SECURITY_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self'",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types lit-html",
-    )
-)
-"""Only files of this service are executed, and no code is compiled from strings. Lit names its templates `lit-html`."""
 _SECURITY_HEADERS = MappingProxyType(
     {
-        "Content-Security-Policy": CONTENT_SECURITY_POLICY,
         "Cross-Origin-Opener-Policy": "same-origin",
         "Cross-Origin-Resource-Policy": "same-origin",
         "Referrer-Policy": "no-referrer",
@@ -89,27 +73,54 @@ def page_files() -> dict[str, PageFile]:
     }
 
 
-def page_routes() -> list[tuple[str, RouteHandler]]:
-    """Return the paths of the console with their handlers."""
-    return [("/", _show_page), ("/console/{name}", _show_file)]
+def content_security_policy(provider: str | None = None) -> str:
+    """Return the policy of the page. `provider`: origin of the OIDC provider, the only other host to which the page may connect.
+
+    Only files of this service are executed, and no code is compiled from strings. Lit names its templates `lit-html`.
+    """
+    return "; ".join(
+        (
+            "default-src 'none'",
+            "script-src 'self'",
+            "style-src 'self'",
+            "img-src 'self'",
+            "connect-src 'self'" + (f" {provider}" if provider else ""),
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types lit-html",
+        )
+    )
 
 
-async def _show_page(request: Request) -> Response:
-    return _answer(request, page_files()[INDEX], _CHECKED)
+def page_routes(provider: str | None = None) -> list[tuple[str, RouteHandler]]:
+    """Return the paths of the console with their handlers. `provider`: origin of the OIDC provider."""
+    policy = content_security_policy(provider)
+
+    async def show_page(request: Request) -> Response:
+        return _answer(request, page_files()[INDEX], _CHECKED, policy)
+
+    async def show_file(request: Request) -> Response:
+        name = request.path_params["name"]
+        found = page_files().get(name)
+        if found is None or name == INDEX:
+            raise HTTPException(404, f"the console has no file {name}; open / again")
+        is_this_version = request.query_params.get("v") == found.digest
+        return _answer(request, found, _KEPT if is_this_version else _CHECKED, policy)
+
+    return [("/", show_page), ("/console/{name}", show_file)]
 
 
-async def _show_file(request: Request) -> Response:
-    name = request.path_params["name"]
-    found = page_files().get(name)
-    if found is None or name == INDEX:
-        raise HTTPException(404, f"the console has no file {name}; open / again")
-    is_this_version = request.query_params.get("v") == found.digest
-    return _answer(request, found, _KEPT if is_this_version else _CHECKED)
-
-
-def _answer(request: Request, file: PageFile, caching: str) -> Response:
+def _answer(request: Request, file: PageFile, caching: str, policy: str) -> Response:
     """Return the file. Status 304 if the browser has it."""
-    headers = {**_SECURITY_HEADERS, "Cache-Control": caching, "Vary": "Accept-Encoding", "ETag": f'"{file.digest}"'}
+    headers = {
+        "Content-Security-Policy": policy,
+        **_SECURITY_HEADERS,
+        "Cache-Control": caching,
+        "Vary": "Accept-Encoding",
+        "ETag": f'"{file.digest}"',
+    }
     if file.digest in request.headers.get("if-none-match", ""):
         return Response(None, 304, headers)
     body = file.body

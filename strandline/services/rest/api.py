@@ -17,6 +17,7 @@ from fastapi.routing import APIRoute
 
 from strandline import __version__
 from strandline.access.authenticator import Authenticator
+from strandline.access.oidc_client import OidcClient
 from strandline.access.rights import REST_OPERATIONS, RequiredRight
 from strandline.access.sessions import Sessions
 from strandline.services.console.page import page_routes
@@ -57,6 +58,7 @@ def create_app(
     names: Collection[str] = (),
     authenticator: Authenticator | None = None,
     record_bytes_max: int = BODY_BYTES_MAX,
+    oidc_client: OidcClient | None = None,
 ) -> FastAPI:
     """Return the app over `dependencies`. Its start and end include the background services.
 
@@ -65,6 +67,7 @@ def create_app(
         `names`: Host names of the service, in addition to loopback.
         `authenticator`: The authenticator, which the caller closes. None if each client can do everything.
         `record_bytes_max`: Maximum size of a record that gateways accept.
+        `oidc_client`: The console as a client of the OIDC provider. None if users can't sign in there.
     """
 
     @asynccontextmanager
@@ -104,6 +107,7 @@ def create_app(
     )
     app.state.dependencies = dependencies
     app.state.authenticator, app.state.sessions = authenticator, Sessions()
+    app.state.oidc_client = oidc_client
     app.state.is_ending = lambda: False  # the server that runs the app replaces it
     for one in (
         documents,
@@ -123,7 +127,7 @@ def create_app(
         health,
     ):
         app.include_router(one.router)
-    for path, answer in page_routes():
+    for path, answer in page_routes(oidc_client.origin if oidc_client is not None else None):
         app.add_route(path, answer, methods=["GET"], include_in_schema=False)
     install_problem_handlers(app, methods_of)
     app.add_middleware(HostGuard, names=names, record_bytes_max=record_bytes_max)

@@ -6,6 +6,9 @@ out:
 * a request with the cookie must come from this service's own page, by `Sec-Fetch-Site` and `Origin`;
 * a request with the cookie that changes something must have `Origin`, which each browser sends.
 
+The files of the page are exempt, because they contain no data. Links of other pages lead to them, and so does the redirect of
+an OIDC provider.
+
 Browsers share cookies between the ports of a host, and pages of other ports of the host belong to the same site. Therefore the
 second check is needed, and the name of a cookie for plain HTTP contains the port.
 """

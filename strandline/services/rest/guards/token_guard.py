@@ -73,7 +73,9 @@ class TokenGuard:
             return
         operation, about = _operation_of(scope["method"], scope["path"])
         principal = ANYONE
-        if self._authenticator is not None and session_of(scope) is not None and not is_of_own_page(scope):
+        is_page = operation is not None and operation.name in PAGE_OPERATIONS
+        has_cookie = self._authenticator is not None and session_of(scope) is not None
+        if has_cookie and not is_page and not is_of_own_page(scope):
             foreign = Forbidden(
                 "a request with the cookie of the console must come from its own page; send a token instead"
             )

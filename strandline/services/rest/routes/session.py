@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from strandline.access.authenticator import Authenticator
+from strandline.access.oidc_client import OidcClient
 from strandline.access.rights import ANYONE, REST_OPERATIONS, STRANGER, Principal, may
 from strandline.access.sessions import Sessions
 from strandline.core.errors import Conflict
@@ -36,6 +37,15 @@ class OperationView(View):
     """True if the caller has this right."""
 
 
+class ProviderView(View):
+    """The OIDC provider at which users of the console sign in, by an authorization code with PKCE."""
+
+    issuer: str
+    client_id: str
+    scope: str
+    audience: str
+
+
 class SessionView(View):
     """The caller, and the operations that it may use."""
 
@@ -44,6 +54,8 @@ class SessionView(View):
     name: str | None
     """Name of the caller; null if it has not signed in."""
     role: Role | None
+    provider: ProviderView | None
+    """The OIDC provider at which users of the console sign in; null if they need a token."""
     operations: dict[str, OperationView]
     """Operation, such as `POST /v1/jobs/{name}/stop` -> its right."""
 
@@ -84,6 +96,7 @@ async def sign_out(request: Request, response: Response) -> SessionView:
 
 
 def _view(request: Request, principal: Principal) -> SessionView:
+    client = cast(OidcClient | None, request.app.state.oidc_client)
     is_known = principal is not ANYONE and principal is not STRANGER
     operations = {
         name: OperationView(needs=need.value, allowed=may(principal, need)) for name, need in REST_OPERATIONS.items()
@@ -92,6 +105,7 @@ def _view(request: Request, principal: Principal) -> SessionView:
         requires_token=_authenticator(request) is not None,
         name=principal.name if is_known else None,
         role=principal.role,
+        provider=None if client is None else ProviderView(**vars(client)),
         operations=operations,
     )
 
