@@ -75,10 +75,12 @@ class JobReader(Part):
             owner: str | None = connection.execute(wanted).scalar()
             return owner
 
-    def current_versions_of_jobs(self) -> dict[str, JobVersionRow]:
-        """Return job -> its current version, for all jobs, by name."""
+    def current_versions_of_jobs(self, names: Collection[str] | None = None) -> dict[str, JobVersionRow]:
+        """Return job -> its current version, by name, for all jobs, or for those of `names` that exist."""
         of_job = (job_versions.c.job == jobs.c.name) & (job_versions.c.version == jobs.c.version)
         wanted = sa.select(job_versions).join(jobs, of_job).where(_IS_THERE).order_by(jobs.c.name)
+        if names is not None:
+            wanted = wanted.where(jobs.c.name.in_(names))
         with self._database.reading("read the documents of all jobs") as connection:
             return {row.job: JobVersionRow(*row) for row in connection.execute(wanted)}
 

@@ -18,6 +18,7 @@ from strandline.ledger.lookups.versions import LookupReader, Lookups
 from strandline.ledger.notices import NoticeDelivery, NoticeReader, Notices
 from strandline.ledger.progress import Checkpoints, CountedProgress, ProgressReader, Runs, SlicePlans
 from strandline.ledger.replays import Replays
+from strandline.ledger.rewinds import RewindReader
 from strandline.ledger.schemas import SchemaReader, Schemas
 from strandline.ledger.streams import StreamReader, Streams
 from strandline.ledger.tokens import TokenReader, Tokens, TokenUses
@@ -27,6 +28,7 @@ class LedgerReader(
     StreamReader,
     JobReader,
     ProgressReader,
+    RewindReader,
     CountedProgress,
     CostReader,
     JournalReader,

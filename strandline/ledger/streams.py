@@ -29,10 +29,13 @@ class StreamReader(Part):
         with self._database.reading(f"read stream {name}") as connection:
             return read_stream(connection, name)
 
-    def streams(self) -> list[StreamRow]:
-        """Return all streams, by name."""
+    def streams(self, names: Collection[str] | None = None) -> list[StreamRow]:
+        """Return all streams, by name, or those of `names` that exist."""
+        wanted = sa.select(streams).order_by(streams.c.name)
+        if names is not None:
+            wanted = wanted.where(streams.c.name.in_(names))
         with self._database.reading("list the streams") as connection:
-            rows = connection.execute(sa.select(streams).order_by(streams.c.name))
+            rows = connection.execute(wanted)
             return [StreamRow(*row) for row in rows]
 
     def stream_version(self, name: str) -> int:

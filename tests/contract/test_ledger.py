@@ -1153,3 +1153,31 @@ def test_the_documents_and_the_results_of_all_jobs_are_read_at_once(ledger: Ledg
     }
     assert (ledger.owner_of_sink("stream", "minutes"), ledger.owner_of_sink("stream", "hours")) == ("heat", None)
     assert ledger.last_result_offsets() == {}
+
+
+def test_facts_of_rewinds_are_read_for_many_jobs_at_once(running: Ledger) -> None:
+    ledger = running
+    commit_slices(ledger, 1, 4)
+    ledger.plan_slice(a_slice(5))
+    ledger.submit_job("heat", "", {"pipeline": "heat"})
+    ledger.begin_run("heat", pid=1)
+    ledger.plan_slice(a_slice(1, job="heat"))
+    ledger.commit_checkpoint(a_checkpoint(1, job="heat", committed_ms=1_500))
+    ledger.submit_job("empty", "", {"pipeline": "empty"})
+    names = ["power", "heat", "empty"]
+    assert ledger.floors(names) == {"power": 0, "heat": 0, "empty": 0}
+    assert ledger.first_slices_reaching({"power": 2_500, "heat": 1_001, "empty": 0}) == {"power": 3}
+    starts = ledger.replay_starts({"power": 3, "heat": 2, "empty": 1})
+    assert starts == {
+        "power": (a_slice(3).offsets_first, a_checkpoint(2).latest_log_ms),
+        "heat": (None, a_checkpoint(1).latest_log_ms),
+        "empty": (None, None),
+    }
+    # planned at 1,000 ms a slice, committed at 1,200: the first one took the least time
+    assert ledger.highest_rates({"power": 4, "heat": 1, "empty": 1}, 20) == {"power": 30 / 0.2, "heat": 30 / 0.5}
+    assert ledger.highest_rates({"power": 4}, 2) == {"power": 30 / 0.6}
+    ledger.raise_floor("power", 1, 2, limit=9)
+    assert ledger.floors(names)["power"] == ledger.floor("power") == 2
+    assert (ledger.first_slices_reaching({}), ledger.replay_starts({}), ledger.highest_rates({}, 20)) == ({}, {}, {})
+    assert [row.name for row in ledger.streams(["nowhere"])] == []
+    assert list(ledger.current_versions_of_jobs(["heat", "nowhere"])) == ["heat"]

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 import strandline
-from strandline.processing.slices.rewind import RewindCost
-from strandline.services.jobs.job_status import rewind_view
+from strandline.ledger.ledger import Ledger
+from strandline.processing.pipelines.stored import load_pipeline
+from strandline.processing.slices.rewind import RewindCost, plan_of_job, rewind_cost
+from strandline.services.jobs.job_status import StreamRanges, job_statuses, rewind_view
+from tests.support.control import BOTH, Api
+from tests.support.ledgers import a_checkpoint, a_slice
 
 HOUR_MS = 3_600_000
 
@@ -43,3 +51,65 @@ def test_completed_is_written_in_one_place() -> None:
         *root.glob("frontends/client/*.py"),
     ]
     assert [path.name for path in shown_by if '"completed"' in path.read_text()] == []
+
+
+@contextmanager
+def counted_statements() -> Iterator[list[str]]:
+    """Collect the SQL of each statement that this process executes."""
+    statements: list[str] = []
+
+    def note(connection: object, cursor: object, statement: str, *_: Any) -> None:
+        statements.append(statement)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        yield statements
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+
+
+def add_jobs(ledger: Ledger, first: int, last: int) -> None:
+    """Add jobs: some without a slice, some with several committed slices, some with a planned slice, some of other guarantees."""
+    document = ledger.job_version("power").document
+    for number in range(first, last + 1):
+        name = f"job-{number}"
+        guarantee = {"guarantee": "none"} if number % 3 == 0 else {}
+        ledger.submit_job(name, "", document | {"pipeline": name} | guarantee)
+        epoch = ledger.begin_run(name, 1).epoch
+        for at in range(1, number % 5 + 1):
+            ledger.plan_slice(a_slice(at, epoch, name))
+            ledger.commit_checkpoint(a_checkpoint(at, epoch, name, emitted={}, closes_ms=100 * at))
+        if number % 2:
+            ledger.plan_slice(a_slice(number % 5 + 1, epoch, name))
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    ledger = Ledger.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}")
+    yield Api(ledger)
+    ledger.close()
+
+
+def test_the_status_of_many_jobs_costs_as_many_queries_as_that_of_a_few(api: Api) -> None:
+    assert api.outcomes(BOTH) == ["created", "created"]
+    counts = []
+    for first, last in ((1, 3), (4, 60)):
+        add_jobs(api.ledger, first, last)
+        with counted_statements() as statements:
+            assert len(job_statuses(api.ledger, StreamRanges(api.log), api.ledger.jobs())) == last + 1
+        counts.append(len(statements))
+    assert counts[0] == counts[1] < 40
+
+
+def test_the_cost_of_a_rewind_is_the_same_for_one_job_and_for_many(api: Api) -> None:
+    assert api.outcomes(BOTH) == ["created", "created"]
+    add_jobs(api.ledger, 1, 30)
+    shown = set()
+    for status in job_statuses(api.ledger, StreamRanges(api.log), api.ledger.jobs()):
+        pipeline = load_pipeline(api.ledger, status.name, 1)
+        alone = rewind_cost(api.ledger, plan_of_job(api.ledger, pipeline), status.name)
+        has_slice = api.ledger.last_slice(status.name) is not None
+        found = None if status.rewind is None else (status.rewind.records, status.rewind.seconds)
+        assert found == ((alone.records, round(alone.seconds, 1)) if has_slice else None)
+        shown.add(alone.records)
+    assert len(shown) > 3

@@ -118,5 +118,10 @@ def streams_of_run(ledger: LedgerReader, run: RunRow) -> StreamVersions:
 
 def inputs_of(ledger: LedgerReader, job: str, version: int) -> list[str]:
     """Return the streams that this version of the job reads, in the order of the document. Raises NotFound."""
-    document = ledger.job_version(job, version).document
+    return inputs_of_row(ledger.job_version(job, version))
+
+
+def inputs_of_row(row: JobVersionRow) -> list[str]:
+    """Return the streams that a version of a job reads, in the order of the document."""
+    document = row.document
     return [str(one["stream"]) for one in document.get("inputs") or [document["input"]]]

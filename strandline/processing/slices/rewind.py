@@ -3,15 +3,17 @@ Every run follows such a plan. A run that begins from a snapshot replays only th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import LogTruncated
-from strandline.ledger.states import CheckpointRow, offset_count
+from strandline.ledger.states import CheckpointRow, SliceRow, offset_count
 from strandline.processing.pipelines.event_time import WindowShape, earliest_event
 
 if TYPE_CHECKING:  # the rest of this module is pure
+    from strandline.ledger.progress import JobProgress
     from strandline.ledger.roles import LedgerReader
     from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 
@@ -91,10 +93,7 @@ def plan_rewind(
         return RewindPlan(slice_first=checkpoint.slice + 1, slice_committed=checkpoint.slice)
     if closes_ms is None:
         return RewindPlan(slice_first=floor + 1, slice_committed=checkpoint.slice)
-    emitted = {
-        stage: shape.last_end(min(closes_ms, checkpoint.emitted.get(stage, closes_ms)))
-        for stage, shape in stages.items()
-    }
+    emitted = _emitted(checkpoint, closes_ms, stages)
     back_to_ms = earliest_event(list(stages.values()), list(emitted.values()), latest_event_ms)
     slice_first = first_slice_reaching(back_to_ms)
     return RewindPlan(
@@ -109,10 +108,29 @@ def plan_rewind(
     )
 
 
+def _emitted(checkpoint: CheckpointRow, closes_ms: int, stages: Mapping[str, WindowShape]) -> dict[str, int]:
+    """Return stage -> end of the last window that it emitted, as step 2 of `plan_rewind` says."""
+    return {
+        stage: shape.last_end(min(closes_ms, checkpoint.emitted.get(stage, closes_ms)))
+        for stage, shape in stages.items()
+    }
+
+
+def _reaches_back_to_ms(checkpoint: CheckpointRow | None, stages: Mapping[str, WindowShape]) -> int | None:
+    """Return the event time for which `plan_rewind` needs the first slice that reaches it. None if it needs none."""
+    if checkpoint is None or checkpoint.closes_ms is None or not stages:
+        return None
+    emitted = _emitted(checkpoint, checkpoint.closes_ms, stages)
+    return earliest_event(list(stages.values()), list(emitted.values()), checkpoint.latest_event_ms)
+
+
 def plan_of_job(ledger: LedgerReader, pipeline: CheckedPipeline) -> RewindPlan:
     """Return the plan for a run of this version of a job. With the guarantee `none` nothing is replayed: windows that are open
     at the start lack their earlier records."""
-    plan = whole_plan_of_job(ledger, pipeline)
+    return _as_guaranteed(whole_plan_of_job(ledger, pipeline), pipeline)
+
+
+def _as_guaranteed(plan: RewindPlan, pipeline: CheckedPipeline) -> RewindPlan:
     if pipeline.spec.guarantee == "none":
         return replace(plan, slice_first=plan.slice_committed + 1, reaches_back_to_ms=None)
     return plan
@@ -173,9 +191,49 @@ def rewind_cost(ledger: LedgerReader, plan: RewindPlan, job: str) -> RewindCost:
     if plan.slice_first > last.number:
         return RewindCost(0, START_S, last.offsets, since_ms)
     first = ledger.slices(job, plan.slice_first, plan.slice_first)[0]
-    records = offset_count(first.offsets_first, last.offsets)
-    rate = max(_records_per_s(ledger, job), REPLAY_RECORDS_PER_S_MIN)
-    return RewindCost(records, START_S + records / rate, first.offsets_first, since_ms)
+    return _cost_of_replay(first.offsets_first, last, since_ms, _records_per_s(ledger, job))
+
+
+def rewind_costs(
+    ledger: LedgerReader, pipelines: Collection[CheckedPipeline], progress: Mapping[str, JobProgress]
+) -> dict[str, RewindCost]:
+    """Return job -> cost of a run of its pipeline (`plan_of_job`, `rewind_cost`), with a few queries for all jobs together.
+
+    `progress`: of these jobs. Rows that are removed in the meantime count as no records.
+    """
+    checkpoints = {one.job: progress[one.job].last_checkpoint for one in pipelines}
+    reaches = {one.job: _reaches_back_to_ms(checkpoints[one.job], one.kept) for one in pipelines}
+    reaching = ledger.first_slices_reaching({job: at_ms for job, at_ms in reaches.items() if at_ms is not None})
+    floors = ledger.floors(list(checkpoints))
+    plans = {}
+    for one in pipelines:
+        found_before: Callable[[int], int | None] = partial(_found_before, reaching.get(one.job))
+        plan = plan_rewind(checkpoints[one.job], found_before, one.kept, floors[one.job])
+        plans[one.job] = _as_guaranteed(plan, one)
+    starts = ledger.replay_starts({job: plan.slice_first for job, plan in plans.items()})
+    committed = {job: row.slice for job, row in checkpoints.items() if row is not None}
+    rates = ledger.highest_rates(committed, _RATE_SLICES)
+    found = {}
+    for job in plans:
+        last, (offsets_first, since_ms) = progress[job].last_slice, starts[job]
+        if last is None:
+            found[job] = RewindCost(0, START_S, {}, None)
+        elif offsets_first is None:  # nothing to replay
+            found[job] = RewindCost(0, START_S, last.offsets, since_ms)
+        else:
+            found[job] = _cost_of_replay(offsets_first, last, since_ms, rates.get(job, 0.0))
+    return found
+
+
+def _found_before(slice: int | None, event_ms: int) -> int | None:
+    """Return the slice that was read for this event time together with those of other jobs."""
+    return slice
+
+
+def _cost_of_replay(offsets_first: Offsets, last: SliceRow, since_ms: int | None, rate: float) -> RewindCost:
+    """Return the cost of reading from `offsets_first` to the end of the last slice. `rate`: of the last slices."""
+    records = offset_count(offsets_first, last.offsets)
+    return RewindCost(records, START_S + records / max(rate, REPLAY_RECORDS_PER_S_MIN), offsets_first, since_ms)
 
 
 def _records_per_s(ledger: LedgerReader, job: str) -> float:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from strandline.core.described import Described
 from strandline.core.errors import LogUnavailable, NotFound
@@ -22,6 +22,7 @@ from strandline.ledger.states import (
     JobCost,
     JobRow,
     JobState,
+    JobVersionRow,
     LeaseRow,
     Offsets,
     SenderFaults,
@@ -35,11 +36,17 @@ from strandline.log.kafka_status import KafkaStatus, LogRange, lag_records
 from strandline.processing.emission.cost_meter import RECENT_S
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.processing.pipelines.stored import check_stored, inputs_of, shapes_of_version, spec_of_version
-from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, plan_of_job, rewind_cost
+from strandline.processing.pipelines.stored import (
+    check_stored,
+    inputs_of,
+    inputs_of_row,
+    shapes_of_version,
+    spec_of_row,
+)
+from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, rewind_costs
 from strandline.services.jobs.backfills import BackfillView, backfill_view
 from strandline.services.jobs.explanation import ExplanationView, JobExplanationView, JobFacts, explain, notes_of
-from strandline.services.jobs.lookups import lookup_warnings
+from strandline.services.jobs.lookups import lookup_warnings_of
 from strandline.services.jobs.recent_counts import RECENT_MS, Recent, risen
 
 RETENTION_LEFT_SHARE_MIN = 0.25
@@ -228,41 +235,77 @@ def job_status(ledger: LedgerReader, ranges: StreamRanges, job: JobRow) -> JobSt
 
 
 def job_statuses(ledger: LedgerReader, ranges: StreamRanges, jobs: Sequence[JobRow]) -> list[JobStatus]:
-    """Return the status of each of these jobs, with one request to Kafka and to the ledger, except for the costs of rewinds."""
+    """Return the status of each of these jobs, with one request to Kafka, and a few queries of the ledger for all together."""
     names = [job.name for job in jobs]
     progress, started = ledger.progress_of(names), ledger.last_events(names, RUN_BEGINS)
     leases = ledger.leases()
     backfills = {row.job: backfill_view(row) for row in reversed(ledger.open_backfills())}
     costs = ledger.costs_of(names)
-    streams = {job.name: input_streams(ledger, job) for job in jobs}
-    ranges.load([stream for of_job in streams.values() for stream in of_job])
+    documents = _Documents(ledger, jobs)
+    ranges.load([stream for job in jobs for stream in documents.streams_of(job)])
+    progresses = {job.name: progress.get(job.name, JobProgress(job, None, None))._replace(job=job) for job in jobs}
+    rewinds, warnings = _told_by_pipelines(ledger, documents, progresses)
     return [
         _status(
             ledger,
-            progress.get(job.name, JobProgress(job, None, None))._replace(job=job),
-            ranges.of(streams[job.name]),
+            progresses[job.name],
+            documents.versions[job.name],
+            ranges.of(documents.streams_of(job)),
             _leader(leases.get(job.name)),
             _last_start(started.get(job.name)),
             backfills.get(job.name),
             costs.get(job.name),
+            rewinds.get(job.name),
+            warnings[job.name],
         )
         for job in jobs
     ]
 
 
+class _Documents:
+    """Documents of jobs and of their input streams, read with one query each. What changes in the meantime is read again."""
+
+    def __init__(self, ledger: LedgerReader, jobs: Sequence[JobRow]) -> None:
+        current = ledger.current_versions_of_jobs([job.name for job in jobs])
+        self._ledger = ledger
+        self.versions: Mapping[str, JobVersionRow] = {
+            job.name: row
+            if (row := current.get(job.name)) is not None and row.version == job.version
+            else ledger.job_version(job.name, job.version)
+            for job in jobs
+        }
+        self._inputs = {name: inputs_of_row(row) for name, row in self.versions.items()}
+        read = {stream for of_job in self._inputs.values() for stream in of_job}
+        self._streams = {row.name: row.document for row in ledger.streams(read)}
+
+    def streams_of(self, job: JobRow) -> list[str]:
+        """Return the streams that the job reads, in the order of its document."""
+        return self._inputs[job.name]
+
+    def pipeline(self, job: JobRow) -> CheckedPipeline:
+        """Return the job's pipeline (see `present_pipeline`). Raises NotFound."""
+        streams = [
+            self._streams[name] if name in self._streams else self._ledger.stream(name).document
+            for name in self._inputs[job.name]
+        ]
+        return _checked(self._ledger, self.versions[job.name], streams, is_strict=False)
+
+
 def _status(
     ledger: LedgerReader,
     progress: JobProgress,
+    version: JobVersionRow,
     held: dict[str, LogRange | None],
     leader: LeaderView | None,
     last_start: LastStartView | None,
     backfill: BackfillView | None,
     cost: JobCost | None,
+    rewind: RewindView | None,
+    warnings: list[str],
 ) -> JobStatus:
     job, last_slice, checkpoint, totals = progress
     streams = list(held)
-    position = _position(ledger, progress)
-    rewind, warnings = _told_by_pipeline(ledger, job)
+    position = _position(progress, lambda: version)
     faults = checkpoint.sender_faults if checkpoint else SenderFaults()
     return JobStatus(
         name=job.name,
@@ -306,16 +349,24 @@ def cost_view(cost: JobCost, now_ms: int) -> CostView:
     )
 
 
-def _told_by_pipeline(ledger: LedgerReader, job: JobRow) -> tuple[RewindView | None, list[str]]:
-    """Return the cost of a rewind, and the problems of the job's inputs. A job whose stream or lookup no longer exists gets a
-    warning. Otherwise a response about all jobs would fail, and the stop before its deletion too."""
-    try:
-        pipeline = present_pipeline(ledger, job)
-    except NotFound as error:
-        return None, [str(error)]
-    cost = rewind_cost(ledger, plan_of_job(ledger, pipeline), job.name)
-    warnings = lookup_warnings(ledger, [name for name, _ in pipeline.lookups]) if pipeline.lookups else []
-    return rewind_view(cost, pipeline.retention_ms), warnings
+def _told_by_pipelines(
+    ledger: LedgerReader, documents: _Documents, progresses: Mapping[str, JobProgress]
+) -> tuple[dict[str, RewindView], dict[str, list[str]]]:
+    """Return the cost of a rewind of each job, and the problems of its inputs. A job whose stream or lookup no longer exists gets
+    a warning and no cost. Otherwise a response about all jobs would fail, and the stop before its deletion too."""
+    pipelines, warnings = dict[str, CheckedPipeline](), dict[str, list[str]]()
+    for name, progress in progresses.items():
+        try:
+            pipelines[name] = documents.pipeline(progress.job)
+        except NotFound as error:
+            warnings[name] = [str(error)]
+    used = {lookup for pipeline in pipelines.values() for lookup, _ in pipeline.lookups}
+    of_lookups = lookup_warnings_of(ledger, used) if used else {}
+    for name, pipeline in pipelines.items():
+        lookups = {lookup for lookup, _ in pipeline.lookups}
+        warnings[name] = [warning for lookup, warning in of_lookups.items() if lookup in lookups]
+    costs = rewind_costs(ledger, list(pipelines.values()), progresses)
+    return {name: rewind_view(costs[name], one.retention_ms) for name, one in pipelines.items()}, warnings
 
 
 def explanation(
@@ -331,7 +382,7 @@ def explanation(
     result, before = ledger.last_result(job.name), ledger.checkpoint_at(job.name, now_ms - RECENT_MS)
     progress = ledger.progress_of([job.name]).get(job.name, JobProgress(job, None, None))
     _, last_slice, checkpoint, totals = progress
-    position = _position(ledger, progress)
+    position = _position(progress, lambda: ledger.job_version(job.name, job.version))
     first = ledger.floor(job.name) + 1
     early = [row.reached for row in ledger.slices(job.name, first, first + 1)]
     return explain(
@@ -412,15 +463,20 @@ def present_pipeline(ledger: LedgerReader, job: JobRow, *, is_strict: bool = Fal
     Args: is_strict: True if the pipeline will be run. Then parts that don't fit raise InvalidDocument.
     """
     documents = [ledger.stream(stream).document for stream in input_streams(ledger, job)]
-    row = ledger.job_version(job.name, job.version)
+    return _checked(ledger, ledger.job_version(job.name, job.version), documents, is_strict=is_strict)
+
+
+def _checked(
+    ledger: LedgerReader, row: JobVersionRow, documents: list[dict[str, Any]], *, is_strict: bool
+) -> CheckedPipeline:
     if row.lookup_versions:
-        spec = PipelineSpec.from_document(row.document)
-        lookups = shapes_of_version(ledger, job.name, job.version, spec)
+        spec = spec_of_row(row)
+        lookups = shapes_of_version(ledger, row.job, row.version, spec)
         return check_stored(spec, documents, lookups, is_strict=is_strict)
     return _checked_before(json.dumps(row.document), *map(json.dumps, documents), is_strict=is_strict)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4_096)
 def _checked_before(pipeline: str, *streams: str, is_strict: bool) -> CheckedPipeline:
     """Return the pipeline of registered documents. Cached: status is requested often, and documents seldom change."""
     spec = PipelineSpec.from_document(json.loads(pipeline))
@@ -483,9 +539,11 @@ def _records_per_s(ledger: LedgerReader, job: JobRow) -> float | None:
     return round(1_000 * sum(row.records for row in rows) / took_ms, 1)
 
 
-def _position(ledger: LedgerReader, progress: JobProgress) -> Offsets | None:
-    """Return the offsets after the last committed slice; before the first slice, the start of the job. None if unknown."""
+def _position(progress: JobProgress, version: Callable[[], JobVersionRow]) -> Offsets | None:
+    """Return the offsets after the last committed slice; before the first slice, the start of the job. None if unknown.
+
+    Args: version: Returns the current version of the job. Called only before the first slice.
+    """
     if (last := progress.last_slice) is not None:  # a slice begins where the one before it ends
         return last.offsets if last.status is SliceStatus.COMMITTED else last.offsets_first
-    spec = spec_of_version(ledger, progress.job.name, progress.job.version)
-    return {} if all(read.start == "earliest" for read in spec.reads) else None
+    return {} if all(read.start == "earliest" for read in spec_of_row(version()).reads) else None

@@ -107,10 +107,16 @@ def delete_lookup(ledger: ApplyLedger, name: str, principal: str | None) -> None
     ledger.record_event("lookup_deleted", f"lookup {name} is deleted", facts={"lookup": name}, principal=principal)
 
 
-def lookup_warnings(ledger: LookupReader, names: Collection[str] | None = None) -> list[str]:
-    """Return a message for each of these lookups, or of all, whose source can't be read, or that is too old."""
+def lookup_warnings(ledger: LookupReader) -> list[str]:
+    """Return a message for each lookup whose source can't be read, or that is too old."""
+    return list(lookup_warnings_of(ledger, None).values())
+
+
+def lookup_warnings_of(ledger: LookupReader, names: Collection[str] | None) -> dict[str, str]:
+    """Return lookup -> message, by name, for those of `names` whose source can't be read, or that are too old. `names`: None for
+    all."""
     wanted = [one for one in lookup_summaries(ledger) if names is None or one.name in names]
-    return [warning for one in wanted if (warning := _warning(one))]
+    return {one.name: warning for one in wanted if (warning := _warning(one))}
 
 
 def _source_view(row: LookupRow, state: LookupSourceRow) -> LookupSourceView:
