@@ -154,7 +154,7 @@ def test_a_slice_writes_what_it_changes_however_much_is_open(machines: Machines,
 
 
 def test_a_state_that_large_slices_fill_stays_small(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a rewind does. Each slice brings more than a quarter of the groups."""
+    """Each slice brings more than a quarter of the groups, as in a rewind."""
     monkeypatch.setattr(open_groups, "_LARGE_STEP", 4)
     monkeypatch.setattr(open_groups, "STATE_BYTES_MAX", 300_000)
     for first in range(0, 9_000, 3_000):
