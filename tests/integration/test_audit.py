@@ -303,4 +303,4 @@ steps:
     audit_lab.lifecycle.delete_stream(f"{name}-tens", keep_topic=False)
     report = audit_lab.audit(name)
     assert (report["outcome"], report["differences"]) == ("incomplete", 0), report
-    assert f"stream:{name}-tens is not there" in report["incomplete"]
+    assert f"stream:{name}-tens does not exist" in report["incomplete"]

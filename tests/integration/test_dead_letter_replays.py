@@ -338,17 +338,17 @@ def test_a_thousand_letters_are_repaired_and_put_back_with_kills_in_the_middle(p
 
     # The new version has recomputed the open day with the records that the version before could not use.
     expected = {"decode": BROKEN - REPAIRED, "schema": LACKING}
-    dry = answer(command(platform, "replay", JOB, "--dry-run"))
+    dry = answer(command(platform, "requeue", JOB, "--dry-run"))
     assert (dry["outcomes"], dry["skipped"]) == (expected, {"counted": ZERO})
     assert (dry["requeued"], dry["requeued_before"]) == (BROKEN + LACKING - REPAIRED, REPAIRED)
     for reason in ("expression", "schema", "decode", "decode"):
-        replaying = [command(platform, "replay", JOB, "--reason", reason) for _ in range(2)]
+        replaying = [command(platform, "requeue", JOB, "--reason", reason) for _ in range(2)]
         time.sleep(0.5 + 1.5 * chance.random())  # sleeps: the instant of the kill
         chance.choice(replaying).kill()
         kill_control(platform)
         for one in replaying:
             one.communicate()
-    done = answer(command(platform, "replay", JOB))
+    done = answer(command(platform, "requeue", JOB))
     assert done["requeued"] + done["requeued_before"] == BROKEN + LACKING and done["unknown"] == 0
 
     requeued = Counter(
@@ -364,7 +364,7 @@ def test_a_thousand_letters_are_repaired_and_put_back_with_kills_in_the_middle(p
         "the second rejections",
     )
     assert rejected == {"expression": ZERO, "decode": 2 * BROKEN - REPAIRED, "schema": 2 * LACKING}
-    again = answer(command(platform, "replay", JOB))
+    again = answer(command(platform, "requeue", JOB))
     assert (again["requeued"], again["skipped"]) == (
         0,
         {"counted": ZERO, "failed_again": BROKEN - REPAIRED + LACKING},
