@@ -11,12 +11,11 @@ from playwright.sync_api import Browser, Page, expect
 
 from strandline.ledger.states import Desired
 from tests.support.console import furnished_console
-from tests.support.console_browser import CHROMIUM, DESKTOP, PHONE, Watched, chromium, open_page
+from tests.support.console_browser import AXE, CHROMIUM, DESKTOP, PHONE, Watched, chromium, open_page
 from tests.support.console_pictures import STEPS, VIEWS
 from tests.support.control import BOTH, Api
 from tests.support.waiting import wait_until
 
-AXE = Path(__file__).parents[2] / "console" / "tools" / "node_modules" / "axe-core" / "axe.min.js"
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the console was NOT looked at")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,11 +12,10 @@ from playwright.sync_api import Browser, Page, expect
 
 from strandline.access.oidc import LEEWAY_S
 from tests.support.console import furnished_console
-from tests.support.console_browser import CHROMIUM, Watched, chromium, open_page
+from tests.support.console_browser import AXE, CHROMIUM, Watched, chromium, open_page
 from tests.support.oidc_sign_in import SignInProvider, a_foreign_key
 from tests.support.waiting import wait_until
 
-AXE = Path(__file__).parents[2] / "console" / "tools" / "node_modules" / "axe-core" / "axe.min.js"
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the console was NOT looked at")
 
 

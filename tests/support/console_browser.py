@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
@@ -14,6 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_pla
 from tests.support.waiting import stretched
 
 CHROMIUM = shutil.which("chromium")
+AXE = Path(__file__).parents[2] / "console" / "tools" / "node_modules" / "axe-core" / "axe.min.js"
 DESKTOP = {"width": 1280, "height": 860}
 PHONE = {"width": 390, "height": 844}
 _WAIT_S = 15.0

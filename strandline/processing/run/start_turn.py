@@ -22,9 +22,10 @@ class StartTurns:
 
     def __init__(self, count: int, make_index: Callable[[], LogIndex]) -> None:
         """`count`: number of runs that may prepare at once."""
-        self._free, self._make_index = count, make_index
+        self._make_index = make_index
         self._changed = threading.Condition()
-        """Guards what follows, and `_free`."""
+        """Guards the following fields. Notified when a turn is free."""
+        self._free = count
         self._last_let_in = 0.0
         self._indices: list[LogIndex] = []
         """Connections that no run uses. Opening one takes time and some threads."""
