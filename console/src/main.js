@@ -17,6 +17,7 @@ import "./views/letters.js";
 import "./views/life.js";
 import "./views/results.js";
 import "./views/streams.js";
+import "./views/tokens.js";
 import "./views/windows.js";
 
 const VIEWS = /** @type {[string, string][]} */ ([["", "Home"], ["results", "Results"], ["dead-letters", "Dead letters"], ["streams", "Streams"], ["records", "Records"], ["activity", "Activity"]]);
@@ -40,6 +41,7 @@ class App extends Element {
     addEventListener("pageshow", () => (this.isChecking = false)); // the user may have gone back from the provider
     route.addEventListener("change", () => {
       scrollTo(0, 0);
+      this.querySelector("details.who")?.removeAttribute("open");
       document.title = this.#name;
     });
     void this.#load();
@@ -57,7 +59,7 @@ class App extends Element {
 
   get #name() {
     const [view, name] = route.now.parts;
-    const own = { begin: "Begin with a sample", edit: route.now.parts[2] ? `Edit ${route.now.parts[2]}` : "New documents" }[view ?? ""];
+    const own = { tokens: "Tokens", begin: "Begin with a sample", edit: route.now.parts[2] ? `Edit ${route.now.parts[2]}` : "New documents" }[view ?? ""];
     if (own) return `${own} · Strandline`;
     const title = name ?? VIEWS.find(([path]) => path === (view ?? ""))?.[1] ?? "Strandline";
     return title === "Home" ? "Strandline" : `${title} · Strandline`;
@@ -93,7 +95,7 @@ class App extends Element {
             <svg viewBox="0 0 16 16" aria-hidden="true"><path d="M8 1.5a6.5 6.5 0 1 0 0 13zM8 1.5a6.5 6.5 0 0 1 0 13" fill="none" stroke="currentColor" stroke-width="1.4"></path><path d="M8 2a6 6 0 0 0 0 12z" fill="currentColor"></path></svg>
           </button>
           ${session.now.requires_token
-            ? html`<details class="who"><summary>${session.now.name}</summary><div><p>Role: ${session.now.role ?? "none"}</p>${this.problem ? html`<p class="problem" role="alert">${this.problem}</p>` : nothing}<button class="quiet" @click=${() => void this.#signOut()}>Sign out</button></div></details>`
+            ? html`<details class="who"><summary>${session.now.name}</summary><div><p>Role: ${session.now.role ?? "none"}</p><a href=${route.href(["tokens"])}>Tokens</a>${this.problem ? html`<p class="problem" role="alert">${this.problem}</p>` : nothing}<button class="quiet" @click=${() => void this.#signOut()}>Sign out</button></div></details>`
             : nothing}
         </div>
       </header>
@@ -120,6 +122,7 @@ class App extends Element {
     if (view === "records") return html`<sl-records .parts=${route.now.parts.slice(1)}></sl-records>`;
     if (view === "begin") return html`<sl-begin></sl-begin>`;
     if (view === "edit") return keyed(`${name}/${more}`, html`<sl-edit .kind=${name ?? ""} .name=${more ?? ""}></sl-edit>`);
+    if (view === "tokens") return html`<sl-tokens></sl-tokens>`;
     if (view === "activity") return html`<sl-activity></sl-activity>`;
     return html`<div class="view"><div class="title"><h1>No such view</h1></div><p><a href=${route.href([])}>Home</a></p></div>`;
   }

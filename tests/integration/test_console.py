@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from strandline.ledger.states import Desired
 from tests.support.console import furnished_console
 from tests.support.console_browser import AXE, CHROMIUM, DESKTOP, PHONE, Watched, chromium, open_page
-from tests.support.console_pictures import STEPS, VIEWS
+from tests.support.console_pictures import STEPS, VIEWS, sign_in
 from tests.support.control import BOTH, Api
 from tests.support.waiting import wait_until
 
@@ -101,8 +101,10 @@ def test_a_viewer_sees_the_reason_instead_of_actions(
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core isn't installed (make console): views were NOT checked with it")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_no_violation_in_any_view(browser: Browser, tmp_path: Path, watched: Watched, theme: str) -> None:
-    with furnished_console(tmp_path) as (url, _, _api):
+    with furnished_console(tmp_path, tokens=True) as (url, tokens, _api):
         context, page = open_page(browser, url, watched, theme=theme)
+        page.goto("/")
+        sign_in(page, tokens["admin"])
         found = {}
         for name, (address, there) in VIEWS.items():
             page.goto(f"/{address}")

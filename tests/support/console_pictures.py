@@ -29,6 +29,7 @@ VIEWS = {
     "result-records": ("#/records/of/turbine-minute/q3bT0hT4ZWmMyYb1Bfh0sg", "sl-result-records td"),
     "windows": ("#/windows/turbine-health", ".windows td"),
     "activity": ("#/activity", ".events li"),
+    "tokens": ("#/tokens", "sl-tokens .panel"),
     "begin": ("#/begin", "sl-begin textarea"),
     "edit": ("#/edit/jobs/turbine-health", ".cm-line"),
 }
@@ -52,12 +53,30 @@ def change_a_window(page: Page) -> None:
     page.locator(".changes li").first.wait_for()
 
 
-STEPS: dict[str, Callable[[Page], None]] = {"begin": begin_with_an_example, "edit": change_a_window}
+def create_a_token(page: Page) -> None:
+    """Create a token, and wait for its secret."""
+    page.get_by_label("Name").fill("dashboard")
+    page.get_by_role("button", name="Create…").click()
+    page.locator("dialog[open]").get_by_role("button", name="Create", exact=True).click()
+    page.get_by_text("it can't be shown again").wait_for()
+
+
+STEPS: dict[str, Callable[[Page], None]] = {
+    "tokens": create_a_token,
+    "begin": begin_with_an_example,
+    "edit": change_a_window,
+}
 """Name -> the actions that complete a view."""
 
 
 MODES = {"light": (DESKTOP, "light", ""), "dark": (DESKTOP, "dark", "-dark"), "phone": (PHONE, "light", "-phone")}
 """Name -> size of the window, theme, end of the names of the pictures."""
+
+
+def sign_in(page: Page, token: str) -> None:
+    """Sign in at the address that the page shows."""
+    page.get_by_label("Token").fill(token)
+    page.keyboard.press("Enter")
 
 
 def take(page: Page, name: str, folder: Path = FOLDER, *, is_whole: bool) -> Path:
@@ -72,9 +91,11 @@ def main(modes: Sequence[str], names: Sequence[str], folder: Path = FOLDER) -> N
     """Take these views in these modes."""
     watched = Watched()
     with tempfile.TemporaryDirectory() as data, chromium() as browser:
-        with furnished_console(Path(data), step_min=10) as (url, _, _api):
+        with furnished_console(Path(data), tokens=True, step_min=10) as (url, tokens, _):
             for size, theme, suffix in (MODES[mode] for mode in modes):
                 context, page = open_page(browser, url, watched, size=size, theme=theme)
+                page.goto("/")
+                sign_in(page, tokens["admin"])
                 for name in names:
                     address, there = VIEWS[name]
                     page.goto(f"/{address}")

@@ -5,7 +5,7 @@ import { refreshAll } from "../core/poll.js";
 import { Element } from "./base.js";
 import { command } from "./parts.js";
 
-/** @typedef {{title: string, does: string, label: string, method: string, path: string, body?: string, type?: string, command: string, isDangerous?: boolean, done?: (answer: any) => void}} Order */
+/** @typedef {{title: string, does: string, label: string, method: string, path: string, body?: string | Record<string, any>, type?: string, command: string, isDangerous?: boolean, done?: (answer: any) => void}} Order */
 
 export class ActionDialog extends Element {
   static properties = { order: { state: true }, error: { state: true }, isRunning: { state: true } };
