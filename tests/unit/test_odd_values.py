@@ -337,3 +337,29 @@ schema:
     stream = StreamSpec.parse(read_documents(BytesIO(text.encode()).read().decode(), "s.yaml")[0])
     assert StreamSpec.from_document(stream.as_document()) == stream
     assert stream.types == {"at": "timestamp", "v": "double", "any": "string"}
+
+
+# --- Bytes that aren't UTF-8
+
+
+@pytest.mark.parametrize("value", [b'"\xff"', b'{"x":"\xff"}', b'["\xff"]'])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "any?",
+        "decimal(10,2)?",
+        "array<string>?",
+        {"type": "timestamp?", "pattern": "d/M/yyyy"},
+        {"type": "string?", "missing": ["x"]},
+        {"type": "double?", "missing": ["-"]},
+        {"type": "double?", "or_null": True},
+        {"type": "timestamp?", "or_null": True},
+        {"type": "decimal(10,2)?", "or_null": True},
+    ],
+    ids=str,
+)
+def test_bytes_that_are_not_utf8_reject_their_record_only(spec: Any, value: bytes) -> None:
+    broken = b'{"device":"a","v":' + value + b"}"
+    accepted, rejected = read({"device": "string", "v": spec}, broken, b'{"device":"b","v":null}', broken)
+    assert accepted == [{"device": "b", "v": None}]
+    assert [one.split(":")[:2] for one in rejected] == [["0 decode", " not UTF-8"], ["2 decode", " not UTF-8"]]

@@ -32,6 +32,7 @@ from strandline.processing.formats.record_fields import (
     RecordField,
     RecordValidator,
     Rejection,
+    is_utf8,
     may_nest_deep,
 )
 from strandline.processing.formats.timestamps import (
@@ -260,8 +261,8 @@ class Decoder:
             # A row begins and ends with a brace or a blank, so no character, key, or escape can span two rows.
             text = b"".join(block)
             data = np.frombuffer(text, np.uint8)
-            if not text.isascii() and not _is_utf8(text):
-                doubtful.update(first + at for at, value in enumerate(block) if not _is_utf8(value))
+            if not is_utf8(text):
+                doubtful.update(first + at for at, value in enumerate(block) if not is_utf8(value))
             # Each member of a row has two quotes for its key, and two more for a string. If there are no other quotes, no row
             # contains anything else: no second key, no key with an escape, and nothing nested.
             quotes = columns.quotes[first : first + _BLOCK_ROWS]
@@ -375,7 +376,7 @@ class _Columns:
         self.valid: dict[int, Marks] = {}
         """Rows with a timestamp, by the index of the field."""
         self.doubtful: set[int] = set()
-        """Rows with a string that isn't a time, or a decimal that doesn't fit."""
+        """Rows with a string that isn't a time, a decimal that doesn't fit, or bytes that aren't UTF-8."""
         self.misfits: dict[int, Marks] = {}
         """Rows in which a value of another type is null, by the index of the field."""
         self.quotes = np.zeros(rows, np.int64)
@@ -436,16 +437,25 @@ class _Columns:
         mask = ~valid if len(missing) else None
         self._arrays[at] = pa.array(self.micros[at], mask=mask).cast(arrow_type(field.type))
 
-    def _without_unset(self, at: int, texts: list[Any]) -> list[Any]:
-        """Return the JSON values with `null` for missing members, and record where they are missing."""
-        self._missing[at] = np.array([text is msgspec.UNSET for text in texts], np.bool_)
-        return [_NULL if text is msgspec.UNSET else text for text in texts]
+    def _raw_values(self, at: int) -> list[msgspec.Raw]:
+        """Return the JSON values of a field, with `null` for missing members, and record where they are missing.
+
+        Bytes that aren't UTF-8 are also replaced by `null`: the row is doubtful, and no parser has to expect them.
+        """
+        texts = self._extracts[at]()
+        if msgspec.UnsetType in set(map(type, texts)):
+            self._missing[at] = np.array([text is msgspec.UNSET for text in texts], np.bool_)
+            texts = [_NULL if text is msgspec.UNSET else text for text in texts]
+        if not is_utf8(b"".join(texts)):  # a value begins and ends with ASCII, so no character spans two values
+            broken = [row for row, text in enumerate(texts) if not is_utf8(bytes(text))]
+            self.doubtful.update(broken)
+            for row in broken:
+                texts[row] = _NULL
+        return texts
 
     def _read_decimals(self, at: int, parser: DecimalParser) -> None:
         field = self._fields[at]
-        texts = self._extracts[at]()
-        if msgspec.UnsetType in set(map(type, texts)):
-            texts = self._without_unset(at, texts)
+        texts = self._raw_values(at)
         self._arrays[at], strings = parser.parse_column(texts)
         self.quotes += np.where(self._missing.get(at, False), 0, 2 + 2 * strings)
         for row in np.flatnonzero(self._arrays[at].is_null()).tolist():
@@ -454,9 +464,7 @@ class _Columns:
 
     def _read_parsed(self, at: int, parser: FieldParser) -> None:
         field = self._fields[at]
-        texts = self._extracts[at]()
-        if msgspec.UnsetType in set(map(type, texts)):
-            texts = self._without_unset(at, texts)
+        texts = self._raw_values(at)
         parsed = parser.parse_column(texts)
         self._arrays[at] = parsed.array
         self.misfits[at] = parsed.misfits
@@ -472,9 +480,7 @@ class _Columns:
         validator checks them. The quotes inside of the values aren't counted, so the names of such rows are checked for
         repetitions, too."""
         field = self._fields[at]
-        texts = self._extracts[at]()
-        if msgspec.UnsetType in set(map(type, texts)):
-            texts = self._without_unset(at, texts)
+        texts = self._raw_values(at)
         values = [parser.parse(bytes(text)) for text in texts]
         self._arrays[at] = pa.array(values, arrow_type(field.type))
         self.quotes += np.where(self._missing.get(at, False), 0, 2)
@@ -505,11 +511,3 @@ def _extract_of(at: int) -> Callable[[list[Any]], list[Any]]:
     half the time of an attrgetter."""
     extract: Callable[[list[Any]], list[Any]] = eval(f"lambda rows: [row.f{at} for row in rows]")  # noqa: S307
     return extract
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

@@ -454,6 +454,16 @@ def not_utf8(error: UnicodeDecodeError) -> str:
     return f"not UTF-8: {error.reason} (byte {error.start})"
 
 
+def is_utf8(text: bytes) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def may_nest_deep(value: bytes) -> bool:
     """Return False if the bytes are certainly not nested deeper than `NESTING_MAX`. Cheap."""
     return len(value) > 2 * NESTING_MAX and value.count(b"{") + value.count(b"[") > NESTING_MAX
