@@ -25,6 +25,20 @@ def test_the_next_slice_is_due_when_a_window_can_close(wall_ms: int, closes_ms: 
     assert Closings(windows, 1_000, lambda: wall_ms).wait_s(closes_ms) == expected_s
 
 
+@pytest.mark.parametrize(("quiet_s", "expected_s"), [
+    (120.0, 111.0),  # the window can close before
+    (111.0, 111.0),
+    (109.5, 111.0),  # the window can close shortly after, so the slice waits for it
+    (108.9, 108.9),
+    (101.0, 101.0),  # it is due already
+    (90.0, 90.0),  # the job is behind
+])  # fmt: skip
+def test_a_slice_shortly_before_a_window_can_close_waits_for_it(quiet_s: float, expected_s: float) -> None:
+    now_s = 101.0
+    closings = Closings([WindowShape(10_000, 10_000)], 1_000, lambda: now_s * 1_000)
+    assert closings.due_s(quiet_s, now_s, 100_000) == expected_s
+
+
 def pipeline(*steps: dict[str, object]) -> Closings | None:
     document = {
         "pipeline": "p",

@@ -15,8 +15,11 @@ from strandline.processing.pipelines.event_time import WindowShape
 
 INTERVAL_S = 1.0
 """Time in seconds between two slices of a member."""
-QUIET_S = 5.0
-"""Maximum time in seconds between two slices of a member that has a slice when a window can close."""
+QUIET_S = 10.0
+"""Time in seconds after which a member has a slice although no window can close."""
+_NEAR_S = 2.0
+"""Such a slice waits for the next window if the window can close within this time in seconds. It would delay the results of the
+window, because a member has one slice at a time."""
 _OVERDUE_S = 0.5
 """Time in seconds until the next slice if a window could have closed: its last records are on their way."""
 
@@ -34,12 +37,19 @@ class Closings:
         """Return the time in seconds until a window can close. `closes_ms`: the watermark after the last slice.
 
         A watermark is never ahead of the time at which records arrive. So a window can't close before the wall clock reaches its
-        end and the delay. If the clock is wrong, slices come too often, or as seldom as QUIET_S.
+        end and the delay. If the clock is wrong, slices come too often, or nearly as seldom as QUIET_S.
         """
         if closes_ms is None:
             return _OVERDUE_S
         end_ms = min(shape.first_end(closes_ms) for shape in self.windows)
         return max(_OVERDUE_S, (end_ms + self.delay_ms - self.wall_ms()) / 1_000)
+
+    def due_s(self, quiet_s: float, now_s: float, closes_ms: int | None) -> float:
+        """Return the time of the next slice in seconds. `quiet_s`: when it is due if no window can close before. `now_s`: the
+        present time on the same clock."""
+        close_s = now_s + self.wait_s(closes_ms)
+        is_near = now_s < quiet_s <= close_s <= quiet_s + _NEAR_S
+        return close_s if is_near else min(quiet_s, close_s)
 
 
 def closings_of(pipeline: CheckedPipeline, delay_ms: int) -> Closings | None:
