@@ -27,7 +27,7 @@ from benchmarks.stack_memory import parents
 from strandline.services.supervision.pools import POOL_NAME
 
 WINDOW_MS, DELAY_MS, DEVICES = 10_000, 1_000, 10
-LOOK_S, SENDERS, RECOVERY_S_MAX = 0.25, 16, 300.0
+LOOK_S, LOOK_S_PER_JOB, SENDERS, RECOVERY_S_MAX = 0.25, 0.01, 16, 300.0
 SERVERS = ("kafka", "elasticsearch", "mqtt", "watcher")
 
 
@@ -159,7 +159,8 @@ class Bench:
         is_over = threading.Event()
 
         def look_on() -> None:
-            while not is_over.wait(LOOK_S):
+            # Each search reads the indices of all jobs. With 100 jobs, 4 searches per second would take a fifth of a core.
+            while not is_over.wait(max(LOOK_S, LOOK_S_PER_JOB * len(self.jobs))):
                 self.look()
 
         sent = 0

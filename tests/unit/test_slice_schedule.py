@@ -5,12 +5,22 @@ from __future__ import annotations
 import pytest
 
 from strandline.core.streams.stream import StreamSpec
+from strandline.ledger.states import CheckpointRow
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import AnywhereShape, WindowShape
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.processing.run.slice_schedule import Closings, closings_of
+from strandline.processing.run.slice_schedule import QUIET_S, Closings, closings_of
+from tests.support.ledgers import a_checkpoint
 
 STREAM = StreamSpec.from_document({"stream": "s", "schema": {"device": "string", "ts": "timestamp", "x": "double"}})
+
+
+WINDOWS = [WindowShape(60_000, 60_000), WindowShape(10_000, 10_000)]
+NEVER_S = 1e9
+
+
+def committed(closes_ms: int | None, latest_log_ms: int | None = None) -> CheckpointRow:
+    return a_checkpoint(1, closes_ms=closes_ms, latest_log_ms=latest_log_ms)
 
 
 @pytest.mark.parametrize(("wall_ms", "closes_ms", "expected_s"), [
@@ -21,8 +31,7 @@ STREAM = StreamSpec.from_document({"stream": "s", "schema": {"device": "string",
     (111_000, None, 0.5),
 ])  # fmt: skip
 def test_the_next_slice_is_due_when_a_window_can_close(wall_ms: int, closes_ms: int | None, expected_s: float) -> None:
-    windows = [WindowShape(60_000, 60_000), WindowShape(10_000, 10_000)]
-    assert Closings(windows, 1_000, lambda: wall_ms).wait_s(closes_ms) == expected_s
+    assert Closings(WINDOWS, 1_000, lambda: wall_ms).due_s(NEVER_S, 0, committed(closes_ms)) == expected_s
 
 
 @pytest.mark.parametrize(("quiet_s", "expected_s"), [
@@ -35,8 +44,48 @@ def test_the_next_slice_is_due_when_a_window_can_close(wall_ms: int, closes_ms: 
 ])  # fmt: skip
 def test_a_slice_shortly_before_a_window_can_close_waits_for_it(quiet_s: float, expected_s: float) -> None:
     now_s = 101.0
+    closings = Closings(WINDOWS, 1_000, lambda: now_s * 1_000)
+    assert closings.due_s(quiet_s, now_s, committed(100_000)) == expected_s
+
+
+def slices_until_s(end_s: int, sent_every_s: float) -> list[float]:
+    """Run slices until this time of devices that send their records of the last `sent_every_s` at once, and return when they
+    were planned."""
+    now_s = 0.0
     closings = Closings([WindowShape(10_000, 10_000)], 1_000, lambda: now_s * 1_000)
-    assert closings.due_s(quiet_s, now_s, 100_000) == expected_s
+    planned, due_s = [], 0.0
+    while due_s < end_s:
+        now_s = due_s
+        planned.append(now_s)
+        sent_ms = int(now_s // sent_every_s * sent_every_s * 1_000)
+        now_s += 0.1  # the batch
+        due_s = closings.due_s(planned[-1] + QUIET_S, now_s, committed(sent_ms - 50 - 1_000, sent_ms))
+    return planned
+
+
+def test_a_slice_waits_for_the_records_that_close_a_window() -> None:
+    found = slices_until_s(100, sent_every_s=1.0)
+    assert found[-3:] == [72, 82, 92], (
+        "a window that ends at 10 s can close at 12 s: the records of the second 11 arrive then"
+    )
+
+
+def test_a_slice_does_not_wait_long_for_records_that_come_seldom() -> None:
+    found = slices_until_s(100, sent_every_s=5.0)
+    assert any(95 <= planned_s < 95.6 for planned_s in found), "the window that ends at 90 s can close at 95 s"
+
+
+def test_a_slice_comes_early_again_when_records_do() -> None:
+    closings = Closings([WindowShape(10_000, 10_000)], 1_000, lambda: 0)
+    closings.wall_ms = lambda: 11_500.0
+    assert closings.due_s(NEVER_S, 11.5, committed(9_000, 11_500)) == 12.0, (
+        "the records that close the window are missing"
+    )
+    closings.wall_ms = lambda: 12_000.0
+    due_s = [closings.due_s(NEVER_S, 0, committed(end_ms, end_ms + 2_000)) for end_ms in range(10_000, 190_000, 10_000)]
+    assert due_s[0] == 20 + 1 - 12 + 1.0, "the records needed 1 s"
+    assert due_s[14] == 160 + 1 - 12 + 1.0
+    assert due_s[16] == 180 + 1 - 12, "none of the last 16 windows had to wait"
 
 
 def pipeline(*steps: dict[str, object]) -> Closings | None:

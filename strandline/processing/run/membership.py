@@ -187,7 +187,7 @@ class PoolMember:
         if row is not None:
             self.load.add(now_s, self._new_slice_us, row.latest_log_ms)
             if self.closings is not None:
-                self.due_s = self.closings.due_s(self.due_s, now_s, row.closes_ms)
+                self.due_s = self.closings.due_s(self.due_s, now_s, row)
             self.checkpoint, self.is_alone = row, False
 
     def may_end(self, row: JobRow | None, streams: StreamVersions) -> bool:

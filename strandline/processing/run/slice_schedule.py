@@ -7,9 +7,11 @@ slices: one when a window can close, and one after a maximum time. Other members
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from strandline.ledger.states import CheckpointRow
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import WindowShape
 
@@ -22,34 +24,54 @@ _NEAR_S = 2.0
 window, because a member has one slice at a time."""
 _OVERDUE_S = 0.5
 """Time in seconds until the next slice if a window could have closed: its last records are on their way."""
+_ARRIVAL_MS_MAX = 2_000
+"""Maximum time in ms for which a slice waits for the last records of a window that could have closed."""
+_WINDOWS_REMEMBERED = 16
 
 
-@dataclass(frozen=True)
+@dataclass
 class Closings:
-    """Times at which the windows of a pipeline can close."""
+    """Times at which the windows of a pipeline can close.
+
+    A watermark is never ahead of the time at which records arrive. So a window can't close before the wall clock reaches its end
+    and the delay. The records that close it may need longer to arrive: devices often send once per second. A slice before them
+    would be in vain. So the time that they needed is learned from the last windows. If a clock is wrong, slices come too often,
+    or nearly as seldom as QUIET_S.
+    """
 
     windows: Sequence[WindowShape]
     delay_ms: int
     """Delay of the watermark."""
     wall_ms: Callable[[], float] = lambda: time.time() * 1_000
+    _arrivals_ms: deque[float] = field(default_factory=lambda: deque([0], maxlen=_WINDOWS_REMEMBERED), init=False)
+    """For each of the last windows, how long after its end and the delay the records that closed it were in the log. 0 if the
+    first slice that could close it did."""
+    _end_ms: int | None = field(default=None, init=False)
+    """The next end of a window."""
+    _is_overdue: bool = field(default=False, init=False)
+    """True if a slice could have closed that window, but the records that close it weren't in the log."""
 
-    def wait_s(self, closes_ms: int | None) -> float:
-        """Return the time in seconds until a window can close. `closes_ms`: the watermark after the last slice.
+    def due_s(self, quiet_s: float, now_s: float, last: CheckpointRow) -> float:
+        """Return the time of the next slice in seconds. Call it once after each slice.
 
-        A watermark is never ahead of the time at which records arrive. So a window can't close before the wall clock reaches its
-        end and the delay. If the clock is wrong, slices come too often, or nearly as seldom as QUIET_S.
+        `quiet_s`: when it is due if no window can close before. `now_s`: the present time on the same clock. `last`: the last
+        checkpoint.
         """
-        if closes_ms is None:
-            return _OVERDUE_S
-        end_ms = min(shape.first_end(closes_ms) for shape in self.windows)
-        return max(_OVERDUE_S, (end_ms + self.delay_ms - self.wall_ms()) / 1_000)
-
-    def due_s(self, quiet_s: float, now_s: float, closes_ms: int | None) -> float:
-        """Return the time of the next slice in seconds. `quiet_s`: when it is due if no window can close before. `now_s`: the
-        present time on the same clock."""
-        close_s = now_s + self.wait_s(closes_ms)
+        close_s = now_s + self._wait_s(last)
         is_near = now_s < quiet_s <= close_s <= quiet_s + _NEAR_S
         return close_s if is_near else min(quiet_s, close_s)
+
+    def _wait_s(self, last: CheckpointRow) -> float:
+        """Return the time in seconds until a slice can close a window."""
+        if last.closes_ms is None:
+            return _OVERDUE_S
+        if self._end_ms is not None and last.closes_ms >= self._end_ms:
+            waited_ms = (last.latest_log_ms or 0) - self._end_ms - self.delay_ms if self._is_overdue else 0
+            self._arrivals_ms.append(min(_ARRIVAL_MS_MAX, max(0, waited_ms)))
+        self._end_ms = min(shape.first_end(last.closes_ms) for shape in self.windows)
+        left_ms = self._end_ms + self.delay_ms - self.wall_ms()
+        self._is_overdue = left_ms <= 0
+        return max(_OVERDUE_S, (left_ms + max(self._arrivals_ms)) / 1_000)
 
 
 def closings_of(pipeline: CheckedPipeline, delay_ms: int) -> Closings | None:
