@@ -89,7 +89,7 @@ def test_a_slice_comes_early_again_when_records_do() -> None:
 
 
 def pipeline(*steps: dict[str, object]) -> Closings | None:
-    document = {
+    document: dict[str, object] = {
         "pipeline": "p",
         "input": {"stream": "s"},
         "event_time": {"field": "ts", "delay": "2s"},

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import median_low
 
 from strandline.ledger.states import CheckpointRow
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
@@ -43,7 +44,7 @@ class Closings:
     delay_ms: int
     """Delay of the watermark."""
     wall_ms: Callable[[], float] = lambda: time.time() * 1_000
-    _arrivals_ms: deque[float] = field(default_factory=lambda: deque([0], maxlen=_WINDOWS_REMEMBERED), init=False)
+    _arrivals_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_WINDOWS_REMEMBERED), init=False)
     """For each of the last windows, how long after its end and the delay the records that closed it were in the log. 0 if the
     first slice that could close it did."""
     _end_ms: int | None = field(default=None, init=False)
@@ -71,7 +72,9 @@ class Closings:
         self._end_ms = min(shape.first_end(last.closes_ms) for shape in self.windows)
         left_ms = self._end_ms + self.delay_ms - self.wall_ms()
         self._is_overdue = left_ms <= 0
-        return max(_OVERDUE_S, (left_ms + max(self._arrivals_ms)) / 1_000)
+        # A failing attempt adds a longer time, so the median rises until most attempts succeed.
+        waited = [one for one in self._arrivals_ms if one > 0]
+        return max(_OVERDUE_S, (left_ms + (median_low(waited) if waited else 0)) / 1_000)
 
 
 def closings_of(pipeline: CheckedPipeline, delay_ms: int) -> Closings | None:
