@@ -163,6 +163,23 @@ def test_letters_are_listed_and_counted_by_reason_step_and_time(api: Api, monkey
     assert api.ask("GET", "/v1/jobs/nobody/dead-letters/counts").status_code == 404
 
 
+def test_a_requeue_of_several_parts_continues_at_the_path_of_each_response(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "LETTERS_A_REPLAY", 2)
+    monkeypatch.setattr(DeadLetters, "_originals", lambda *_: {})
+    api.apply(BOTH)
+    api.log.letters = [letter(n, "late") for n in range(5)]
+    piece = api.ask("POST", "/v1/jobs/power/dead-letters/requeue?since_ms=0&dry_run=true").json()
+    matched = [piece["matched"]]
+    while piece["next"]:
+        answer = api.ask("POST", piece["next"])
+        assert answer.status_code == 200, (piece["next"], answer.text)
+        piece = answer.json()
+        matched.append(piece["matched"])
+    assert (sum(matched), len(matched) > 1, piece["dry_run"]) == (5, True, True)
+
+
 def test_a_letter_of_an_earlier_life_is_not_repaired_by_its_number_either(api: Api) -> None:
     """The job that was reset reads the record again: repaired, it would count twice."""
     api.apply(BOTH)

@@ -119,7 +119,7 @@ def requeue_dead_letters(
     flags = {"force": str(force).lower(), "dry_run": str(dry_run).lower()}
     following = None
     if found.after is not None:
-        following = _path(name, "/replay", wanted, after=found.after, before=found.before, **flags)
+        following = _path(name, "/requeue", wanted, after=found.after, before=found.before, **flags)
     return RequeueView(
         dry_run=dry_run,
         matched=found.matched,
