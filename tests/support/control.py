@@ -393,7 +393,7 @@ class ObedientSupervisor(IdleSupervisor):
             return [JobState.STOPPED]
         if job.desired is Desired.STOPPED:
             return [] if job.state in (JobState.STOPPED, JobState.DRAINED) else [JobState.STOPPING, JobState.STOPPED]
-        return [JobState.DRAINING, JobState.DRAINED]
+        return [] if job.state is JobState.DRAINED else [JobState.DRAINING, JobState.DRAINED]
 
 
 @contextmanager

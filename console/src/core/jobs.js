@@ -54,7 +54,6 @@ export const rankOf = (tone) => RANK[tone];
  * @property {string} label
  * @property {string} does
  * @property {string} operation Name of the operation, as in `GET /v1/session`.
- * @property {string} method
  * @property {(name: string) => string} path
  * @property {(name: string) => string} command
  * @property {boolean} [isDangerous]
@@ -75,7 +74,6 @@ export const ACTIONS = [
     label: "Start",
     does: "Starts the job. It rewinds to its last emission first, and then continues with new records. No result is lost or repeated.",
     operation: "POST /v1/jobs/{name}/start",
-    method: "POST",
     path: (name) => `/v1/jobs/${name}/start`,
     command: (name) => `strandline job start ${name}`,
     blocked: linked("start"),
@@ -85,7 +83,6 @@ export const ACTIONS = [
     label: "Stop",
     does: "Ends the job after its current slice. Open windows stay open, and the next start continues them.",
     operation: "POST /v1/jobs/{name}/stop",
-    method: "POST",
     path: (name) => `/v1/jobs/${name}/stop`,
     command: (name) => `strandline job stop ${name}`,
     blocked: linked("stop"),
@@ -95,7 +92,6 @@ export const ACTIONS = [
     label: "Drain",
     does: "Reads the log to its end, closes every open window, and ends the job. Records of these windows that arrive later are late.",
     operation: "POST /v1/jobs/{name}/drain",
-    method: "POST",
     path: (name) => `/v1/jobs/${name}/drain`,
     command: (name) => `strandline job stop ${name} --drain`,
     isDangerous: true,
@@ -106,7 +102,6 @@ export const ACTIONS = [
     label: "Restart",
     does: "Ends the current run after its slice and starts a new one. The new run rewinds, so no result is lost or repeated.",
     operation: "POST /v1/jobs/{name}/restart",
-    method: "POST",
     path: (name) => `/v1/jobs/${name}/restart`,
     command: (name) => `strandline job restart ${name}`,
     blocked: linked("restart"),
@@ -116,7 +111,6 @@ export const ACTIONS = [
     label: "Audit",
     does: "Recomputes the results from the log in the background and compares them with the index. It changes no result.",
     operation: "POST /v1/jobs/{name}/audit",
-    method: "POST",
     path: (name) => `/v1/jobs/${name}/audit`,
     command: (name) => `strandline job audit ${name}`,
     blocked: (job) => (job.slice === null ? "the job has no committed slice yet" : ""),
@@ -126,7 +120,6 @@ export const ACTIONS = [
     label: "Reset to the earliest record",
     does: "Lets the job begin again at the earliest record of its streams, under a new generation of results. Its aliases no longer show the earlier results.",
     operation: "POST /v1/jobs/{name}/reset",
-    method: "POST",
     path: (name) => `/v1/jobs/${name}/reset?to=earliest`,
     command: (name) => `strandline job reset ${name} --to earliest`,
     isDangerous: true,
@@ -137,7 +130,6 @@ export const ACTIONS = [
     label: "Delete",
     does: "Deletes the job. Its results and its dead letters stay, and can be deleted later.",
     operation: "DELETE /v1/jobs/{name}",
-    method: "DELETE",
     path: (name) => `/v1/jobs/${name}`,
     command: (name) => `strandline job delete ${name}`,
     isDangerous: true,

@@ -5,7 +5,14 @@ import { refreshAll } from "../core/poll.js";
 import { Element } from "./base.js";
 import { command } from "./parts.js";
 
-/** @typedef {{title: string, does: string, label: string, method: string, path: string, body?: string | Record<string, any>, type?: string, command: string, isDangerous?: boolean, done?: (answer: any) => void}} Order */
+/**
+ * An action that the user confirms.
+ *
+ * - `operation`: its name, such as `POST /v1/jobs/{name}/stop`. A test compares these names with the roles of the REST API.
+ * - `send`: replaces the single request to `path`.
+ */
+/** @typedef {{operation: string, path: string, body?: string | Record<string, any>, type?: string, send?: () => Promise<any>}} Call */
+/** @typedef {Call & {title: string, does: string, label: string, command: string, isDangerous?: boolean, done?: (answer: any) => void}} Order */
 
 export class ActionDialog extends Element {
   static properties = { order: { state: true }, error: { state: true }, isRunning: { state: true } };
@@ -36,7 +43,7 @@ export class ActionDialog extends Element {
             <h3>Command line</h3>
             ${command(order.command)}
             <h3>REST call</h3>
-            ${command(`${order.method} ${order.path}`)}
+            ${command(`${methodOf(order)} ${order.path}`)}
             ${this.error ? html`<p class="problem" role="alert">${this.error}</p>` : nothing}
             <footer>
               <button type="button" class="quiet" @click=${() => this.querySelector("dialog")?.close()}>Cancel</button>
@@ -56,7 +63,7 @@ export class ActionDialog extends Element {
     if (!order) return;
     this.isRunning = true;
     try {
-      const answer = await request(order.method, order.path, { body: order.body, type: order.type });
+      const answer = await (order.send ? order.send() : request(methodOf(order), order.path, { body: order.body, type: order.type }));
       this.querySelector("dialog")?.close();
       refreshAll();
       order.done?.(answer);
@@ -67,6 +74,9 @@ export class ActionDialog extends Element {
   }
 }
 customElements.define("sl-action", ActionDialog);
+
+/** @param {Order} order */
+const methodOf = (order) => order.operation.split(" ")[0];
 
 /** @param {Order} order */
 export function ask(order) {

@@ -14,6 +14,7 @@ const PAUSE_MS = 400;
 const NEWEST = 500;
 const RESULTS_SHOWN = 30;
 const YAML = "application/yaml";
+const APPLY = "POST /v1/documents";
 /** @type {Record<string, string>} effect of a change -> tone */
 const TONES = { forbidden: "bad", rewind: "warn", safe: "ok" };
 
@@ -137,7 +138,7 @@ export class Documents extends Element {
   /** @param {any[]} problems */
   #plan(problems) {
     const plan = this.plan;
-    const refusal = session.refusal("POST /v1/documents");
+    const refusal = session.refusal(APPLY);
     const forbidden = plan ? [...plan.documents, ...plan.jobs].flatMap((one) => one.changes).filter((one) => one.effect === "forbidden") : [];
     const changes = plan !== null && (plan.documents.length > 0 || plan.jobs.some((/** @type {any} */ one) => one.outcome !== "unchanged"));
     const why = problems.length
@@ -199,7 +200,7 @@ export class Documents extends Element {
         ...(this.plan?.jobs ?? []).map((/** @type {any} */ one) => (one.outcome === "created" ? `Creates and starts job ${one.job}.` : one.outcome === "changed" ? `Restarts job ${one.job} with version ${one.version}.` : `Job ${one.job} stays as it is.`)),
       ].join(" "),
       label: "Apply",
-      method: "POST",
+      operation: APPLY,
       path: "/v1/documents",
       body: this.edited,
       type: YAML,

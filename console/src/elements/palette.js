@@ -138,7 +138,7 @@ export function askFor(action, name) {
     title: `${action.label}: ${name}`,
     does: action.does,
     label: action.label,
-    method: action.method,
+    operation: action.operation,
     path: action.path(quoted(name)),
     command: action.command(name),
     isDangerous: action.isDangerous,

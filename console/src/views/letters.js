@@ -9,6 +9,7 @@ import { ask } from "../elements/action.js";
 import { Element, Follow } from "../elements/base.js";
 import { command, empty, panel } from "../elements/parts.js";
 
+const REQUEUE = "POST /v1/jobs/{name}/dead-letters/requeue";
 const MINUTE_MS = 60_000;
 const LETTERS_MAX = 1_000;
 const GROUP_SHOWN = 5;
@@ -22,7 +23,7 @@ export class LettersView extends Element {
     this.job = "";
     this.number = "";
     /** @type {Set<string>} groups of which all letters are listed */ this.opened = new Set();
-    /** @type {any} */ this.outcome = null;
+    /** @type {any} of a dry run or a requeue, and the choice of dead letters that it is about */ this.outcome = null;
     this.jobs = new Poll(this, () => "/v1/jobs", 15_000);
     this.counts = new Poll(this, () => (this.chosen ? `/v1/jobs/${quoted(this.chosen)}/dead-letters/counts?since_ms=${this.#since}` : null), 15_000);
     this.letters = new Poll(this, () => (this.chosen ? `/v1/jobs/${quoted(this.chosen)}/dead-letters?limit=${LETTERS_MAX}&since_ms=${this.#since}${this.#reason ? `&reason=${quoted(this.#reason)}` : ""}` : null), 15_000);
@@ -79,26 +80,58 @@ export class LettersView extends Element {
           <span>${reason}</span><svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true"><rect class="bar" width=${(100 * count) / most} height="10" rx="1"></rect></svg><b>${whole(count)}</b></a></li>`)}
       </ul>
       ${next ? html`<p class="muted">Counted: the oldest ${whole(letters)} of this time.</p>` : nothing}
-      ${this.outcome ? this.#outcome() : nothing}`;
+      ${this.#isOfChoice ? this.#outcome() : nothing}`;
   }
 
   #replayButton() {
-    const refusal = session.refusal("POST /v1/jobs/{name}/dead-letters/requeue");
+    const refusal = session.refusal(REQUEUE);
     if (refusal) return html`<span class="muted">Requeue ${refusal}</span>`;
     return html`<button class="quiet" @click=${() => void this.#dryRun()}>What would requeueing do?</button>`;
   }
 
-  get #replayPath() {
-    return `/v1/jobs/${quoted(this.chosen)}/dead-letters/requeue?since_ms=${this.#since}${this.#reason ? `&reason=${quoted(this.#reason)}` : ""}`;
+  /** The dead letters that the page shows now. */
+  get #choice() {
+    return { job: this.chosen, range: route.range, reason: this.#reason, since: this.#since };
+  }
+
+  /** True if the outcome is about the dead letters that the page shows now. */
+  get #isOfChoice() {
+    const [of, now] = [this.outcome?.choice, this.#choice];
+    return of?.job === now.job && of.range === now.range && of.reason === now.reason;
   }
 
   async #dryRun() {
-    this.outcome = { isAsked: true };
+    const choice = this.#choice;
+    const asked = (this.outcome = { choice, isAsked: true });
+    /** @type {any} */
+    let outcome;
     try {
-      this.outcome = await request("POST", `${this.#replayPath}&dry_run=true`);
+      outcome = await this.#requeue(choice, true);
     } catch (error) {
-      this.outcome = { problem: error instanceof Error ? error.message : String(error) };
+      outcome = { choice, problem: error instanceof Error ? error.message : String(error) };
     }
+    if (this.outcome === asked) this.outcome = outcome;
+  }
+
+  /**
+   * Requeue the chosen dead letters, one part after the other, and return the sums.
+   * @param {{job: string, range: string, reason: string, since: number}} choice @param {boolean} isDryRun
+   */
+  async #requeue(choice, isDryRun) {
+    let next = `${this.#requeuePath(choice)}&dry_run=${isDryRun}`;
+    /** @type {any} */
+    let total = null;
+    while (next) {
+      const part = await request("POST", next);
+      total = total === null ? part : added(total, part);
+      next = part.next;
+    }
+    return { ...total, choice };
+  }
+
+  /** @param {{job: string, reason: string, since: number}} choice */
+  #requeuePath({ job, reason, since }) {
+    return `/v1/jobs/${quoted(job)}/dead-letters/requeue?since_ms=${since}${reason ? `&reason=${quoted(reason)}` : ""}`;
   }
 
   #outcome() {
@@ -115,12 +148,13 @@ export class LettersView extends Element {
       ${outcome.dry_run && outcome.requeued
         ? html`<button class="primary" @click=${() =>
             ask({
-              title: `Requeue dead letters of ${this.chosen}`,
+              title: `Requeue dead letters of ${outcome.choice.job}`,
               does: `Writes ${outcome.requeued} records to their streams again, with the bytes of the sender, each at most once. The job reads them like new records.`,
               label: `Requeue ${outcome.requeued}`,
-              method: "POST",
-              path: this.#replayPath,
-              command: `strandline dead-letters requeue ${this.chosen}${this.#reason ? ` --reason ${this.#reason}` : ""} --since ${new Date(this.#since).toISOString().slice(0, 19)}Z`,
+              operation: REQUEUE,
+              path: this.#requeuePath(outcome.choice),
+              send: () => this.#requeue(outcome.choice, false),
+              command: `strandline dead-letters requeue ${outcome.choice.job}${outcome.choice.reason ? ` --reason ${outcome.choice.reason}` : ""} --since ${new Date(outcome.choice.since).toISOString().slice(0, 19)}Z`,
               done: (answer) => (this.outcome = answer),
             })}>Requeue ${whole(outcome.requeued)}</button>`
         : nothing}
@@ -177,6 +211,15 @@ export class LettersView extends Element {
   }
 }
 customElements.define("sl-letters", LettersView);
+
+/** The sums of two parts of a requeue. @param {any} a @param {any} b */
+function added(a, b) {
+  /** @param {Record<string, number>} x @param {Record<string, number>} y */
+  const counts = (x, y) => Object.fromEntries([...new Set([...Object.keys(x), ...Object.keys(y)])].map((name) => [name, (x[name] ?? 0) + (y[name] ?? 0)]));
+  const total = { ...a, skipped: counts(a.skipped, b.skipped), outcomes: counts(a.outcomes, b.outcomes) };
+  for (const name of ["matched", "requeued", "requeued_before", "unknown"]) total[name] += b[name];
+  return total;
+}
 
 /** The message without what differs between records of the same kind. @param {string} text */
 const pattern = (text) => text.replace(/(?<=(?:got|value|is) (?:[a-z]+ )?)'[^']*'|"[^"]*"/g, "…").replace(/-?\d+(\.\d+)?/g, "…");
