@@ -10,6 +10,7 @@ import { Element, Follow, Tick } from "./elements/base.js";
 import "./elements/palette.js";
 import "./views/begin.js";
 import "./views/devices.js";
+import "./views/doctor.js";
 import "./views/edit.js";
 import "./views/home.js";
 import "./views/job.js";
@@ -59,7 +60,7 @@ class App extends Element {
 
   get #name() {
     const [view, name] = route.now.parts;
-    const own = { tokens: "Tokens", begin: "Begin with a sample", edit: route.now.parts[2] ? `Edit ${route.now.parts[2]}` : "New documents" }[view ?? ""];
+    const own = { tokens: "Tokens", doctor: "Doctor", begin: "Begin with a sample", edit: route.now.parts[2] ? `Edit ${route.now.parts[2]}` : "New documents" }[view ?? ""];
     if (own) return `${own} · Strandline`;
     const title = name ?? VIEWS.find(([path]) => path === (view ?? ""))?.[1] ?? "Strandline";
     return title === "Home" ? "Strandline" : `${title} · Strandline`;
@@ -122,6 +123,7 @@ class App extends Element {
     if (view === "records") return html`<sl-records .parts=${route.now.parts.slice(1)}></sl-records>`;
     if (view === "begin") return html`<sl-begin></sl-begin>`;
     if (view === "edit") return keyed(`${name}/${more}`, html`<sl-edit .kind=${name ?? ""} .name=${more ?? ""}></sl-edit>`);
+    if (view === "doctor") return html`<sl-doctor></sl-doctor>`;
     if (view === "tokens") return html`<sl-tokens></sl-tokens>`;
     if (view === "activity") return html`<sl-activity></sl-activity>`;
     return html`<div class="view"><div class="title"><h1>No such view</h1></div><p><a href=${route.href([])}>Home</a></p></div>`;

@@ -102,6 +102,7 @@ REST_OPERATIONS: dict[str, RequiredRight] = {
     "GET /v1/results/{alias}/{document}/records": RequiredRight.VIEWER,
     "GET /v1/results/{alias}/{document}/sources": RequiredRight.VIEWER,
     "GET /v1/events": RequiredRight.VIEWER,
+    "GET /v1/doctor": RequiredRight.VIEWER,
     "GET /v1/notices": RequiredRight.VIEWER,
     "GET /v1/notices/{name}": RequiredRight.VIEWER,
     # These read a document and change nothing.
@@ -128,6 +129,7 @@ REST_OPERATIONS: dict[str, RequiredRight] = {
     "POST /v1/jobs/{name}/audit": RequiredRight.OPERATOR,
     "POST /v1/jobs/{name}/backfills": RequiredRight.OPERATOR,
     "POST /v1/jobs/{name}/backfills/{generation}/cancel": RequiredRight.OPERATOR,
+    "POST /v1/doctor": RequiredRight.OPERATOR,
     "GET /v1/tokens": RequiredRight.ADMIN,
     "POST /v1/tokens": RequiredRight.ADMIN,
     "POST /v1/tokens/{name}/revoke": RequiredRight.ADMIN,

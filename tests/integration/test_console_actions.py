@@ -114,7 +114,7 @@ def test_the_search_finds_the_actions_that_the_api_allows(
     sign_in(page, tokens[role])
     expect(page.locator("article.job")).to_have_count(4)
     page.keyboard.press("Control+k")
-    expect(page.locator("#palette-list li").filter(has_text="turbine-health").first).to_be_visible()
+    expect(page.locator("#palette-list li").filter(has_text="meter-energy").first).to_be_visible()
     page.keyboard.type("action")
     of_jobs = [one for one in PAGE_ACTIONS if one.address.startswith("#/jobs/")]
     found = page.locator("#palette-list li")

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from benchmarks.runners import runner_pid
 from strandline.core.errors import NotFound
@@ -189,6 +190,22 @@ def test_dead_letters_come_from_their_stream(client: ControlClient, kafka: str) 
     assert (whole["reason"], whole["value_base64"]) == ("decode", "/zM=")
     with pytest.raises(NotFound):
         client.dead_letter("letters-job", 5)
+
+
+@pytest.mark.long
+@pytest.mark.guarantee("G345")
+def test_the_doctor_of_a_control_service_finds_its_servers_in_order(client: ControlClient, kafka: str) -> None:
+    """The service answers other requests while the examination runs, and the doctor deletes its topic."""
+    assert client.post("/v1/doctor")["is_running"]
+    assert client.post("/v1/doctor")["is_running"], "the same one"
+    client.get("/v1/jobs")
+    found = wait_until(lambda: client.get("/v1/doctor"), lambda state: not state["is_running"], "examined", 90)
+    subjects = {one["subject"] for one in found["findings"]}
+    assert {"Kafka", "Elasticsearch", "ledger", "machine"} <= subjects
+    unusual = [one for one in found["findings"] if one["state"] == "wrong" and one["subject"] != "machine"]
+    assert [one for one in unusual if "watermark" not in str(one)] == []
+    topics = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=30).topics
+    assert not [topic for topic in topics if topic.startswith("strandline-doctor")]
 
 
 @pytest.mark.long

@@ -40,12 +40,14 @@ from strandline.processing.lineage.views import (
 )
 from strandline.results.charts.series import Series, SeriesResult
 from strandline.services.jobs import results, traces
+from strandline.services.jobs.examinations import Examinations
 from strandline.services.jobs.traces import Traces
 from strandline.services.rest.api import create_app
 from tests.support.control import Api, Log, ObedientSupervisor, serving
 from tests.support.ledgers import _sync_nothing, a_checkpoint, a_slice
 from tests.support.oidc_sign_in import AUDIENCE, RIGHTS, SignInProvider
 from tests.support.tokens import tokens_of_each_kind
+from tests.support.waiting import wait_until
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 DAY_MIN = 1_440
@@ -413,6 +415,35 @@ def _drawn_windows(job: str, arguments: Sequence[str], now_ms: int) -> OpenWindo
     return OpenWindows(job, 43, 1, closed_ms, now_ms - 4_000, stages, len(found), found, 6_912)
 
 
+FINDINGS = [
+    ("Kafka", "ok", "answers on kafka-1.example.org:9093 with 3 brokers, as user strandline", ""),
+    (
+        "Kafka",
+        "warning",
+        "topics have 1 replica(s), although 3 brokers are up",
+        "set STRANDLINE_STREAM_REPLICATION=3, so that an acknowledged record survives the loss of a broker",
+    ),
+    ("Elasticsearch", "ok", "answers at https://search.example.org:9200 with version 8.19.2", ""),
+    (
+        "ledger",
+        "wrong",
+        "its schema is at revision r0001, and this release needs r0002",
+        "to create it or bring it up to date, run python -m strandline.services.setup, or strandline up",
+    ),
+    ("machine", "ok", "the data directory /var/lib/strandline has 67.3 GB free", ""),
+]
+
+
+def drawn_examinations(directory: Path) -> Examinations:
+    """Return examinations of a process that writes FINDINGS. The first one has ended."""
+    fields = ("subject", "state", "message", "remedy")
+    text = json.dumps([dict(zip(fields, one, strict=True)) for one in FINDINGS])
+    made = Examinations(directory, command=lambda: [sys.executable, "-c", f"print({text!r})"], kept_s=0)
+    made.start()
+    wait_until(made.state, lambda state: not state.is_running, "an examination")
+    return made
+
+
 @contextmanager
 def furnished_console(
     directory: Path,
@@ -436,6 +467,8 @@ def furnished_console(
     if furnished:
         furnish(_service(ledger, log, supervisor, None), now_ms, step_min)
     api = _service(ledger, log, supervisor, keeper)
+    if furnished:
+        vars(api._dependencies)["examinations"] = drawn_examinations(directory)
     made = tokens_of_each_kind(ledger, "turbines") if tokens else {}
     with (
         patch.object(results, "read_series", drawn_series),

@@ -189,6 +189,15 @@ PAGE_ACTIONS = [
         _write_documents,
     ),
     PageAction(
+        "POST /v1/doctor",
+        "",
+        "#/doctor",
+        "Examine…",
+        "sl-doctor .aside",
+        lambda api: api._dependencies.examinations.state().ended_ms,
+        _grows,
+    ),
+    PageAction(
         "POST /v1/tokens",
         "",
         "#/tokens",

@@ -29,6 +29,7 @@ VIEWS = {
     "result-records": ("#/records/of/turbine-minute/q3bT0hT4ZWmMyYb1Bfh0sg", "sl-result-records td"),
     "windows": ("#/windows/turbine-health", ".windows td"),
     "activity": ("#/activity", ".events li"),
+    "doctor": ("#/doctor", "sl-doctor .changes li"),
     "tokens": ("#/tokens", "sl-tokens .panel"),
     "begin": ("#/begin", "sl-begin textarea"),
     "edit": ("#/edit/jobs/turbine-health", ".cm-line"),

@@ -38,6 +38,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.slices.old_slices import SlicesKept
 from strandline.services.jobs.apply_documents import DocumentApplier
 from strandline.services.jobs.dead_letters import DeadLetters
+from strandline.services.jobs.examinations import Examinations, ExaminationView
 from strandline.services.jobs.job_lifecycle import JobLifecycle
 from strandline.services.rest.api import create_app
 from strandline.services.rest.dependencies import Dependencies
@@ -256,6 +257,16 @@ class IdleSupervisor(Supervisor):
         return True
 
 
+class IdleExaminations(Examinations):
+    """Starts nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/nowhere"))
+
+    def start(self) -> ExaminationView:
+        return self.state()
+
+
 @cache
 def _app_of_all(*, is_served: bool) -> FastAPI:
     """Return a shared app: one for all tests without a server, and one for all that serve it, one after the other.
@@ -325,6 +336,7 @@ class Api:
             lambda pipeline: "Elasticsearch" if self.index_is_away else None,
             requires_token=authenticator is not None,
         )
+        vars(self._dependencies)["examinations"] = IdleExaminations()
         self._names, self._authenticator = names, authenticator
 
     def _ensure_templates(self, pipeline: CheckedPipeline) -> None:

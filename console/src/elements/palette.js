@@ -127,6 +127,7 @@ const views = () => [
   { kind: "View", text: "Dead letters", run: () => go("dead-letters") },
   { kind: "View", text: "Streams", run: () => go("streams") },
   { kind: "View", text: "Activity", run: () => go("activity") },
+  { kind: "View", text: "Doctor", run: () => go("doctor") },
   { kind: "View", text: "Tokens", run: () => go("tokens") },
   { kind: "View", text: "Begin with a sample", run: () => go("begin") },
   { kind: "View", text: "Edit new documents", run: () => go("edit") },

@@ -130,7 +130,7 @@ export class ActivityView extends Element {
           <time>${time(one.at_ms)}</time><span class="kind">${one.kind.replaceAll("_", " ")}</span>
           <span>${one.job ? html`<a href=${route.href(["jobs", one.job])}>${one.job}</a> ` : nothing}${one.message}${one.principal ? html` <em>by ${one.principal}</em>` : nothing}</span>
         </li>`)}</ol>`;
-      }, { aside: html`<span class="muted">the newest first</span>` })}
+      }, { aside: html`<a href=${route.href(["doctor"])}>Doctor</a>` })}
     </div>`;
   }
 }

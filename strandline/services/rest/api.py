@@ -30,6 +30,7 @@ from strandline.services.rest.routes import (
     audits,
     backfills,
     dead_letters,
+    doctor,
     documents,
     events,
     health,
@@ -90,6 +91,7 @@ def create_app(
         await run_in_threadpool(dependencies.dead_letter_copies.close)
         await run_in_threadpool(dependencies.old_slices.close)
         await run_in_threadpool(dependencies.backfills.close)
+        await run_in_threadpool(dependencies.examinations.close)
         await run_in_threadpool(dependencies.audits.close)
         await run_in_threadpool(dependencies.supervisor.close)
 
@@ -123,6 +125,7 @@ def create_app(
         audits,
         backfills,
         tokens,
+        doctor,
         session,
         health,
     ):

@@ -19,6 +19,7 @@ from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.services.jobs.apply_documents import DocumentApplier
 from strandline.services.jobs.dead_letters import DeadLetters
 from strandline.services.jobs.devices import Devices
+from strandline.services.jobs.examinations import Examinations
 from strandline.services.jobs.histories import Histories
 from strandline.services.jobs.job_lifecycle import JobLifecycle
 from strandline.services.jobs.open_windows import OpenWindowPages
@@ -65,6 +66,11 @@ class Dependencies:
     def traces(self) -> Traces:
         """Traces of records and results."""
         return Traces(self.data_dir)
+
+    @cached_property
+    def examinations(self) -> Examinations:
+        """Examinations of the doctor."""
+        return Examinations(self.data_dir)
 
     @cached_property
     def open_windows(self) -> OpenWindowPages:
