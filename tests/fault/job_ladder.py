@@ -231,7 +231,8 @@ def main() -> int:
     parser.add_argument("--recovery", choices=["rewind", "snapshot"], default="rewind", help="the job's")
     parser.add_argument("--services", type=int, default=1, metavar="N", help="control services over the one ledger")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--jobs", type=int, default=1, choices=range(1, JOBS_MAX + 1), help="jobs at once")
+    several = f"jobs at once, up to {JOBS_MAX}"
+    which.add_argument("--jobs", type=int, default=1, choices=range(1, JOBS_MAX + 1), metavar="N", help=several)
     which.add_argument(
         "--graph",
         action="store_true",

@@ -1,7 +1,7 @@
 """The jobs of a run.
 
 If more jobs than the first (`work.py`) are requested, a second one reads the results of its short windows, and a third
-one reads the same input as the first.
+one reads the same input as the first. All others are copies of the second and the third in turn.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.support.chaos.checking.pace import AGAIN, ALL, DELAY_MS, IDLE_MS, LON
 from tests.support.chaos.checking.pipelines import Pipeline
 from tests.support.chaos.checking.versions import Version
 
-JOBS_MAX = 3
+JOBS_MAX = 50
 _SECOND = """\
 pipeline: {name}
 input: {{stream: {stream}}}
@@ -74,11 +74,13 @@ class ChaosJob:
 def jobs_of(name: str, stream: str, count: int) -> list[ChaosJob]:
     """Return the first job and the additional ones. A job that reads results of another is after it."""
     results = f"{name}-{SHORT}"
-    found = [
-        ChaosJob(name, stream, (SHORT, LONG), pipelines.first, results=results),
-        ChaosJob(f"{name}-second", results, (AGAIN,), pipelines.second, _SECOND),
-        ChaosJob(f"{name}-third", stream, (ALL,), pipelines.third, _THIRD),
-    ]
+    found = [ChaosJob(name, stream, (SHORT, LONG), pipelines.first, results=results)]
+    for number in range((JOBS_MAX + 1) // 2):
+        copy = f"-{number}" if number else ""
+        found += [
+            ChaosJob(f"{name}-second{copy}", results, (AGAIN,), pipelines.second, _SECOND),
+            ChaosJob(f"{name}-third{copy}", stream, (ALL,), pipelines.third, _THIRD),
+        ]
     return found[:count]
 
 
