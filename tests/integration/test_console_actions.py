@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from confluent_kafka import Producer
 from playwright.sync_api import Browser, Page, expect
 
+from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Role
 from strandline.processing.emission.requeue import RequeueResult
 from strandline.services.jobs.dead_letters import DeadLetters
 from strandline.services.supervision.audit_jobs import AuditState
+from tests.integration.test_control_api import a_directory
 from tests.support.console import furnished_console
 from tests.support.console_actions import PAGE_ACTIONS, PageAction, is_allowed, role_needed
 from tests.support.console_browser import CHROMIUM, Watched, chromium, open_page
 from tests.support.console_pictures import sign_in
 from tests.support.control import Api
-from tests.support.waiting import wait_until
+from tests.support.tokens import tokens_of_each_kind
+from tests.support.waiting import stretched, wait_until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the console was NOT looked at")
 
@@ -124,4 +131,126 @@ def test_the_search_finds_the_actions_that_the_api_allows(
         assert not any(is_allowed(role, one.operation) for one in of_jobs), "the search needs a check of each action"
         expect(found).to_have_count(0)
     context.close()
+    assert (watched.errors, watched.elsewhere) == ([], [])
+
+
+DOCUMENTS = """\
+stream: gauges
+partitions: 1
+key: gauge
+schema: {gauge: string, ts: timestamp, value: double}
+---
+pipeline: gauge-seconds
+input: {stream: gauges}
+event_time: {field: ts, delay: 1s}
+steps:
+  - window: {name: per_second, tumbling: 1s, by: [gauge], aggregate: {n: count(*), peak: max(value)}}
+    emit: [{elasticsearch: gauge-seconds}]
+"""
+
+
+class RealService:
+    """A control service over real servers, with the token of an admin to see what actions have changed."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._client = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, trust_env=False)
+
+    def get(self, path: str) -> Any:
+        answer = self._client.get(path)
+        return answer.json() if answer.status_code == 200 else answer.status_code
+
+    def wait(self, path: str, wanted: Callable[[Any], object]) -> Any:
+        return wait_until(lambda: self.get(path), wanted, path, 150)
+
+
+def produce(bootstrap: str, first: int, count: int) -> None:
+    """Write records of one gauge, one a second, and a broken one."""
+    began_ms = time.time_ns() // 1_000_000 - 600_000
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(first, first + count):
+        producer.produce(
+            "gauges", json.dumps({"gauge": "g1", "ts": began_ms + 1_000 * number, "value": number}).encode()
+        )
+    producer.produce("gauges", b'{"gauge": "g1", "ts"')
+    assert producer.flush(30) == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_each_action_has_its_effect_on_a_real_job(
+    browser: Browser, kafka: str, elasticsearch: str, class_archive: None, tmp_path: Path
+) -> None:
+    executed = set()
+    watched = Watched(expected=("404",))  # of the view of a job that was deleted
+    with a_directory(tmp_path, kafka, elasticsearch) as control:
+        control.environment["STRANDLINE_AUTH"] = "tokens"
+        control.start_and_wait()
+        with closing(Ledger.open(control.environment["STRANDLINE_LEDGER_URL"])) as ledger:
+            tokens = tokens_of_each_kind(ledger, "gauges")
+        service = RealService(control.url, tokens["admin"])
+        context, page = open_page(browser, control.url, watched)
+        page.goto("/")
+        sign_in(page, tokens["operator"])
+        page.locator("header.top").wait_for()
+
+        def execute(operation: str, address: str, button: str) -> None:
+            executed.add(operation)
+            if not page.url.endswith(address):
+                page.goto(f"/{address}")
+            page.get_by_role("button", name=button, exact=True).click()
+            page.locator("dialog[open] footer button").last.click()
+            expect(page.locator("dialog[open]")).to_have_count(0, timeout=1_000 * stretched(60))
+
+        page.goto("/#/edit")
+        page.locator(".cm-content").click()
+        page.keyboard.press("Control+a")
+        page.keyboard.insert_text(DOCUMENTS)
+        page.locator(".planned h3").filter(has_text="gauge-seconds").wait_for()
+        execute("POST /v1/documents", "#/edit", "Apply…")
+        job, view = "/v1/jobs/gauge-seconds", "#/jobs/gauge-seconds"
+        service.wait(job, lambda found: found["state"] == "running")
+        produce(kafka, 0, 30)
+        service.wait(job, lambda found: sum(found["counts"]["results"].values()) >= 25)
+        before = service.get("/v1/streams/gauges")["records"]
+
+        page.goto("/#/dead-letters/gauge-seconds")
+        page.get_by_role("button", name="What would requeueing do?").click()
+        execute("POST /v1/jobs/{name}/dead-letters/requeue", "#/dead-letters/gauge-seconds", "Requeue 1")
+        expect(page.locator(".outcome")).to_contain_text("Requeued 1 of 1")
+        service.wait("/v1/streams/gauges", lambda found: found["records"] >= before + 1)
+        service.wait(f"{job}/dead-letters/counts", lambda found: found["dead_letters"] == 2)
+
+        epoch = service.get(job)["epoch"]
+        execute("POST /v1/jobs/{name}/restart", view, "Restart")
+        service.wait(job, lambda found: found["epoch"] > epoch and found["state"] == "running")
+        execute("POST /v1/jobs/{name}/audit", view, "Audit")
+        audit = service.wait(f"{job}/audit", lambda found: found != 404 and found["state"] != "running")
+        assert audit["state"] == "done", audit
+        execute("POST /v1/jobs/{name}/stop", view, "Stop")
+        service.wait(job, lambda found: found["state"] == "stopped")
+        execute("POST /v1/jobs/{name}/start", view, "Start")
+        service.wait(job, lambda found: found["state"] == "running")
+        execute("POST /v1/jobs/{name}/drain", view, "Drain")
+        service.wait(job, lambda found: found["state"] == "drained")
+        execute("POST /v1/jobs/{name}/reset", view, "Reset to the earliest record")
+        kinds = [one["kind"] for one in service.get("/v1/events?job=gauge-seconds&last=100")["events"]]
+        assert "job_reset" in kinds
+        execute("DELETE /v1/jobs/{name}", view, "Delete")
+        assert service.get(job) == 404
+        execute("POST /v1/doctor", "#/doctor", "Examine…")
+        expect(page.locator("sl-doctor .changes li").first).to_be_visible(timeout=1_000 * stretched(90))
+        context.close()
+
+        context, page = open_page(browser, control.url, watched)
+        page.goto("/#/tokens")
+        sign_in(page, tokens["admin"])
+        page.get_by_label("Name").fill("dashboard")
+        execute("POST /v1/tokens", "#/tokens", "Create…")
+        created = page.locator("sl-tokens .command code").inner_text()
+        assert httpx.get(f"{control.url}/v1/jobs", headers={"Authorization": f"Bearer {created}"}).status_code == 200
+        execute("POST /v1/tokens/{name}/revoke", "#/tokens", "Revoke dashboard")
+        (revoked,) = [one for one in service.get("/v1/tokens")["tokens"] if one["name"] == "dashboard"]
+        assert revoked["revoked_by"] == "admin"
+        context.close()
+    assert executed == {action.operation for action in PAGE_ACTIONS}
     assert (watched.errors, watched.elsewhere) == ([], [])
