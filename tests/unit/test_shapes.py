@@ -14,7 +14,7 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.gateway.framing import Form, frame
 from strandline.processing.formats.json_rows import EXPLODED_BYTES_MAX
 from strandline.processing.formats.record_rows import RowReader, record_format
-from strandline.processing.formats.shapes.shaped_rows import ShapedColumns
+from strandline.processing.formats.shapes.shaped_columns import ShapedColumns
 from tests.unit.test_record_rows import read
 
 DOUBLE, OPTIONAL = {"type": "double"}, {"type": "double", "required": False}
@@ -173,6 +173,14 @@ def test_a_member_that_stands_twice_makes_the_record_a_dead_letter() -> None:
     assert read(bare, *many, explode=BY_NAME)[0] == []
 
 
+@pytest.mark.parametrize("name", ["x", "1.5", "99999999999999999999999", "null", "", "true", "2026-10-05T06:00:00Z"])
+def test_a_name_that_is_not_a_value_of_its_field_rejects_its_row_only(name: str) -> None:
+    schema = {"n": "long", "v": DOUBLE | {"from": "$.m"}}
+    accepted, rejected = read(schema, text({"m": {name: 1, "7": 2.5}}), explode={"members": "$.m", "name": "n"})
+    assert accepted == [{"n": 7, "v": 2.5}]
+    assert [one.split(",")[0] for one in rejected] == ["0/0 schema: n: expected a long"]
+
+
 # --- Wide rows to long rows
 
 
@@ -279,12 +287,14 @@ def test_rows_of_values_are_read_by_the_names_of_their_columns() -> None:
         b'{"name":"x","columns":["time","time"],"values":[]}',
         b'{"name":"x","columns":["time"],"values":[[1,2]]}',
         b'{"name":"x","columns":["time"]}',
+        b'{"name":"x","columns":["time"],"values":[[]]}',
         explode=explode,
     )
     assert rejected == [
         "0 schema: $.columns: has the name 'time' twice",
         "1 schema: $.values: has a row of 2 values, and there are 1 names",
         "2 schema: $.values: expected an array of arrays, it is missing",
+        "3 schema: $.values: has a row of 0 values, and there are 1 names",
     ]
 
 

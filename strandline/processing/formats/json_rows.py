@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -202,7 +202,7 @@ class FieldPaths:
         """Members that fields read, completely or in part."""
         of_fields = [path for at, path in enumerate(self.paths) if at >= len(fields) or fields[at].name not in filled]
         self._names = {step for path in (*of_fields, *containers) for step in path if isinstance(step, str)}
-        self._spelled = [_encode(name) for name in sorted(self._names)]
+        self._spelled = {name: _encode(name) for name in sorted(self._names)}
         ways = {
             path[: end + 1]
             for path in (*self.paths, *containers)
@@ -242,7 +242,7 @@ class FieldPaths:
     def read(self, value: bytes) -> list[_Value] | bytes | Rejection:
         """Return the value at each path, or the record itself if it isn't a readable object. `value`: result of `readable`."""
         is_plain = value.isascii() and b"\\" not in value and not may_nest_deep(value)
-        if self._read is not None and is_plain and not any(value.count(name) > 1 for name in self._spelled):
+        if self._read is not None and is_plain and not any(value.count(name) > 1 for name in self._spelled.values()):
             values = self._read(value)
             if values is not None:
                 return values
@@ -265,15 +265,16 @@ class FieldPaths:
             return _at_positions(value, self.paths)
         return _resolved(value, self.paths)
 
-    def are_once(self, value: bytes, containers: Sequence[bytes]) -> bool:
-        """Return True if an object has none of the names twice, apart from those within the containers."""
-        outside = value
-        for text in containers:
-            outside = outside.replace(text, b"")
-        if not any(outside.count(name) > places for name, places in self._places):
+    def have_names_once(self, values: Sequence[bytes], text: bytes, known: Mapping[str, int]) -> bool:
+        """Return True if no object in these records has one of the names twice.
+
+        `text`: all records, which have no escapes. `known`: number of strings and members with each name that were read in them.
+        """
+        if all(text.count(spelled) == known.get(name, 0) for name, spelled in self._spelled.items()):
             return True
         try:
-            self._pairs.decode(value.decode())
+            for value in values:
+                self._pairs.decode(value.decode())
         except _RepeatedNameError:
             return False
         return True
@@ -394,7 +395,8 @@ class FastReader:
     names, and not inside a value that another path reads completely.
     """
 
-    def __init__(self, paths: Sequence[JsonPath]) -> None:
+    def __init__(self, paths: Sequence[JsonPath], types: Sequence[Any] = ()) -> None:
+        """`types`: type of the value at each path, for values that are typed instead of raw."""
         heads = [
             path[: next((at for at, step in enumerate(path) if isinstance(step, int)), len(path))] for path in paths
         ]
@@ -403,14 +405,22 @@ class FastReader:
         self._rests = [
             (at, path[len(head) :]) for at, (path, head) in enumerate(zip(paths, heads, strict=True)) if path != head
         ]
+        counts = Counter(heads)
+        self.typed = frozenset(at for at, _ in enumerate(types) if counts[heads[at]] == 1 and paths[at] == heads[at])
+        """Indices of the paths whose values are typed. If paths share a value, it is raw."""
         tree: dict[str, Any] = {}
-        for head in heads:
+        for at, head in enumerate(heads):
             node = tree
             for step in head[:-1]:
                 node = node.setdefault(step, {})  # type: ignore[arg-type]
-            node[head[-1]] = None  # type: ignore[index]
+            node[head[-1]] = types[at] | UnsetType if at in self.typed else _Value  # type: ignore[index]
         numbers: dict[JsonPath, str] = {}
         self._decode = msgspec.json.Decoder(_struct(tree, (), numbers)).decode
+        self._heads = {head: at for at, head in enumerate(heads)}
+        self._objects = Counter(str(way[-1]) for way in numbers if way not in self._heads)
+        """Name -> number of objects with this name on the paths. Each of them exists in an object that was read."""
+        self.objects = self._objects.total()
+        """Number of objects on the paths in each object that is read."""
         attributes = [".".join(numbers[head[:end]] for end in range(1, len(head) + 1)) for head in heads]
         one = attrgetter(*attributes)
         self._values = one if len(attributes) > 1 else lambda row: (one(row),)
@@ -426,7 +436,17 @@ class FastReader:
             return None
         return None if any(UNSET in one for one in found) else found
 
-    def __call__(self, value: bytes | Raw) -> list[_Value] | None:
+    def names_in(self, columns: Sequence[Sequence[Any]]) -> Counter[str]:
+        """Return the number of members with each name that were read in some objects. `columns`: values at each path. Names on
+        the paths inside of a value aren't counted."""
+        count = len(columns[0])
+        names = Counter({name: objects * count for name, objects in self._objects.items()})
+        for head, at in self._heads.items():
+            names[str(head[-1])] += count - columns[at].count(UNSET)
+        return names
+
+    def __call__(self, value: bytes | Raw) -> list[Any] | None:
+        """Return the value at each path of an object. None if the object must be read in another way."""
         try:
             values = list(self._values(self._decode(value)))
         except (
@@ -447,6 +467,6 @@ def _struct(tree: dict[str, Any], path: JsonPath, numbers: dict[JsonPath, str]) 
     for name, below in tree.items():
         numbers[*path, name] = attribute = f"f{len(members)}"
         rename[attribute] = name
-        kind = _Value if below is None else _struct(below, (*path, name), numbers) | UnsetType
+        kind = _struct(below, (*path, name), numbers) | UnsetType if isinstance(below, dict) else below
         members.append((attribute, kind, UNSET))
     return msgspec.defstruct("Member", members, rename=rename, gc=False)

@@ -23,7 +23,8 @@ from strandline.processing.formats.payload_text import PayloadText
 from strandline.processing.formats.record_fields import JsonText, RecordField, record_fields
 from strandline.processing.formats.record_metadata import RecordMetadata
 from strandline.processing.formats.shapes.shape import ShapeConfig
-from strandline.processing.formats.shapes.shaped_rows import ShapedColumns, ShapedRows
+from strandline.processing.formats.shapes.shaped_columns import ShapedColumns
+from strandline.processing.formats.shapes.shaped_rows import ShapedRows
 from strandline.processing.formats.source_fields import SourceFields
 from strandline.processing.formats.with_schema.registered_schemas import RegisteredSchemas
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice, repeat
 from types import GenericAlias
 from typing import Any, cast
 
@@ -22,7 +23,7 @@ from strandline.processing.formats.record_fields import RecordField, Rejection, 
 from strandline.processing.formats.shapes.listed_elements import ListedElements
 from strandline.processing.formats.shapes.object_members import ObjectMembers
 from strandline.processing.formats.shapes.shape import QuickRows, RawValue, RowsOfRecord, ShapeConfig
-from strandline.processing.formats.shapes.typed_elements import TypedElements, can_be_typed, decoder_of
+from strandline.processing.formats.shapes.typed_elements import TypedElements, can_be_typed
 
 _array_of = msgspec.json.Decoder(list[Raw]).decode
 _object_of = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -59,13 +60,14 @@ class InnerElements:
             at for at in range(len(paths)) if at in filled or is_inner[at]
         }
         self._typed: tuple[TypedElements, TypedElements] | None = None
+        self.quick_types: Sequence[Any] = ()
         if self._is_listed and self._within and len(paths) == len(fields) and all(map(can_be_typed, fields)):
             try:
                 inner = TypedElements([(at, path, fields[at]) for at, path in self._inner])
                 array = cast(RecordField, _InnerArray(GenericAlias(list, inner.type)))
                 outside = [(at, path_in_element(paths[at], outer), fields[at]) for at in places if not is_inner[at]]
                 self._typed = inner, TypedElements([*outside, (len(paths), self._within, array)])
-                self._read = decoder_of(GenericAlias(list, self._typed[1].type))
+                self.quick_types = [GenericAlias(list, self._typed[1].type)]
             except ValueError:
                 self._typed = None
 
@@ -116,36 +118,25 @@ class InnerElements:
         steps = (0,) if is_array else tuple(_object_of(letter)) if is_member else ()
         return [with_value(letter, (*steps, *self._within), b"[%b]" % bytes(_array_of(array)[row]))]
 
-    def quick_rows_of(self, containers: Sequence[bytes]) -> QuickRows | None:
-        (text,) = containers
-        if self._typed is None or text[:1] != b"[":
-            return None
+    def quick_rows_of(self, containers: Sequence[Sequence[Any]]) -> QuickRows | None:
+        assert self._typed is not None, "there are no other types"
         inner, outer = self._typed
-        try:
-            elements = self._read(text)
-        except (msgspec.DecodeError, RecursionError):
-            return None
-        outside = outer.columns(elements)
-        if outside is None:
-            return None
+        (lists,) = containers
+        outside, names, _ = outer.read(list(chain.from_iterable(lists)))
         arrays = outside.pop(outer.last)
         if not all(isinstance(array, list) for array in arrays):
             return None
-        flat = [element for array in arrays for element in array]
-        columns = inner.columns(flat)
-        if columns is None:
-            return None
-        counts = outer.occurrences(len(elements), outside)
-        for spelled, count in inner.occurrences(len(flat), columns).items():
-            counts[spelled] = counts.get(spelled, 0) + count
-        if any(text.count(spelled) != count for spelled, count in counts.items()):
-            return None
+        sizes = list(map(len, arrays))
+        columns, inner_names, brackets = inner.read(list(chain.from_iterable(arrays)))
         for at, column in outside.items():
-            spread = [value for value, array in zip(column, arrays, strict=True) for _ in array]
+            spread = list(chain.from_iterable(map(repeat, column, sizes)))
             own = columns.get(at)
             columns[at] = (
                 spread if own is None else [o if o is not UNSET else s for o, s in zip(own, spread, strict=True)]
             )
+        left = iter(sizes)
+        counts = [sum(islice(left, len(elements))) for elements in lists]
+        rows = QuickRows(counts, columns, names + inner_names, brackets)
         if self._index is not None:
-            columns[self._index] = list(range(len(flat)))
-        return QuickRows(len(flat), columns)
+            rows.add_index(self._index)
+        return rows

@@ -7,6 +7,9 @@ splits an array of arrays into such records.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
+from types import GenericAlias
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -16,7 +19,7 @@ from strandline.core.record_headers import REASON_SCHEMA
 from strandline.processing.formats.json_rows import resolve
 from strandline.processing.formats.record_fields import RecordField, Rejection, shown
 from strandline.processing.formats.shapes.shape import QuickRows, RawValue, RowsOfRecord, ShapeConfig
-from strandline.processing.formats.shapes.typed_elements import TypedElements, can_be_typed, decoder_of
+from strandline.processing.formats.shapes.typed_elements import TypedElements, can_be_typed
 
 _array_of = msgspec.json.Decoder(list[Raw]).decode
 
@@ -37,12 +40,13 @@ class ListedElements:
         own = [at for at in range(len(paths)) if at != self._index]
         self._is_of_arrays = not self._array and all(isinstance((*self._inner[at], "")[0], int) for at in own)
         self._elements: TypedElements | None = None
+        self.quick_types: Sequence[Any] = ()
         if len(paths) == len(fields) and all(map(can_be_typed, fields)) and not self._is_of_arrays:
             try:
                 self._elements = TypedElements([(at, self._inner[at], fields[at]) for at in own])
-                self._read = decoder_of(list[self._elements.type])  # type: ignore[name-defined]
+                self.quick_types = [GenericAlias(list, self._elements.type)]
             except ValueError:
-                self._elements = None
+                pass
 
     def rows_of(self, containers: Sequence[bytes | None]) -> RowsOfRecord | Rejection:
         (array,) = containers
@@ -73,16 +77,11 @@ class ListedElements:
             return containers
         return [b"[%b]" % bytes(elements[row])]
 
-    def quick_rows_of(self, containers: Sequence[bytes]) -> QuickRows | None:
-        if self._elements is None or containers[0][:1] != b"[":
-            return None
-        try:
-            elements = self._read(containers[0])
-        except (msgspec.DecodeError, RecursionError):
-            return None
-        columns = self._elements.columns(elements)
-        if columns is None or not self._elements.are_once(containers[0], len(elements), columns):
-            return None
+    def quick_rows_of(self, containers: Sequence[Sequence[Any]]) -> QuickRows | None:
+        assert self._elements is not None, "there are no other types"
+        (arrays,) = containers
+        columns, names, brackets = self._elements.read(list(chain.from_iterable(arrays)))
+        rows = QuickRows(list(map(len, arrays)), columns, names, brackets)
         if self._index is not None:
-            columns[self._index] = list(range(len(elements)))
-        return QuickRows(len(elements), columns)
+            rows.add_index(self._index)
+        return rows

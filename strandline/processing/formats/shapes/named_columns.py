@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
+from types import GenericAlias
 from typing import Any
 
 import msgspec
@@ -14,12 +19,22 @@ from strandline.core.record_headers import REASON_SCHEMA
 from strandline.processing.formats.json_rows import resolve
 from strandline.processing.formats.record_fields import RecordField, Rejection, shown
 from strandline.processing.formats.shapes.shape import QuickRows, RawValue, RowsOfRecord, ShapeConfig
-from strandline.processing.formats.shapes.typed_elements import can_be_typed, decoder_of, typed
+from strandline.processing.formats.shapes.typed_elements import can_be_typed, decoder_of, extract_of, typed
 
 TABLES_REMEMBERED_MAX = 1_000
 _array_of = msgspec.json.Decoder(list[Raw]).decode
 _names_of = msgspec.json.Decoder(list[str]).decode
 _rows_of = msgspec.json.Decoder(list[list[Raw]]).decode
+
+
+@dataclass(frozen=True, eq=False)
+class _TableReader:
+    """Reads the rows of tables with the same names."""
+
+    names: list[str]
+    read: Callable[[Raw], list[Any]]
+    extracts: Mapping[int, Callable[[list[Any]], list[Any]]]
+    """Index of a path -> function from rows to the values of its column."""
 
 
 class NamedColumns:
@@ -33,6 +48,7 @@ class NamedColumns:
         self._types = (
             [typed(field) for field in fields] if len(paths) == len(fields) and all(map(can_be_typed, fields)) else None
         )
+        self.quick_types: Sequence[Any] = () if self._types is None else (Raw, Raw)
         self._reader_of = lru_cache(maxsize=TABLES_REMEMBERED_MAX)(self._make_reader)
 
     def rows_of(self, containers: Sequence[bytes | None]) -> RowsOfRecord | Rejection:
@@ -47,7 +63,8 @@ class NamedColumns:
             rows = _rows_of(containers[1] or b"")
         except msgspec.DecodeError:
             return self._no_array(1, containers[1], "an array of arrays")
-        if wrong := next((row for row in rows if len(row) != len(names)), None):
+        wrong = next((row for row in rows if len(row) != len(names)), None)
+        if wrong is not None:
             return Rejection(
                 REASON_SCHEMA,
                 f"{path_text(self.containers[1])}: has a row of {len(wrong)} values, and there are {len(names)} names",
@@ -72,23 +89,27 @@ class NamedColumns:
     def letters_of(self, containers: Sequence[bytes], row: int) -> Sequence[bytes]:
         return [containers[0], b"[%b]" % bytes(_array_of(containers[1])[row])]
 
-    def quick_rows_of(self, containers: Sequence[bytes]) -> QuickRows | None:
-        reader = self._reader_of(containers[0])
-        if reader is None:
+    def quick_rows_of(self, containers: Sequence[Sequence[Any]]) -> QuickRows | None:
+        found = list(map(self._reader_of, map(bytes, containers[0])))
+        readers = [reader for reader in found if reader is not None]
+        if len(readers) < len(found):
             return None
-        read, places = reader
-        try:
-            rows = read(containers[1])
-        except (msgspec.DecodeError, RecursionError):
-            return None
-        values = list(zip(*rows, strict=True))
-        columns = {at: list(values[place]) if values else [] for at, place in places.items()}
+        tables = [reader.read(text) for reader, text in zip(readers, containers[1], strict=True)]
+        counts = list(map(len, tables))
+        strings = Counter(name for reader in readers for name in reader.names)
+        columns: dict[int, list[Any]] = {at: [] for reader in set(readers) for at in reader.extracts}
+        for reader, some in groupby(zip(readers, tables, strict=True), key=itemgetter(0)):
+            rows = [row for _, table in some for row in table]
+            for at, column in columns.items():
+                extract = reader.extracts.get(at)
+                column += [UNSET] * len(rows) if extract is None else extract(rows)
+        quick = QuickRows(counts, columns, Counter(), sum(counts), strings=strings)
         if self._index is not None:
-            columns[self._index] = list(range(len(rows)))
-        return QuickRows(len(rows), columns)
+            quick.add_index(self._index)
+        return quick
 
-    def _make_reader(self, text: bytes) -> tuple[Callable[[bytes], list[tuple[Any, ...]]], dict[int, int]] | None:
-        """Return a function that reads the rows of a table with these names, and path -> column. None if there is none."""
+    def _make_reader(self, text: bytes) -> _TableReader | None:
+        """Return the reader of tables with these names. None if there is none."""
         try:
             names = _names_of(text)
         except msgspec.DecodeError:
@@ -97,8 +118,8 @@ class NamedColumns:
         is_plain = len(set(used.values())) == len(used) and all(len(self._paths[at]) == 1 for at in used)
         if self._types is None or not used or not is_plain or len(set(names)) < len(names):
             return None
-        places = {at: names.index(name) for at, name in used.items()}
-        kinds: list[Any] = [Raw] * len(names)
-        for at, place in places.items():
-            kinds[place] = self._types[at]
-        return decoder_of(list[tuple[tuple(kinds)]]), places  # type: ignore[misc]
+        kinds = dict.fromkeys(names, Raw) | {name: self._types[at] for at, name in used.items()}
+        members = [(f"f{place}", kind) for place, kind in enumerate(kinds.values())]
+        row: Any = msgspec.defstruct("Row", members, array_like=True, forbid_unknown_fields=True, gc=False)
+        extracts = {at: extract_of(f"f{names.index(name)}") for at, name in used.items()}
+        return _TableReader(names, decoder_of(GenericAlias(list, row)), extracts)

@@ -6,8 +6,10 @@ With `match`, only members whose names match the regular expression are rows. So
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from itertools import chain
+from types import GenericAlias
 from typing import Any
 
 import msgspec
@@ -20,7 +22,7 @@ from strandline.core.record_headers import REASON_DECODE, REASON_SCHEMA
 from strandline.processing.formats.json_rows import resolve
 from strandline.processing.formats.record_fields import RecordField, Rejection, shown, top_level_keys
 from strandline.processing.formats.shapes.shape import QuickRows, RawValue, RowsOfRecord, ShapeConfig
-from strandline.processing.formats.shapes.typed_elements import TypedElements, can_be_typed, decoder_of
+from strandline.processing.formats.shapes.typed_elements import TypedElements, can_be_typed, decoder_of, typed
 from strandline.processing.formats.text_values import json_of_text
 
 NAMES_REMEMBERED_MAX = 10_000
@@ -49,14 +51,25 @@ class ObjectMembers:
         self.own_only = frozenset(at for at in range(len(paths)) if at in self._given or is_inside[at])
         self._own = [at for at in range(len(paths)) if at not in self._given]
         self._elements: TypedElements | None = None
+        self.quick_types: Sequence[Any] = ()
         if len(paths) == len(fields) and all(map(can_be_typed, fields)) and self._own:
             try:
                 self._elements = TypedElements([(at, self._inner[at], fields[at]) for at in self._own])
-                self._read = decoder_of(dict[str, self._elements.type])  # type: ignore[name-defined]
+                self._read_list = decoder_of(GenericAlias(list, self._elements.type))
+                member = self._elements.type if self._match is None else Raw
+                self.quick_types = [GenericAlias(dict, (str, member))]
             except ValueError:
-                self._elements = None
-        self._value_of = lru_cache(maxsize=NAMES_REMEMBERED_MAX)(msgspec.json.decode)
+                pass
         self._members_of = lru_cache(maxsize=NAMES_REMEMBERED_MAX)(self._read_name)
+        self._readers = [
+            (at, lru_cache(maxsize=NAMES_REMEMBERED_MAX)(partial(self._value_in, at, decoder_of(typed(fields[at])))))
+            for at in sorted(self._given - {self._index})
+            if can_be_typed(fields[at])
+        ]
+        """Index of each path that names fill, and the reader of a name."""
+        others = [str(path[0]) for at, path in enumerate(paths) if at_top and path and not is_inside[at]]
+        if any(self._members_of(name) is not None for name in others):
+            self.quick_types = ()  # a field reads a member that is also a row
 
     def rows_of(self, containers: Sequence[bytes | None]) -> RowsOfRecord | Rejection:
         (text,) = containers
@@ -89,37 +102,30 @@ class ObjectMembers:
         rows = [name for name in members if self._members_of(name) is not None]
         return [_encode({name: value for name, value in members.items() if name == rows[row] or name not in rows})]
 
-    def quick_rows_of(self, containers: Sequence[bytes]) -> QuickRows | None:
-        (text,) = containers
-        if self._elements is None or text[:1] != b"{":
-            return None
-        try:
-            if self._match is None:
-                members: Mapping[str, Any] = self._read(text)
-                names, values = list(members), list(members.values())
-            else:
-                raws = _object_of(text)
-                names = [name for name in raws if self._members_of(name) is not None]
-                members = self._read(
-                    b"{" + b",".join([b'"%b":%b' % (name.encode(), raws[name]) for name in names]) + b"}"
-                )
-                values = list(members.values())
-                members = raws
-        except (msgspec.DecodeError, RecursionError):
-            return None
-        columns = self._elements.columns(values)
-        if columns is None or not self._elements.are_once(text, len(values), columns):
-            return None
-        if text.count(b'":') != len(members) + self._elements.count_names(len(values), columns) and len(
-            top_level_keys(text)
-        ) != len(members):
-            return None
-        given = [self._members_of(name) for name in names]
-        for at in self._given - {self._index}:
-            columns[at] = [UNSET if one is None or at not in one else self._value_of(bytes(one[at])) for one in given]
+    def quick_rows_of(self, containers: Sequence[Sequence[Any]]) -> QuickRows | None:
+        assert self._elements is not None, "there are no other types"
+        (objects,) = containers
+        if self._match is None:
+            counts, names = list(map(len, objects)), list(chain.from_iterable(objects))
+            values = list(chain.from_iterable(map(dict.values, objects)))
+        else:
+            matching = [[name for name in members if self._members_of(name) is not None] for members in objects]
+            counts, names = list(map(len, matching)), list(chain.from_iterable(matching))
+            raws = [members[name] for members, some in zip(objects, matching, strict=True) for name in some]
+            values = self._read_list(b"[" + b",".join(raws) + b"]")
+        columns, inner_names, brackets = self._elements.read(values)
+        for at, read in self._readers:
+            columns[at] = list(map(read, names))
+        rows = QuickRows(counts, columns, inner_names, brackets, list(map(len, objects)))
         if self._index is not None:
-            columns[self._index] = list(range(len(names)))
-        return QuickRows(len(names), columns)
+            rows.add_index(self._index)
+        return rows
+
+    def _value_in(self, at: int, decode: Callable[[Raw], Any], name: str) -> Any:
+        """Return the value of a field that the name of a row fills. UNSET if it doesn't fill the field. Raises
+        msgspec.DecodeError if the value isn't as declared."""
+        raw = (self._members_of(name) or {}).get(at)
+        return UNSET if raw is None else decode(raw)
 
     def _read_name(self, name: str) -> dict[int, Raw] | None:
         """Return the values of the fields that a name fills. None if the member isn't a row."""

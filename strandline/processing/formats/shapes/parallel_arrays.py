@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
+from types import GenericAlias
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -12,7 +16,7 @@ from strandline.core.record_headers import REASON_SCHEMA
 from strandline.processing.formats.json_rows import resolve
 from strandline.processing.formats.record_fields import RecordField, Rejection, shown
 from strandline.processing.formats.shapes.shape import QuickRows, RawValue, RowsOfRecord, ShapeConfig
-from strandline.processing.formats.shapes.typed_elements import can_be_typed, decoder_of, typed
+from strandline.processing.formats.shapes.typed_elements import can_be_typed, typed
 
 _array_of = msgspec.json.Decoder(list[Raw]).decode
 
@@ -38,9 +42,14 @@ class ParallelArrays:
         self.own_only = frozenset(at for at in (self._index, *(at for at, _, _ in self._own)) if at is not None)
         self._count = len(paths)
         is_typed = (
-            len(paths) == len(fields) and all(map(can_be_typed, fields)) and not any(rest for *_, rest in self._own)
+            len(paths) == len(fields)
+            and all(map(can_be_typed, fields))
+            and not any(rest for *_, rest in self._own)
+            and len(self._own) == len(self.containers) == len({number for _, number, _ in self._own})
         )
-        self._readers = [(at, number, decoder_of(list[typed(fields[at])])) for at, number, _ in self._own if is_typed]  # type: ignore[misc]
+        self.quick_types: Sequence[Any] = (
+            [GenericAlias(list, typed(fields[at])) for at, _, _ in self._own] if is_typed else ()
+        )
 
     def rows_of(self, containers: Sequence[bytes | None]) -> RowsOfRecord | Rejection:
         arrays: list[list[Raw]] = []
@@ -78,18 +87,12 @@ class ParallelArrays:
             for text in containers
         ]
 
-    def quick_rows_of(self, containers: Sequence[bytes]) -> QuickRows | None:
-        if not self._readers:
+    def quick_rows_of(self, containers: Sequence[Sequence[Any]]) -> QuickRows | None:
+        counts, *others = (list(map(len, arrays)) for arrays in containers)
+        if any(other != counts for other in others):
             return None
-        try:
-            columns = {at: read(containers[number]) for at, number, read in self._readers}
-        except (msgspec.DecodeError, RecursionError):
-            return None
-        count = len(next(iter(columns.values())))
-        if len({number for _, number, _ in self._own}) < len(self.containers) or any(
-            len(values) != count for values in columns.values()
-        ):
-            return None
+        columns = {at: list(chain.from_iterable(containers[number])) for at, number, _ in self._own}
+        rows = QuickRows(counts, columns, Counter(), 0)
         if self._index is not None:
-            columns[self._index] = list(range(count))
-        return QuickRows(count, columns)
+            rows.add_index(self._index)
+        return rows

@@ -1,13 +1,15 @@
 """The contract of a shape: the arrays and objects of a record that it opens, and the values of each row in them.
 
 To add a shape, write a module with a class, and add a line to `table.SHAPES`. `rows_of` defines the outcome of one record, from
-its bytes. `quick_rows_of` can return the same faster, for records whose values are as declared.
+its bytes. `quick_rows_of` can return the rows of many records faster, if their values are as declared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Raw, UnsetType
@@ -49,12 +51,24 @@ class ShapeConfig:
 
 
 class QuickRows(NamedTuple):
-    """The rows of one record as typed values."""
+    """The rows of some records as typed values."""
 
-    size: int
-    """Number of rows."""
-    columns: Mapping[int, list[Any]]
+    counts: list[int]
+    """Number of rows of each record."""
+    columns: dict[int, list[Any]]
     """Index of a path -> its value in each row. UNSET if the row has no value of its own."""
+    names: Counter[str]
+    """Number of members with each name that were read in the rows."""
+    brackets: int
+    """Number of rows that are an object or an array."""
+    sizes: Sequence[int] | None = None
+    """Number of members of each record's container, if it is an object that must have each name once."""
+    strings: Counter[str] | None = None
+    """Number of other strings with each name that were read."""
+
+    def add_index(self, at: int) -> None:
+        """Add the column with the number of each row in its record."""
+        self.columns[at] = list(chain.from_iterable(map(range, self.counts)))
 
 
 class Shape(Protocol):
@@ -74,5 +88,14 @@ class Shape(Protocol):
     def letters_of(self, containers: Sequence[bytes], row: int) -> Sequence[bytes]:
         """Return the containers with only this row, for the dead letter of the row."""
 
-    def quick_rows_of(self, containers: Sequence[bytes]) -> QuickRows | None:
-        """Return the rows of a plain record. None if a value needs a closer check."""
+    @property
+    def quick_types(self) -> Sequence[Any]:
+        """Type of the value at each path of `containers`, for `quick_rows_of`. Empty if rows aren't read in this way."""
+
+    def quick_rows_of(self, containers: Sequence[Sequence[Any]]) -> QuickRows | None:
+        """Return the rows of plain records. None if a value needs a closer check. The caller checks that each name occurs
+        once, as far as it must.
+
+        `containers`: for each path of `containers`, the value in each record. Raises msgspec.DecodeError or RecursionError if a
+        value isn't as declared.
+        """

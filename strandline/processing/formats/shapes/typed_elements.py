@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -38,7 +38,6 @@ class TypedElements:
         """`paths`: index, path within an element, field. Raises ValueError if they can't be read together. If an element is a
         value, it has no members, so that the other fields belong to the record."""
         self._bare = next((one for one in paths if one[1] == ()), None)
-        self._spelled: dict[str, bytes] = {}
         if self._bare is not None:
             self.type: Any = typed(self._bare[2])
             return
@@ -54,77 +53,45 @@ class TypedElements:
             if str(path[-1]) in node:
                 raise ValueError("two fields with one path")
             node[str(path[-1])] = field
-        names: dict[JsonPath, str] = {}
-        self.type = _struct(tree, (), names)
-        ways = {path[:end] for _, path, _ in paths for end in range(1, len(path) + 1)}
-        self._spelled = {name: f'"{name}"'.encode() for name in {str(way[-1]) for way in ways}}
-        self._places = Counter(str(way[-1]) for way in ways)
-        self._inner_count = len(ways) - len(paths)
-        """Number of names in an element whose values are objects."""
-        self._leaves = {str(path[-1]): at for at, path, _ in paths}
+        attributes: dict[JsonPath, str] = {}
+        self.type = _struct(tree, (), attributes)
+        self._members = [
+            (path, str(path[-1]), extract_of(attribute, may_lack=len(path) > 1))
+            for path, attribute in attributes.items()
+        ]
+        """Path, name, and reader of each member in an element, with those of an object after the object."""
+        self._leaves = {at: path for at, path, _ in paths}
         self.last = paths[-1][0]
         """Index of the last path."""
-        self._extracts = [
-            (at, _extract_of(".".join(names[path[:end]] for end in range(1, len(path) + 1)))) for at, path, _ in paths
-        ]
 
-    def are_once(self, text: bytes, count: int, columns: Mapping[int, list[Any]]) -> bool:
-        """Return True if the text has each name as often as the elements have it, so that none has a name twice."""
+    def read(self, elements: list[Any]) -> tuple[dict[int, list[Any]], Counter[str], int]:
+        """Return the values of each path, UNSET if an element doesn't have it; the number of members with each name; and the
+        number of elements that are objects."""
         if self._bare is not None:
-            return True
-        for name, spelled in self._spelled.items():
-            found = text.count(spelled)
-            if found != count * self._places[name]:
-                at = self._leaves.get(name)
-                if at is None or self._places[name] > 1 or found != sum(one is not UNSET for one in columns[at]):
-                    return False
-        return True
-
-    def occurrences(self, count: int, columns: Mapping[int, list[Any]]) -> dict[bytes, int]:
-        """Return each name as it is written in JSON -> how often the elements have it, if none has a name twice."""
-        if self._bare is not None:
-            return {}
-        found = {}
-        for name, spelled in self._spelled.items():
-            column = columns.get(self._leaves.get(name, -1))
-            is_once = self._places[name] == 1 and column is not None
-            found[spelled] = (
-                count - column.count(UNSET) if is_once and column is not None else count * self._places[name]
-            )
-        return found
-
-    def count_names(self, count: int, columns: Mapping[int, list[Any]]) -> int:
-        """Return the number of names in the elements, without those of members that no field reads."""
-        if self._bare is not None:
-            return 0
-        return count * self._inner_count + sum(
-            count - column.count(UNSET) for column in (columns[at] for at in self._leaves.values())
-        )
-
-    def columns(self, elements: Sequence[Any]) -> dict[int, list[Any]] | None:
-        """Return the values of each path. None if an object on a path is missing."""
-        if self._bare is not None:
-            return {self._bare[0]: list(elements)}
-        try:
-            return {at: extract(elements) for at, extract in self._extracts}
-        except AttributeError:
-            return None
+            return {self._bare[0]: elements}, Counter(), 0
+        found: dict[JsonPath, list[Any]] = {(): elements}
+        names: Counter[str] = Counter()
+        for path, name, extract in self._members:
+            found[path] = extract(found[path[:-1]])
+            names[name] += len(elements) - found[path].count(UNSET)
+        return {at: found[path] for at, path in self._leaves.items()}, names, len(elements)
 
 
-def _extract_of(attributes: str) -> Callable[[Sequence[Any]], list[Any]]:
-    """Return a function from elements to the values of one path. Code with fixed attribute names takes half the time of an
-    attrgetter."""
-    extract: Callable[[Sequence[Any]], list[Any]] = eval(f"lambda elements: [one.{attributes} for one in elements]")  # noqa: S307
+def extract_of(attribute: str, *, may_lack: bool = False) -> Callable[[list[Any]], list[Any]]:
+    """Return a function from objects to the values of one member. `may_lack`: an object can be UNSET. Code with a fixed
+    attribute name takes half the time of an attrgetter."""
+    value = f"one if one is UNSET else one.{attribute}" if may_lack else f"one.{attribute}"
+    extract: Callable[[list[Any]], list[Any]] = eval(f"lambda objects: [{value} for one in objects]")  # noqa: S307
     return extract
 
 
-def _struct(tree: dict[str, Any], path: JsonPath, names: dict[JsonPath, str]) -> Any:
+def _struct(tree: dict[str, Any], path: JsonPath, attributes: dict[JsonPath, str]) -> Any:
     members: list[Any] = []
     rename: dict[str, str] = {}
     for name, below in tree.items():
-        names[*path, name] = attribute = f"f{len(members)}"
+        attributes[*path, name] = attribute = f"f{len(members)}"
         rename[attribute] = name
-        kind = _struct(below, (*path, name), names) if isinstance(below, dict) else typed(below)
+        kind = _struct(below, (*path, name), attributes) if isinstance(below, dict) else typed(below)
         members.append((attribute, kind | UnsetType, UNSET))
     return msgspec.defstruct("Element", members, rename=rename, gc=False)
 
