@@ -23,6 +23,7 @@ from strandline.core.errors import Conflict, Fenced, LedgerBehind, NotFound, Str
 from strandline.core.failpoints import failpoint
 from strandline.ledger.database import Database
 from strandline.ledger.jobs import (
+    NAMES,
     last_of_job,
     lease_epochs,
     lock_job,
@@ -62,6 +63,24 @@ _RESULTS_UP_TO = sa.select(checkpoints.c.results_total).where(
     checkpoints.c.job == sa.bindparam("of_job"), checkpoints.c.slice == sa.bindparam("number")
 )
 _TOTALS = [checkpoints.c[f"{field.name}_total"] for field in fields(Totals)]
+_IS_NAMED = jobs.c.name.in_(sa.bindparam(NAMES, expanding=True))
+_LAST_SLICES = (
+    sa.select(slices)
+    .join(jobs, slices.c.job == jobs.c.name)
+    .where(_IS_NAMED, slices.c.number == last_of_job(slices.c.number))
+)
+_LAST_CHECKPOINTS = (
+    sa.select(*_CHECKPOINT, *_TOTALS)
+    .join(jobs, checkpoints.c.job == jobs.c.name)
+    .where(_IS_NAMED, checkpoints.c.slice == last_of_job(checkpoints.c.slice))
+)
+_NEWEST_CHECKPOINTS = (
+    sa.select(*_CHECKPOINT)
+    .where(checkpoints.c.job == sa.bindparam("of_job"))
+    .order_by(checkpoints.c.slice.desc())
+    .limit(sa.bindparam("limit"))
+)
+_CHECKPOINTS_BEFORE = _NEWEST_CHECKPOINTS.where(checkpoints.c.slice < sa.bindparam("before"))
 
 
 class RunRequest(NamedTuple):
@@ -179,11 +198,11 @@ class ProgressReader(Part):
 
     def checkpoints(self, job: str, limit: int = 100, before: int | None = None) -> list[CheckpointRow]:
         """Return the newest checkpoints first. With `before`, only those of slices below that number."""
-        wanted = sa.select(*_CHECKPOINT).where(checkpoints.c.job == job)
+        wanted, values = _NEWEST_CHECKPOINTS, {"of_job": job, "limit": limit}
         if before is not None:
-            wanted = wanted.where(checkpoints.c.slice < before)
+            wanted, values["before"] = _CHECKPOINTS_BEFORE, before
         with self._database.reading(f"read the checkpoints of job {job}") as connection:
-            rows = connection.execute(wanted.order_by(checkpoints.c.slice.desc()).limit(limit))
+            rows = connection.execute(wanted, values)
             return [CheckpointRow(*row) for row in rows]
 
     def slice_counts(self, job: str, after: int, limit: int) -> list[SliceCounts]:
@@ -661,16 +680,12 @@ def _last_slice(connection: sa.Connection, job: str) -> SliceRow | None:
 
 
 def _last_slices(connection: sa.Connection, names: Collection[str]) -> dict[str, SliceRow]:
-    wanted = sa.select(slices).join(jobs, slices.c.job == jobs.c.name)
-    is_last = slices.c.number == last_of_job(slices.c.number)
-    rows = connection.execute(wanted.where(jobs.c.name.in_(names), is_last))
+    rows = connection.execute(_LAST_SLICES, {NAMES: list(names)})
     return {row.job: SliceRow(*row) for row in rows}
 
 
 def _last_checkpoints(connection: sa.Connection, names: Collection[str]) -> dict[str, tuple[CheckpointRow, Totals]]:
-    wanted = sa.select(*_CHECKPOINT, *_TOTALS).join(jobs, checkpoints.c.job == jobs.c.name)
-    is_last = checkpoints.c.slice == last_of_job(checkpoints.c.slice)
-    rows = connection.execute(wanted.where(jobs.c.name.in_(names), is_last))
+    rows = connection.execute(_LAST_CHECKPOINTS, {NAMES: list(names)})
     split = len(_CHECKPOINT)
     return {row.job: (CheckpointRow(*row[:split]), Totals(*row[split:])) for row in rows}
 
