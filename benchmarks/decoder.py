@@ -229,7 +229,7 @@ def shape_works(w1: dict[str, Any]) -> dict[str, tuple[dict[str, Any], Lines, li
                     "ts": {"type": "timestamp", "pattern": "d/M/yyyy HH:mm:ss"},
                 }
             },
-            packed(lambda one: text({**one, "ts": f"{1 + one['ts'] % 28}/11/2023 10:00:{one['ts'] % 60:02}"})),
+            packed(lambda one: text({**one, "ts": f"{1 + one['ts'] % 14}/11/2023 10:00:{one['ts'] % 60:02}"})),
             [],
         ),
     }

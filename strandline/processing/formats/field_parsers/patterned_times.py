@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from strandline.core.times.time_patterns import read_pattern
 from strandline.processing.columns.arrow_types import arrow_type
-from strandline.processing.formats.field_parsers.field_parser import ABSENT, NULL, ParsedColumn, are_strings
+from strandline.processing.formats.field_parsers.field_parser import ABSENT, NULL, Marks, ParsedColumn
 from strandline.processing.operators.functions.written_times import read
 from strandline.processing.operators.functions.zones import to_utc
 
@@ -38,14 +38,14 @@ class PatternedTimeParser:
             values = _texts_of(b"[" + b",".join(texts) + b"]")
         except msgspec.ValidationError:  # an object or an array
             values = [self._scalar(bytes(text)) for text in texts]
-        strings = pa.array([value if isinstance(value, str) else None for value in values], pa.string())
-        times = read(strings, self._pattern)
+        kinds = set(map(type, values))
+        strings = np.ones(len(values), np.bool_) if kinds == {str} else _are(str, values)
+        absent = np.zeros(len(values), np.bool_) if kinds == {str} else _are(type(None), values)
+        written = values if kinds <= {str, type(None)} else [one if type(one) is str else None for one in values]
+        times = read(pa.array(written, pa.string()), self._pattern)
         if self._tz is not None:
             times = to_utc(times, self._tz)
-        absent = np.array([value is None for value in values], np.bool_)
-        return ParsedColumn(
-            times.cast(arrow_type("timestamp")), absent, np.zeros(len(values), np.bool_), are_strings(texts)
-        )
+        return ParsedColumn(times.cast(arrow_type("timestamp")), absent, np.zeros(len(values), np.bool_), strings)
 
     @staticmethod
     def _scalar(text: bytes) -> Any:
@@ -53,3 +53,7 @@ class PatternedTimeParser:
             return _raws_of.decode(text)
         except msgspec.ValidationError:
             return 0
+
+
+def _are(kind: type, values: Sequence[Any]) -> Marks:
+    return np.array([type(value) is kind for value in values], np.bool_)

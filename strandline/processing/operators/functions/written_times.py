@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from strandline.processing.operators.functions.times import (
     times_of,
     weekdays,
 )
+from strandline.processing.operators.functions.written_digits import Marks, read_digits
 from strandline.processing.operators.functions.zones import in_years
 
 _Part = Callable[[Numbers, Numbers], Numbers]
@@ -76,31 +77,50 @@ def _written(piece: Piece, days: Numbers, rest: Numbers) -> pa.Array:
 
 def read(texts: pa.Array, pattern: Pattern) -> pa.Array:
     """Return the time in each string; null if it doesn't fit the pattern, or isn't a time."""
+    found = read_digits(texts, pattern)
+    if found is None:
+        return _times(*_read_parts(texts, pattern))
+    values, valid = found
+    times = _times(values, valid)
+    others = pa.array(~valid & np.array(texts.is_valid()))
+    if not others.true_count:
+        return times
+    return pc.replace_with_mask(times, others, _times(*_read_parts(texts.filter(others), pattern)))
+
+
+def _read_parts(texts: pa.Array, pattern: Pattern) -> tuple[Mapping[str, Numbers], Marks]:
+    """Return the number of each part of the pattern, and a mask of the strings that fit the pattern."""
     found = pc.extract_regex(texts, read_expression(pattern))
     valid = found.is_valid().to_numpy(zero_copy_only=False)
-    values = dict.fromkeys(_PARTS, np.zeros(len(texts), np.int64))
-    offset = np.zeros(len(texts), np.int64)
+    values = {}
     for at, piece in enumerate(pattern):
         if not piece.letters:
             continue
         shown = found.field(f"p{at}")
         if piece.what == "offset":
-            offset, fits = _offset_seconds(shown)
+            values["offset"], fits = _offset_seconds(shown)
             valid = valid & fits
         else:
             values[piece.what] = _read(piece, shown)
-    if any(piece.letters == "a" for piece in pattern):
-        hour = values["hour of the half day"]
-        valid = valid & (hour >= 1) & (hour <= 12)
-        values["hour"] = hour % 12 + 12 * values["half of the day"]
-    year, month, day = values["year"], values["month"], values["day"]
-    valid = valid & (year >= 1) & (month >= 1) & (month <= 12) & (values["hour"] <= 23)
-    valid = valid & (values["minute"] <= 59) & (values["second"] <= 59)
+    return values, valid
+
+
+def _times(values: Mapping[str, Numbers], valid: Marks) -> pa.Array:
+    """Return the times with these parts; null if there is no such time."""
+    none = np.zeros(len(valid), np.int64)
+    year, month, day, hour, minute, second = (
+        values.get(what, none) for what in ("year", "month", "day", "hour", "minute", "second")
+    )
+    if "half of the day" in values:
+        half_hour = values["hour of the half day"]
+        valid = valid & (half_hour >= 1) & (half_hour <= 12)
+        hour = half_hour % 12 + 12 * values["half of the day"]
+    valid = valid & (year >= 1) & (month >= 1) & (month <= 12) & (hour <= 23) & (minute <= 59) & (second <= 59)
     months = np.where(valid, (year - 1970) * 12 + month - 1, 0)
     first = first_days(months)
     valid = valid & (day >= 1) & (day <= first_days(months + 1) - first)
-    seconds = values["hour"] * 3_600 + values["minute"] * 60 + values["second"] - offset
-    micros = (first + np.where(valid, day, 1) - 1) * DAY_US + seconds * 1_000_000 + values["fraction"]
+    seconds = hour * 3_600 + minute * 60 + second - values.get("offset", none)
+    micros = (first + np.where(valid, day, 1) - 1) * DAY_US + seconds * 1_000_000 + values.get("fraction", none)
     return times_of(micros, valid & in_years(micros))
 
 
@@ -114,7 +134,7 @@ def _read(piece: Piece, shown: pa.Array) -> Numbers:
     return numbers + 2000 if piece.letters == "yy" else numbers
 
 
-def _offset_seconds(shown: pa.Array) -> tuple[Numbers, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
+def _offset_seconds(shown: pa.Array) -> tuple[Numbers, Marks]:
     """Return the seconds of offsets such as `+02:00`, `+0200`, `+02` or `Z`, and a mask of the possible ones."""
     hours = _whole(pc.utf8_slice_codeunits(shown, 1, 3))
     minutes = _whole(pc.utf8_slice_codeunits(shown, -2, 2**31 - 1))
