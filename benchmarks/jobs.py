@@ -1,8 +1,8 @@
 """Cost of many small jobs: `python -m benchmarks.jobs --data-dir DIR --jobs 100`, after `strandline up --data-dir DIR --detach`.
 
 Applies jobs with windows of 10 s, and sends 20 records per second to each by HTTP. Measures memory and CPU time of all processes
-of the stack, the time from apply to running, the age of the newest result, and the time to stop. The jobs
-share pools, as the setting `STRANDLINE_JOBS_PER_POOL` of the stack says. Prints one JSON object.
+of the stack, the growth of its ledger, the time from apply to running, the age of the newest result, and the time to stop. The
+jobs share pools, as the setting `STRANDLINE_JOBS_PER_POOL` of the stack says. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import itertools
 import json
 import os
 import signal
+import sqlite3
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -81,6 +83,15 @@ def used(data_dir: Path) -> tuple[dict[str, float], dict[str, float]]:
                 cpu_s[part] -= sum(cpu_by_role(other).values())
                 memory_mb[part] -= sum(memory_mb_by_role(other).values())
     return cpu_s, memory_mb
+
+
+def ledger_bytes(data_dir: Path) -> int:
+    """Return the used bytes of the ledger of the stack, without free pages."""
+    with closing(sqlite3.connect(f"file:{data_dir / 'ledger.sqlite'}?mode=ro", uri=True)) as ledger:
+        (pages,), (free,), (size,) = (
+            ledger.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count", "page_size")
+        )
+    return int((pages - free) * size)
 
 
 class Bench:
@@ -233,9 +244,10 @@ def main() -> None:
     in_apply_s = bench.apply(one_more)
     to_running_s = bench.wait_for("running", [one_more])
     (cpu_before, _), at_s = used(options.data_dir), time.monotonic()
-    from_ms = time.time() * 1_000
+    from_ms, ledger_before = time.time() * 1_000, ledger_bytes(options.data_dir)
     rate = bench.run(options.seconds)
     (cpu_after, memory_mb), seconds = used(options.data_dir), time.monotonic() - at_s
+    ledger_per_day = (ledger_bytes(options.data_dir) - ledger_before) / seconds * 86_400
     ages = sorted(
         seen_s - (end_ms + DELAY_MS) / 1_000 for (_, end_ms), seen_s in bench.first_seen_s.items() if end_ms > from_ms
     )
@@ -252,6 +264,7 @@ def main() -> None:
         "cores_ours": round(sum(cores[part] for part in ours), 3),
         "mb": {part: round(value) for part, value in memory_mb.items()},
         "mb_ours": round(sum(memory_mb[part] for part in ours)),
+        "ledger_gb_per_day": round(ledger_per_day / 1e9, 2),
         "age_p50_s": round(percentiles[49], 2),
         "age_p99_s": round(percentiles[98], 2),
         "results_seen": len(ages),
