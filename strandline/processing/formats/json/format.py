@@ -30,8 +30,10 @@ class JsonFormat(Format):
 
     def columns(self, request: ReaderRequest, reader: FormatReader | None) -> ColumnReader | None:
         from strandline.processing.formats.columns.json_columns import JsonColumns
+        from strandline.processing.formats.shapes.position_columns import PositionColumns
 
-        return JsonColumns(request.fields)
+        is_of_positions = any(field.path and isinstance(field.path[0], int) for field in request.fields)
+        return (PositionColumns if is_of_positions else JsonColumns)(request.fields)
 
     def element_columns(self, fields: Sequence[RecordField], array: JsonPath) -> ExplodedColumns | None:
         from strandline.processing.formats.columns.exploded_columns import ExplodedColumns

@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import numpy as np
-import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
-from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.formats.columns.exploded_columns import ElementColumns
 from strandline.processing.formats.columns.read_columns import Column
 from strandline.processing.formats.record_fields import RecordField
@@ -19,7 +16,7 @@ from strandline.processing.formats.shapes.plain_blocks import PlainBlock, PlainB
 from strandline.processing.formats.shapes.shape import ShapeConfig
 from strandline.processing.formats.shapes.shaped_rows import clock_of, paths_of
 from strandline.processing.formats.shapes.table import SHAPES
-from strandline.processing.formats.timestamps import parse_timestamp_column
+from strandline.processing.formats.shapes.typed_column import typed_column
 
 
 class ShapedColumns:
@@ -72,17 +69,17 @@ class ShapedColumns:
             own += block.own.columns.get(at) or [UNSET] * sum(block.own.counts)
         kinds = set(map(type, own))
         if kinds and UnsetType not in kinds:
-            return _column(field, own, kinds)
+            return typed_column(field, own, kinds)
         beside = [value for block in blocks for value in block.beside.get(at, ())]
         if kinds > {UnsetType}:
             if beside:
                 spread = [beside[record] for record in record_of.tolist()]
                 own = [o if o is not UNSET else b for o, b in zip(own, spread, strict=True)]
-            return _column(field, own, set(map(type, own)))
+            return typed_column(field, own, set(map(type, own)))
         kinds = set(map(type, beside))
         if not own or kinds <= {UnsetType}:
             return None
-        column, good = _column(field, beside, kinds)
+        column, good = typed_column(field, beside, kinds)
         return column.of(record_of), good[record_of]
 
     def _without(
@@ -93,24 +90,3 @@ class ShapedColumns:
         fits[places[np.unique(wrong)]] = False
         keep = np.flatnonzero(fits[places[record_of]])
         return ElementColumns({name: one.of(keep) for name, one in made.items()}, fits, np.where(fits, counts, 0))
-
-
-def _column(field: RecordField, values: list[Any], kinds: set[type]) -> tuple[Column, Any]:
-    """Return the column of typed values, and a mask of the values that it can hold. `kinds`: types of the values."""
-    if msgspec.UnsetType in kinds:
-        values = [None if value is UNSET else value for value in values]
-        kinds = kinds - {msgspec.UnsetType} | {type(None)}
-    good = np.ones(len(values), np.bool_)
-    if field.type == "timestamp":
-        micros, valid = parse_timestamp_column(values, field.time_unit, kinds, field.tz)
-        present = np.array([value is not None for value in values], np.bool_) if type(None) in kinds else good
-        return Column(micros, present & valid, in_micros=True), valid | ~present
-    array = pa.array(values, arrow_type(field.type))
-    present = np.array(array.is_valid())
-    if field.type == "string":
-        return Column(array, present), good
-    blank = False if field.type == "boolean" else 0
-    numbers = array.fill_null(blank) if array.null_count else array
-    if field.type == "integer":
-        numbers = numbers.cast(pa.int64())
-    return Column(numbers.to_numpy(zero_copy_only=False), present), good
