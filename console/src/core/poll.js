@@ -5,18 +5,21 @@
 import { ApiError, get } from "./api.js";
 
 const RETRY_MS_MAX = 15_000;
+/** Paths of responses about all jobs. The service may answer with one that is up to a minute old, if it takes seconds to compute. */
+const KEPT = new Set(["/v1/jobs", "/v1/explanations"]);
+const KEPT_S = 60;
 /** @typedef {import("lit").ReactiveController} ReactiveController */
 /** @type {Set<Poll>} */
 const active = new Set();
 
 /** Fetch every resource that is shown, soon. Called after an action, after an event, and after a reconnect. */
 export function refreshAll() {
-  for (const poll of active) poll.soon();
+  for (const poll of active) poll.soon(true);
 }
 
 /** @param {(poll: Poll) => boolean} wanted */
 export function refreshWhere(wanted) {
-  for (const poll of active) if (wanted(poll)) poll.soon();
+  for (const poll of active) if (wanted(poll)) poll.soon(true);
 }
 
 /** @implements {ReactiveController} */
@@ -43,6 +46,8 @@ export class Poll {
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
     this.failures = 0;
+    /** True if the next answer must contain a change that has just happened. */
+    this.isChanged = false;
     host.addController(this);
   }
 
@@ -87,7 +92,8 @@ export class Poll {
     return this.data !== null && this.error !== null;
   }
 
-  soon() {
+  soon(isChanged = false) {
+    this.isChanged ||= isChanged;
     clearTimeout(this.timer);
     this.timer = setTimeout(() => void this.fetch(), 40 + Math.random() * 60);
   }
@@ -99,8 +105,10 @@ export class Poll {
     if (path === null) return;
     this.running?.abort();
     const running = (this.running = new AbortController());
+    const mayBeKept = KEPT.has(path) && !this.isChanged;
+    this.isChanged = false;
     try {
-      const data = await get(path, running.signal);
+      const data = await get(mayBeKept ? `${path}?max_age_s=${KEPT_S}` : path, running.signal);
       if (running.signal.aborted) return;
       this.data = data;
       this.at = Date.now();

@@ -13,9 +13,12 @@ import { strip } from "../elements/strip.js";
 const SILENT_MS = 300_000;
 /** Share of rejected records in the last hour from which a job has a warning. */
 const REJECTED_SHARE = 0.1;
+const HISTORY_MS = 60_000;
+/** With many jobs, each history is read less often. Its steps are 10 minutes. */
+const HISTORY_MS_A_JOB = 600;
 
 export class JobRow extends Element {
-  static properties = { job: { attribute: false }, explanation: { attribute: false }, tone: { type: String } };
+  static properties = { job: { attribute: false }, explanation: { attribute: false }, tone: { type: String }, jobs: { type: Number } };
 
   constructor() {
     super();
@@ -23,10 +26,12 @@ export class JobRow extends Element {
     /** @type {any} */ this.explanation = null;
     this.tone = "wait";
     /** @type {number} share of the records of the last hour that was rejected */ this.recent = 0;
-    this.history = new Poll(this, () => (this.job ? `/v1/jobs/${quoted(this.job.name)}/history` : null), 60_000);
+    /** @type {number} of the list */ this.jobs = 1;
+    this.history = new Poll(this, () => (this.job ? `/v1/jobs/${quoted(this.job.name)}/history` : null), HISTORY_MS);
   }
 
   render() {
+    this.history.everyMs = Math.max(HISTORY_MS, HISTORY_MS_A_JOB * this.jobs);
     const { job, explanation } = this;
     const tone = this.tone;
     const [watermark, latest] = [job.watermark_ms, job.latest_event_ms];
@@ -96,7 +101,7 @@ export class HomeView extends Element {
         ${jobs ? this.#totals(jobs) : nothing}
       </div>
       ${panel("Jobs", this.jobs, () => repeat(ranked, (one) => one.job.name, (one) => html`<sl-job-row
-          .job=${one.job} .explanation=${one.explanation} .tone=${one.tone}
+          .job=${one.job} .explanation=${one.explanation} .tone=${one.tone} .jobs=${ranked.length}
           @recent=${(/** @type {CustomEvent} */ event) => {
             this.recent.set(one.job.name, event.detail);
             this.requestUpdate();

@@ -25,6 +25,7 @@ from strandline.services.jobs.job_lifecycle import JobLifecycle
 from strandline.services.jobs.open_windows import OpenWindowPages
 from strandline.services.jobs.traces import Traces
 from strandline.services.processes.limited_work import RunLimited, run_here
+from strandline.services.rest.kept_answers import KeptAnswer
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
@@ -81,6 +82,16 @@ class Dependencies:
     def devices(self) -> Devices:
         """Lists of devices."""
         return Devices(self.ledger, self.log, self.run_limited)
+
+    @cached_property
+    def kept_jobs(self) -> KeptAnswer:
+        """The newest response with all jobs."""
+        return KeptAnswer()
+
+    @cached_property
+    def kept_explanations(self) -> KeptAnswer:
+        """The newest response with all explanations."""
+        return KeptAnswer()
 
     @cached_property
     def histories(self) -> Histories:

@@ -49,11 +49,27 @@ router = APIRouter(tags=["jobs"])
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
-@router.get("/v1/jobs")
-def list_jobs(control: Control) -> JobList:
+MaxAge = Annotated[
+    int,
+    Query(
+        ge=0,
+        le=60,
+        description="Accept a response to an earlier request, whose data are at most this number of seconds old. The service "
+        "keeps a response for ten times the time that it took.",
+    ),
+]
+
+
+@router.get("/v1/jobs", response_model=JobList)
+def list_jobs(control: Control, max_age_s: MaxAge = 0) -> Response:
     """Return all jobs, by name."""
-    ranges = StreamRanges(control.log)
-    return JobList(jobs=[job_view(one) for one in job_statuses(control.ledger, ranges, control.ledger.jobs())])
+
+    def compute() -> bytes:
+        ranges = StreamRanges(control.log)
+        found = JobList(jobs=[job_view(one) for one in job_statuses(control.ledger, ranges, control.ledger.jobs())])
+        return found.model_dump_json(by_alias=True).encode()
+
+    return Response(control.kept_jobs.get(max_age_s, compute), media_type="application/json")
 
 
 @router.get("/v1/jobs/{name}")
@@ -68,11 +84,15 @@ def explain_job(control: Control, name: str) -> ExplanationView:
     return explanation(control.ledger, StreamRanges(control.log), control.ledger.job(name), control.unavailable_store)
 
 
-@router.get("/v1/explanations")
-def explain_jobs(control: Control) -> ExplanationList:
+@router.get("/v1/explanations", response_model=ExplanationList)
+def explain_jobs(control: Control, max_age_s: MaxAge = 0) -> Response:
     """Return the explanation of each job, by name. It also covers jobs whose stream or lookup no longer exists."""
-    found = explanations(control.ledger, StreamRanges(control.log), control.unavailable_store)
-    return ExplanationList(explanations=found)
+
+    def compute() -> bytes:
+        found = explanations(control.ledger, StreamRanges(control.log), control.unavailable_store)
+        return ExplanationList(explanations=found).model_dump_json(by_alias=True).encode()
+
+    return Response(control.kept_explanations.get(max_age_s, compute), media_type="application/json")
 
 
 @router.get("/v1/jobs/{name}/log")
