@@ -95,6 +95,11 @@ def test_no_slicing_changes_a_result_a_late_record_or_a_revision() -> None:
     assert min(found.happened[one] for one in ("a late record", "a rewind", "a revision", "a reset between two slices"))
 
 
+def test_chunks_change_no_sender_in_a_checkpoint() -> None:
+    """In this history, the late records of two meters of a slice are fetched in several chunks."""
+    assert simulate(10_011_348).findings == []
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
 @pytest.mark.guarantee("G1020")

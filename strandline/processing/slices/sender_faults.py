@@ -37,16 +37,16 @@ class PartitionFacts(msgspec.Struct):
     rejected: dict[str, int] = {}
     """Reason -> records."""
     senders: dict[str, str] = {}
-    """Reason -> sender of one of these records, if it is known."""
+    """Reason -> sender of the last of these records, if it is known."""
     keys_ahead: dict[str, tuple[int, int]] = {}
     """Key -> how far a record was ahead of its log time in ms, at most, and the latest log time of such a record in ms."""
 
     def add(self, part: PartitionFacts) -> None:
-        """Add the counts of other records of the same partition and slice."""
+        """Add the counts of later records of the same partition and slice."""
         self.records += part.records
         for reason, count in part.rejected.items():
             self.rejected[reason] = self.rejected.get(reason, 0) + count
-        self.senders = {**part.senders, **self.senders}
+        self.senders = self.senders | part.senders
         for key, (ahead_ms, log_ms) in part.keys_ahead.items():
             known_ahead_ms, known_log_ms = self.keys_ahead.get(key, (ahead_ms, log_ms))
             self.keys_ahead[key] = max(ahead_ms, known_ahead_ms), max(log_ms, known_log_ms)
