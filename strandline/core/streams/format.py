@@ -82,6 +82,8 @@ class StreamFormat:
     """Value of `format` in the document of a stream."""
     unusable: StrandlineError | None = None
     """Reason why records of the format can't be framed or read here. None if they can."""
+    module: str | None = None
+    """Module of an optional package that reads the records (`core/extras.py`). None if no such package is needed."""
 
     # The document
 

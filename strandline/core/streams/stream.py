@@ -21,6 +21,7 @@ from strandline.core.document_model import DocumentModel, is_stored, shown
 from strandline.core.document_values import FIELD_NAMES_SCHEMA, FieldName, Name, Retention, names_alike
 from strandline.core.documents import COLUMNS_MAX, Path, YamlDocument, did_you_mean
 from strandline.core.errors import InvalidDocument
+from strandline.core.extras import MissingExtra, require_module
 from strandline.core.field_types import ANY_TYPE, JSON_TYPE, is_nested
 from strandline.core.json_paths import parse_json_path
 from strandline.core.streams.embedded import EMBEDDED_MAX, EmbeddedSpec
@@ -43,9 +44,17 @@ GatewayName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{0,39}$"
 
 
 def _known_format(name: str, info: ValidationInfo) -> str:
-    """Return the name of a format. Raise ValueError if no installed part of Strandline has it, unless the document is stored."""
+    """Return the name of a format. Raise ValueError if no installed part of Strandline has it, or if it needs a package that
+    isn't installed. A stored document is always accepted."""
     form = form_of(name)
-    if form.unusable is None or is_stored(info):
+    if is_stored(info):
+        return name
+    if form.unusable is None:
+        try:
+            if form.module is not None:
+                require_module(form.module)
+        except MissingExtra as error:
+            raise ValueError(str(error)) from error
         return name
     if name in format_names():
         raise ValueError(str(form.unusable))

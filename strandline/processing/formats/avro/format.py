@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 class AvroFormat(Format):
     name = "avro"
+    module = "fastavro"
     options_description = "Options of the format avro: the schema, or schemas of the schema registry that records name."
     requires_options = True
     files: Mapping[str, NamedFile] = {"schema_file": NamedFile("schema", is_text=True)}

@@ -7,6 +7,7 @@ from strandline.processing.formats.format import Format, FormatReader, ReaderReq
 
 class OtlpFormat(Format):
     name = "otlp"
+    module = "google.protobuf"
     content_type = b"application/x-protobuf"
     has_line_files = True  # in JSON, the form that a collector writes
     rows_at = ("points",)

@@ -7,6 +7,7 @@ from strandline.processing.formats.format import Format, FormatReader, ReaderReq
 
 class PrometheusFormat(Format):
     name = "prometheus"
+    module = "google.protobuf"
     content_type = b"application/x-protobuf"
     rows_at = ("points",)
 

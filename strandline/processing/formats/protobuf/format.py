@@ -24,6 +24,7 @@ class MessageTypes(NamedTuple):
 
 class ProtobufFormat(Format):
     name = "protobuf"
+    module = "google.protobuf"
     options_description = (
         "Options of the format protobuf: the message type, or message types of the schema registry that records name."
     )

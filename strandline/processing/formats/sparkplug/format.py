@@ -19,6 +19,7 @@ _NODE_LEVEL = 3
 
 class SparkplugFormat(Format):
     name = "sparkplug"
+    module = "google.protobuf"
     content_type = b"application/x-protobuf"
     sender = "MQTT"
     keeps_sessions = True
