@@ -259,7 +259,7 @@ class RowReader:
         else:
             for part in _in_parts(values):
                 for rows in self._exploded_parts(self._exploded, self._quick_exploded, values[part], sources[part]):
-                    yield rows._replace(places=rows.of_each(range(part.start, part.stop)))
+                    yield rows._replace(places=rows.of_each(range(part.start, part.stop))) if part.start else rows
 
     def _exploded_parts(
         self,

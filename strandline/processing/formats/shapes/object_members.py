@@ -26,6 +26,8 @@ from strandline.processing.formats.shapes.typed_elements import TypedElements, c
 from strandline.processing.formats.text_values import json_of_text
 
 NAMES_REMEMBERED_MAX = 10_000
+RECORDS_REMEMBERED_MAX = 100
+"""Number of records whose names are remembered together."""
 _object_of = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.encode
 
@@ -61,6 +63,7 @@ class ObjectMembers:
             except ValueError:
                 pass
         self._members_of = lru_cache(maxsize=NAMES_REMEMBERED_MAX)(self._read_name)
+        self._rows_among = lru_cache(maxsize=RECORDS_REMEMBERED_MAX)(self._find_rows)
         self._readers = [
             (at, lru_cache(maxsize=NAMES_REMEMBERED_MAX)(partial(self._value_in, at, decoder_of(typed(fields[at])))))
             for at in sorted(self._given - {self._index})
@@ -109,7 +112,7 @@ class ObjectMembers:
             counts, names = list(map(len, objects)), list(chain.from_iterable(objects))
             values = list(chain.from_iterable(map(dict.values, objects)))
         else:
-            matching = [[name for name in members if self._members_of(name) is not None] for members in objects]
+            matching = [self._rows_among(tuple(members)) for members in objects]
             counts, names = list(map(len, matching)), list(chain.from_iterable(matching))
             raws = [members[name] for members, some in zip(objects, matching, strict=True) for name in some]
             values = self._read_list(b"[" + b",".join(raws) + b"]")
@@ -126,6 +129,10 @@ class ObjectMembers:
         msgspec.DecodeError if the value isn't as declared."""
         raw = (self._members_of(name) or {}).get(at)
         return UNSET if raw is None else decode(raw)
+
+    def _find_rows(self, names: tuple[str, ...]) -> list[str]:
+        """Return the names that are rows. Records of one device mostly have the same names."""
+        return [name for name in names if self._members_of(name) is not None]
 
     def _read_name(self, name: str) -> dict[int, Raw] | None:
         """Return the values of the fields that a name fills. None if the member isn't a row."""
