@@ -1,0 +1,197 @@
+"""Poison jobs of a pool next to many healthy ones: `python -m tests.fault.pool_poison --data-dir DIR --jobs 100`, after
+`strandline up --data-dir DIR --detach`.
+
+One job meets a record that ends it, one an expression that fails, one a store that refuses, one a foreign result, one loses its
+topic, and the state of one exceeds its limit. Each must end or wait in its own way. No other job may start again, and no result
+of another job may be more than two batches late. Prints one JSON object. With any violation, the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import sqlite3
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from benchmarks.jobs import DELAY_MS, WINDOW_MS, Bench, document
+from strandline.log.admin import KafkaAdmin
+from strandline.results.document import document_id
+from strandline.services.embedded.addresses import read_stack
+
+BATCHES_LATE_MAX = 2
+_ARRIVAL_MS = 1_000
+"""The records of each second are sent at its end."""
+_BATCH_GAP_MS = 100
+"""Slices that are planned within this time belong to one batch."""
+_STATE_BYTES = 120_000_000
+_LIMIT_S = 60.0
+"""Maximum time until the job of a fault has ended."""
+
+
+class Poison:
+    """The faults, each with the end that its job must have."""
+
+    def __init__(self, bench: Bench, kafka: str, pids: Path) -> None:
+        self._bench, self._kafka, self._pids = bench, kafka, pids
+        self.faults: dict[str, tuple[Callable[[str], None], Callable[[dict[str, Any]], bool]]] = {
+            "record": (self._send_bad_record, _has_failed),
+            "expression": (self._send_unfit_record, _has_failed),
+            "store": (self._refuse_writes, _has_failed),
+            "foreign": (self._write_foreign_results, _has_failed),
+            "topic": (self._delete_topic, _has_failed),
+            "state": (self._send_large_keys, self._has_own_runner),
+        }
+
+    def apply(self) -> list[str]:
+        """Apply the jobs that will be poisoned, and return their names."""
+        for fault in self.faults:
+            text = document(f"poison-{fault}").replace("schema: {", "schema: {note: {type: string, required: false}, ")
+            text = text.replace("steps:", "on_error: crash\nsteps:\n  - derive: {inverse: 1 / (temp - 1000)}")
+            if fault == "state":
+                text = text.replace("tumbling: 10s, by: [device]", "session: {gap: 1h}, by: [device, note]")
+            headers = {"content-type": "application/yaml"}
+            self._bench.control.post("/v1/documents", content=text.encode(), headers=headers).raise_for_status()
+        return [f"poison-{fault}" for fault in self.faults]
+
+    def _send(self, job: str, body: bytes) -> None:
+        headers = {"content-type": "application/x-ndjson"}
+        self._bench.gateway.post(f"/v1/streams/of-{job}/records", content=body, headers=headers).raise_for_status()
+
+    def _send_bad_record(self, job: str) -> None:
+        self._send(job, b'{"device": "d0", "ts": "never", "temp": 1}')
+
+    def _send_unfit_record(self, job: str) -> None:
+        self._send(job, json.dumps({"device": "d0", "ts": time.time_ns() // 1_000_000, "temp": 1000}).encode())
+
+    def _refuse_writes(self, job: str) -> None:
+        self._bench.index.put(f"/{job}-tens/_settings", json={"index.blocks.write": True}).raise_for_status()
+
+    def _write_foreign_results(self, job: str) -> None:
+        (index,) = self._bench.index.get(f"/_alias/{job}-tens").raise_for_status().json()
+        hit = self._bench.index.post(f"/{index}/_search", json={"size": 1}).raise_for_status().json()["hits"]["hits"][0]
+        now_ms = time.time_ns() // 1_000_000 // WINDOW_MS * WINDOW_MS
+        for number in range(1, 4):
+            start_ms = now_ms + number * WINDOW_MS
+            name = document_id(job, "tens", start_ms, start_ms + WINDOW_MS, ("d0",))
+            foreign = hit["_source"] | {"n": -1}
+            self._bench.index.put(f"/{index}/_doc/{name}", json=foreign).raise_for_status()
+
+    def _delete_topic(self, job: str) -> None:
+        KafkaAdmin(self._kafka, timeout_s=30.0, changes_topics=True).delete(f"of-{job}")
+
+    def _send_large_keys(self, job: str) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        for first in range(0, _STATE_BYTES, 800_000):
+            notes = [base64.b85encode(os.urandom(6_400)).decode() for _ in range(100)]
+            lines = [{"device": f"d{first}", "ts": now_ms, "temp": 1, "note": note} for note in notes]
+            self._send(job, "\n".join(map(json.dumps, lines)).encode())
+
+    def _has_own_runner(self, job: dict[str, Any]) -> bool:
+        return job.get("name") is not None and f"runner-{job['name']}" in json.loads(self._pids.read_text())
+
+
+def _has_failed(job: dict[str, Any]) -> bool:
+    return bool(job["state"] == "failed")
+
+
+def runs_of_jobs(ledger: Path) -> dict[str, int]:
+    """Return the number of runs of each job."""
+    with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as connection:
+        return dict(connection.execute("SELECT job, count(*) FROM runs GROUP BY job").fetchall())
+
+
+def batches_late(ledger: Path, jobs: list[str], from_ms: int) -> list[int]:
+    """Return for each window of these jobs that ended after `from_ms` how many batches its result was late.
+
+    It is the number of batches that were planned after the records that close it were in the log, and before its own batch.
+    """
+    query = (
+        "SELECT s.job, s.planned_ms, c.emitted FROM slices s JOIN checkpoints c ON c.job = s.job AND c.slice = s.number "
+        "ORDER BY s.planned_ms"
+    )
+    with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as connection:
+        rows = connection.execute(query).fetchall()
+    begun: list[int] = []
+    for _, planned_ms, _ in rows:
+        if not begun or planned_ms - begun[-1] > _BATCH_GAP_MS:
+            begun.append(planned_ms)
+    late, closed = [], dict.fromkeys(jobs, 0)
+    for job, planned_ms, emitted in rows:
+        end_ms = json.loads(emitted).get("tens", 0)
+        if job not in closed or end_ms <= closed[job]:
+            continue
+        closed[job] = end_ms
+        due_ms = end_ms + DELAY_MS + _ARRIVAL_MS
+        own = max(at for at, begun_ms in enumerate(begun) if begun_ms <= planned_ms)
+        if end_ms > from_ms:
+            late.append(sum(begun_ms > due_ms for begun_ms in begun[:own]))
+    return late
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.fault.pool_poison", description=__doc__)
+    parser.add_argument("--data-dir", type=Path, required=True, help="directory of the running stack")
+    parser.add_argument("--jobs", type=int, default=100, help="number of healthy jobs")
+    parser.add_argument("--warm-up", type=float, default=40.0, help="seconds before the first fault")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds after each fault")
+    options = parser.parse_args()
+    stack = read_stack(options.data_dir)
+    assert stack is not None, "the stack isn't running"
+    options.url, options.gateway, options.elasticsearch = stack.api_url, stack.ingest_url, stack.elasticsearch_url
+    logins = options.data_dir / "passwords" / "strandline.env"
+    if logins.exists():
+        os.environ.update(line.split("=", 1) for line in logins.read_text().splitlines() if "=" in line)
+    options.rate, options.prefix = 20, "many-"
+    bench = Bench(options)
+    healthy = list(bench.jobs)
+    for job in healthy:
+        bench.apply(job)
+    poison = Poison(bench, stack.kafka_bootstrap, options.data_dir / "pids.json")
+    bench.jobs += poison.apply()
+    bench.wait_for("running", bench.jobs)
+    bench.run(options.warm_up)
+    ledger = options.data_dir / "ledger.sqlite"
+    runs = runs_of_jobs(ledger)
+    from_ms, violations = time.time_ns() // 1_000_000, []
+    ended: dict[str, str] = {}
+    for fault, (harm, has_ended) in poison.faults.items():
+        job = f"poison-{fault}"
+        harm(job)
+        if fault == "topic":
+            bench.jobs.remove(job)
+        began_s = time.monotonic()
+        state: dict[str, Any] = {"state": "running"}
+        while not has_ended(state) and time.monotonic() - began_s < _LIMIT_S:
+            bench.run(options.seconds)
+            state = bench.control.get(f"/v1/jobs/{job}").raise_for_status().json()
+        ended[job] = (
+            f"{state['state']} after {time.monotonic() - began_s:.0f} s: {state.get('message') or state.get('moved')}"
+        )
+        print(job, ended[job], file=sys.stderr, flush=True)
+        if not has_ended(state):
+            violations.append(f"{job} is {state['state']}")
+    until_ms = time.time_ns() // 1_000_000
+    late = Counter(batches_late(ledger, healthy, from_ms))
+    states, runs_now = bench.states(), runs_of_jobs(ledger)
+    again = {job: runs_now[job] - runs[job] for job in healthy if runs_now[job] != runs[job]}
+    not_running = [job for job in healthy if states[job]["state"] != "running"]
+    violations += [f"{job} started again {times} times" for job, times in again.items()]
+    violations += [f"{job} is not running" for job in not_running]
+    violations += [f"{count} results are {by} batches late" for by, count in late.items() if by > BATCHES_LATE_MAX]
+    print(json.dumps({
+        "jobs": len(healthy), "ended": ended, "seconds": round((until_ms - from_ms) / 1_000),
+        "windows": late.total(), "batches_late": {str(by): late[by] for by in sorted(late)}, "violations": violations,
+    }))  # fmt: skip
+    sys.exit(bool(violations))
+
+
+if __name__ == "__main__":
+    main()
