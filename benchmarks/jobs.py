@@ -1,8 +1,8 @@
 """Cost of many small jobs: `python -m benchmarks.jobs --data-dir DIR --jobs 100`, after `strandline up --data-dir DIR --detach`.
 
 Applies jobs with windows of 10 s, and sends 20 records per second to each by HTTP. Measures memory and CPU time of all processes
-of the stack, the growth of its ledger, the time from apply to running, the age of the newest result, and the time to stop. The
-jobs share pools, as the setting `STRANDLINE_JOBS_PER_POOL` of the stack says. Prints one JSON object.
+of the stack, and the growth of its ledger. Also measures the time from apply to running, the age of the newest result, and the
+time to stop. The jobs share pools, as the setting `STRANDLINE_JOBS_PER_POOL` of the stack says. Prints one JSON object.
 """
 
 from __future__ import annotations

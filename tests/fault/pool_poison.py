@@ -1,9 +1,9 @@
 """Poison jobs of a pool next to many healthy ones: `python -m tests.fault.pool_poison --data-dir DIR --jobs 100`, after
 `strandline up --data-dir DIR --detach`.
 
-One job meets a record that ends it, one an expression that fails, one a store that refuses, one a foreign result, one loses its
-topic, and the state of one exceeds its limit. Each must end or wait in its own way. No other job may start again, and no result
-of another job may be more than two batches late. Prints one JSON object. With any violation, the exit code is 1.
+Each fault hits one job: a record that ends it, an expression that fails, a store that refuses, a foreign result, a deleted
+topic, and a state above its limit. The last job must get its own runner, and the others must fail. No other job may start again,
+and no result of another job may be more than two batches late. Prints one JSON object. With any violation, the exit code is 1.
 """
 
 from __future__ import annotations

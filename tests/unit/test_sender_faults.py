@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -180,7 +181,23 @@ def test_a_source_task_reports_keys_that_are_ahead(
     found = facts.partitions[STREAM][0]
     assert found.keys_ahead == {"pump-3": (180_000, NOW_MS), "pump-6": (3_600_000, NOW_MS)}
     assert (found.records, found.rejected) == (6, {"decode": 1, "future_event": 1})
-    assert found.senders == {"decode": "mqtt:pumps/pump-4", "future_event": "pump-6"}
+    assert found.senders == {"decode": (5, "mqtt:pumps/pump-4"), "future_event": (4, "pump-6")}
+
+
+def test_the_order_of_the_parts_of_a_slice_changes_nothing() -> None:
+    parts = [
+        PartitionFacts(2, {"late": 2}, {"late": (4, "a")}, {"a": (2_000, 30), "b": (3_000, 10)}),
+        PartitionFacts(1, {"late": 1}, {"late": (9, "")}, {"b": (3_000, 20)}),
+        PartitionFacts(1, {"decode": 1}, {"decode": (2, "c")}, {"a": (2_000, 40)}),
+    ]
+    for order in permutations(parts):
+        found = PartitionFacts()
+        for part in order:
+            found.add(part)
+        assert found.senders == {"late": (9, ""), "decode": (2, "c")}
+        assert found.keys_ahead == {"a": (2_000, 40), "b": (3_000, 20)}
+    (partition,) = faults_after(None, 1, {"s": {0: found}}, 100).rejected_partitions
+    assert partition.senders == {"decode": "c"}, "the sender of the last late record isn't known"
 
 
 def test_a_replay_looks_for_no_senders(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +272,7 @@ def test_the_ledger_keeps_faults(ledger: Ledger) -> None:
     Api(ledger).apply(BY_PUMP)
     row = ledger.begin_run(JOB, 1)
     ledger.plan_slice(a_slice(1, row.epoch, JOB))
-    facts = {"s": {0: PartitionFacts(1, {"decode": 1}, {"decode": "é"}, {"a\\0": (2_000, 1)})}}
+    facts = {"s": {0: PartitionFacts(1, {"decode": 1}, {"decode": (7, "é")}, {"a\\0": (2_000, 1)})}}
     written = replace(a_checkpoint(1, row.epoch, JOB), sender_faults=faults_after(None, 1, facts, 1))
     ledger.commit_checkpoint(written)
     assert ledger.last_checkpoint(JOB) == written

@@ -36,20 +36,20 @@ class PartitionFacts(msgspec.Struct):
     records: int = 0
     rejected: dict[str, int] = {}
     """Reason -> records."""
-    senders: dict[str, str] = {}
-    """Reason -> sender of the last of these records, if it is known."""
+    senders: dict[str, tuple[int, str]] = {}
+    """Reason -> offset and sender of the last of these records. The sender is empty if it isn't known."""
     keys_ahead: dict[str, tuple[int, int]] = {}
-    """Key -> how far a record was ahead of its log time in ms, at most, and the latest log time of such a record in ms."""
+    """Key -> how far a record was ahead of its log time in ms, at most, and the log time of this record in ms."""
 
     def add(self, part: PartitionFacts) -> None:
-        """Add the counts of later records of the same partition and slice."""
+        """Add the counts of other records of the same partition and slice. The order of calls changes nothing."""
         self.records += part.records
         for reason, count in part.rejected.items():
             self.rejected[reason] = self.rejected.get(reason, 0) + count
-        self.senders = self.senders | part.senders
-        for key, (ahead_ms, log_ms) in part.keys_ahead.items():
-            known_ahead_ms, known_log_ms = self.keys_ahead.get(key, (ahead_ms, log_ms))
-            self.keys_ahead[key] = max(ahead_ms, known_ahead_ms), max(log_ms, known_log_ms)
+        for reason, last in part.senders.items():
+            self.senders[reason] = max(last, self.senders.get(reason, last))
+        for key, furthest in part.keys_ahead.items():
+            self.keys_ahead[key] = max(furthest, self.keys_ahead.get(key, furthest))
         self.keys_ahead = _furthest(self.keys_ahead)
 
 
@@ -75,14 +75,14 @@ def keys_ahead(
     if keys is None:
         for row in rows[np.argsort(-ahead_ms[rows], kind="stable")][:_SAMPLE_RECORDS].tolist():
             if (sender := sender_at(row)) is not None:
-                known = found.get(sender, (0, 0))
-                found[sender] = max(int(ahead_ms[row]), known[0]), max(int(log_ms[row]), known[1])
+                found[sender] = max(found.get(sender, (0, 0)), (int(ahead_ms[row]), int(log_ms[row])))
         return _furthest(found)
     table = pa.table({"key": keys.take(pa.array(rows)), "ahead": ahead_ms[rows], "log": log_ms[rows]})
-    by_key = table.group_by("key").aggregate([("ahead", "max"), ("log", "max")])
-    for one in by_key.sort_by([("ahead_max", "descending")]).slice(0, KEYS_MAX + 1).to_pylist():
+    order = [("ahead", "descending"), ("log", "descending"), ("key", "ascending")]
+    by_key = table.sort_by(order).group_by("key", use_threads=False).aggregate([("ahead", "first"), ("log", "first")])
+    for one in by_key.slice(0, KEYS_MAX + 1).to_pylist():
         if one["key"] is not None:
-            found[_short(str(one["key"]))] = one["ahead_max"], one["log_max"]
+            found[_short(str(one["key"]))] = one["ahead_first"], one["log_first"]
     return _furthest(found)
 
 
@@ -115,18 +115,22 @@ def faults_after(
                     reason: last.rejected.get(reason, 0) + facts.rejected.get(reason, 0)
                     for reason in sorted(last.rejected | facts.rejected)
                 }
-                senders = last.senders | facts.senders
+                senders = last.senders | {reason: sender for reason, (_, sender) in facts.senders.items() if sender}
                 rejected[stream, partition] = RejectedPartition(stream, partition, last.slice_first, counts, senders)
     since_ms = (latest_log_ms or 0) - FORGOTTEN_AFTER_MS
-    of_keys = sorted((one for one in ahead.values() if one.log_ms >= since_ms), key=lambda one: -one.ahead_ms)
-    of_partitions = sorted(rejected.values(), key=lambda one: -sum(one.rejected.values()))
+    of_keys = sorted((one for one in ahead.values() if one.log_ms >= since_ms), key=_order_of_key)
+    of_partitions = sorted(rejected.values(), key=lambda one: (-sum(one.rejected.values()), one.stream, one.partition))
     return SenderFaults(of_keys[:KEYS_MAX], of_partitions[:PARTITIONS_MAX])
+
+
+def _order_of_key(one: KeyAhead) -> tuple[int, str, int, str]:
+    return -one.ahead_ms, one.stream, one.partition, one.key
 
 
 def _furthest(found: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
     if len(found) <= KEYS_MAX:
         return found
-    return dict(sorted(found.items(), key=lambda one: -one[1][0])[:KEYS_MAX])
+    return dict(sorted(found.items(), key=lambda one: (-one[1][0], -one[1][1], one[0]))[:KEYS_MAX])
 
 
 def _short(text: str) -> str:

@@ -303,8 +303,7 @@ def _add_rejected_senders(here: PartitionFacts, chunk: DecodedChunk, rejects: li
     """Add the sender of the last record of each reason, and the senders of records that were rejected because they are too far
     ahead of their log time. `log_ms`: of each row."""
     for reason, index in {one.reason: one.index for one in rejects}.items():
-        if (sender := chunk.sender_at(index)) is not None:
-            here.senders[reason] = sender
+        here.senders[reason] = int(chunk.offsets[index]), chunk.sender_at(index) or ""
     too_far = [(one.index, one.ahead_ms) for one in chunk.decoded.rejects if one.ahead_ms is not None]
     if too_far:
         places, ahead_ms = np.array(too_far, np.int64).T
