@@ -80,6 +80,14 @@ _NEWEST_CHECKPOINTS = (
     .order_by(checkpoints.c.slice.desc())
     .limit(sa.bindparam("limit"))
 )
+_COUNTED = (
+    sa.select(*_CHECKPOINT, *_TOTALS)
+    .where(checkpoints.c.job == sa.bindparam("of_job"))
+    .order_by(checkpoints.c.slice.desc())
+    .limit(1)
+)
+_COUNTED_OF_SLICE = _COUNTED.where(checkpoints.c.slice == sa.bindparam("value"))
+_COUNTED_UP_TO = _COUNTED.where(checkpoints.c.committed_ms <= sa.bindparam("value"))
 _CHECKPOINTS_BEFORE = _NEWEST_CHECKPOINTS.where(checkpoints.c.slice < sa.bindparam("before"))
 
 
@@ -374,12 +382,12 @@ class CountedProgress(Part):
                 distance *= 2
             numbers = range(last - distance + 1, last - distance // 2 + 1)
             first = numbers[bisect_left(numbers, True, key=lambda number: results_up_to(number) == results)]
-            return _counted(connection, job, checkpoints.c.slice == first)
+            return _counted(connection, _COUNTED_OF_SLICE, job, first)
 
     def checkpoint_at(self, job: str, at_ms: int) -> CountedCheckpoint | None:
         """Return the newest checkpoint that was committed up to this time, by the clocks of the runs. None if there is none."""
         with self._database.reading(f"read the checkpoint of job {job} at {at_ms}") as connection:
-            return _counted(connection, job, checkpoints.c.committed_ms <= at_ms)
+            return _counted(connection, _COUNTED_UP_TO, job, at_ms)
 
 
 class Runs(Part):
@@ -690,10 +698,9 @@ def _last_checkpoints(connection: sa.Connection, names: Collection[str]) -> dict
     return {row.job: (CheckpointRow(*row[:split]), Totals(*row[split:])) for row in rows}
 
 
-def _counted(connection: sa.Connection, job: str, which: sa.ColumnElement[bool]) -> CountedCheckpoint | None:
-    """Return the newest checkpoint of the job for which the condition holds."""
-    wanted = sa.select(*_CHECKPOINT, *_TOTALS).where(checkpoints.c.job == job, which)
-    row = connection.execute(wanted.order_by(checkpoints.c.slice.desc()).limit(1)).first()
+def _counted(connection: sa.Connection, query: sa.Select[Any], job: str, value: int) -> CountedCheckpoint | None:
+    """Return the newest checkpoint that the query, one of `_COUNTED`, finds."""
+    row = connection.execute(query, {"of_job": job, "value": value}).first()
     split = len(_CHECKPOINT)
     return None if row is None else CountedCheckpoint(CheckpointRow(*row[:split]), Totals(*row[split:]))
 

@@ -67,7 +67,7 @@ class JobFacts:
     checkpoint: CheckpointRow | None
     totals: Totals
     reached_early: Offsets
-    """Stream -> partition -> time of an accepted event of an early slice. Empty if there is none."""
+    """Stream -> partition -> time of an accepted event of an early slice. Empty if there is none, or if the job has a result."""
     now_ms: int
     unavailable_store: str | None = None
     """Name of the store that the last slice waits for. None if it waits for none."""

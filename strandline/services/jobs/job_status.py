@@ -47,7 +47,7 @@ from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, rewind_c
 from strandline.services.jobs.backfills import BackfillView, backfill_view
 from strandline.services.jobs.explanation import ExplanationView, JobExplanationView, JobFacts, explain, notes_of
 from strandline.services.jobs.lookups import lookup_warnings_of
-from strandline.services.jobs.recent_counts import RECENT_MS, Recent, risen
+from strandline.services.jobs.recent_counts import QUIET_MS_MIN, RECENT_MS, Recent, risen
 
 RETENTION_LEFT_SHARE_MIN = 0.25
 """Share of the retention below which the status warns."""
@@ -376,34 +376,64 @@ def explanation(
 
     Args: unavailable_store: Returns the store of a pipeline's results that doesn't respond. Called only if a slice takes long.
     """
-    pipeline, held = present_pipeline(ledger, job), ranges.of(input_streams(ledger, job))
-    now_ms = int(time.time() * 1000)
-    # Read before the sums: these must contain the newest result.
-    result, before = ledger.last_result(job.name), ledger.checkpoint_at(job.name, now_ms - RECENT_MS)
-    progress = ledger.progress_of([job.name]).get(job.name, JobProgress(job, None, None))
-    _, last_slice, checkpoint, totals = progress
-    position = _position(progress, lambda: ledger.job_version(job.name, job.version))
-    first = ledger.floor(job.name) + 1
-    early = [row.reached for row in ledger.slices(job.name, first, first + 1)]
-    return explain(
-        JobFacts(
-            job=job,
-            pipeline=pipeline,
-            held=held,
-            lag_records=_left(job, held, position),
-            last_slice=last_slice,
-            checkpoint=checkpoint,
-            totals=totals,
-            reached_early=early[-1] if early else {},
-            now_ms=now_ms,
-            unavailable_store=unavailable_store(pipeline)
-            if last_slice is not None and _takes_long(last_slice)
-            else None,
-            recent=Recent(result, before, totals, now_ms, _reached_after(ledger, result))
+    return _Explanations(ledger, ranges, [job], unavailable_store).of(job)
+
+
+class _Explanations:
+    """Explains several jobs, with few queries of the ledger for each, and one request to Kafka."""
+
+    def __init__(
+        self,
+        ledger: LedgerReader,
+        ranges: StreamRanges,
+        jobs: Sequence[JobRow],
+        unavailable_store: Callable[[CheckedPipeline], str | None],
+    ) -> None:
+        self._ledger, self._ranges, self._unavailable_store = ledger, ranges, unavailable_store
+        self._documents = _Documents(ledger, jobs)
+        ranges.load([stream for job in jobs for stream in self._documents.streams_of(job)])
+        self._now_ms = int(time.time() * 1000)
+        # Read before the sums: these must contain the newest result.
+        self._results = {job.name: ledger.last_result(job.name) for job in jobs}
+        self._before = {
+            name: ledger.checkpoint_at(name, self._now_ms - RECENT_MS)
+            for name, result in self._results.items()
             if result is not None
-            else None,
+        }
+        self._progress = ledger.progress_of([job.name for job in jobs])
+
+    def of(self, job: JobRow) -> ExplanationView:
+        """Return why the job has no output, or what it waits for. Raises NotFound if a stream or lookup of it is missing."""
+        pipeline, held = self._documents.pipeline(job), self._ranges.of(self._documents.streams_of(job))
+        progress = self._progress.get(job.name, JobProgress(job, None, None))
+        _, last_slice, checkpoint, totals = progress
+        position = _position(progress, lambda: self._documents.versions[job.name])
+        result, takes_long = self._results[job.name], last_slice is not None and _takes_long(last_slice)
+        recent = None
+        if result is not None:
+            is_quiet = self._now_ms - result.row.committed_ms >= QUIET_MS_MIN
+            reached = _reached_after(self._ledger, result) if is_quiet else {}
+            recent = Recent(result, self._before[job.name], totals, self._now_ms, reached)
+        return explain(
+            JobFacts(
+                job=job,
+                pipeline=pipeline,
+                held=held,
+                lag_records=_left(job, held, position),
+                last_slice=last_slice,
+                checkpoint=checkpoint,
+                totals=totals,
+                reached_early=self._reached_early(job.name) if recent is None else {},
+                now_ms=self._now_ms,
+                unavailable_store=self._unavailable_store(pipeline) if takes_long else None,
+                recent=recent,
+            )
         )
-    )
+
+    def _reached_early(self, job: str) -> Offsets:
+        first = self._ledger.floor(job) + 1
+        early = [row.reached for row in self._ledger.slices(job, first, first + 1)]
+        return early[-1] if early else {}
 
 
 def _reached_after(ledger: LedgerReader, result: CountedCheckpoint) -> Offsets:
@@ -418,15 +448,13 @@ def explanations(
 ) -> list[JobExplanationView]:
     """Return the explanation of each job, by name. It reports a missing stream or lookup of a job."""
     jobs = ledger.jobs()
-    ranges.load([stream for job in jobs for stream in input_streams(ledger, job)])
-    return [_explained(ledger, ranges, job, unavailable_store) for job in jobs]
+    found = _Explanations(ledger, ranges, jobs, unavailable_store)
+    return [_explained(found, job) for job in jobs]
 
 
-def _explained(
-    ledger: LedgerReader, ranges: StreamRanges, job: JobRow, unavailable_store: Callable[[CheckedPipeline], str | None]
-) -> JobExplanationView:
+def _explained(explanations: _Explanations, job: JobRow) -> JobExplanationView:
     try:
-        found = explanation(ledger, ranges, job, unavailable_store)
+        found = explanations.of(job)
     except NotFound as error:
         step = f"apply its document again, or stop and delete the job: strandline job delete {job.name}"
         found = ExplanationView(cause="missing", message=str(error), next=step, notes=[])

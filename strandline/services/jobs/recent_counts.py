@@ -39,7 +39,8 @@ class Recent:
     totals: Totals
     now_ms: int
     reached_early: Offsets = field(default_factory=dict)
-    """Stream -> partition -> time of an accepted event of an early slice after the newest result. Empty if there is none."""
+    """Stream -> partition -> time of an accepted event of an early slice after the newest result. Empty if there is none, or if
+    the result is newer than QUIET_MS_MIN."""
 
     @property
     def age_ms(self) -> int:
