@@ -361,7 +361,7 @@ def test_a_job_whose_stream_is_missing_is_explained_by_that(running: Api, monkey
     def missing(*_: object) -> None:
         raise NotFound("there is no stream turbines")
 
-    monkeypatch.setattr(job_status, "explanation", missing)
+    monkeypatch.setattr(job_status._Documents, "pipeline", missing)
     (found,) = running.ask("GET", "/v1/explanations").json()["explanations"]
     assert (found["job"], found["cause"], found["message"]) == ("power", "missing", "there is no stream turbines")
 
