@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ BATCHES_LATE_MAX = 2
 _ARRIVAL_MS = 1_000
 """The records of each second are sent at its end."""
 _BATCH_GAP_MS = 100
-"""Slices that are planned within this time belong to one batch."""
+"""After this time without a planned slice, the next one belongs to another batch. A batch takes longer."""
 _STATE_BYTES = 120_000_000
 _ROUNDS_MAX = 5
 """Maximum number of rounds until the job of a fault has ended."""
@@ -119,10 +120,8 @@ def batches_late(ledger: Path, jobs: list[str], from_ms: int) -> list[int]:
     )
     with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as connection:
         rows = connection.execute(query).fetchall()
-    begun: list[int] = []
-    for _, planned_ms, _ in rows:
-        if not begun or planned_ms - begun[-1] > _BATCH_GAP_MS:
-            begun.append(planned_ms)
+    planned = sorted(planned_ms for _, planned_ms, _ in rows)
+    begun = planned[:1] + [at_ms for before_ms, at_ms in pairwise(planned) if at_ms - before_ms > _BATCH_GAP_MS]
     late, closed = [], dict.fromkeys(jobs, 0)
     for job, planned_ms, emitted in rows:
         end_ms = json.loads(emitted).get("tens", 0)
