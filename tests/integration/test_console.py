@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -11,32 +10,12 @@ from playwright.sync_api import Browser, Page, expect
 
 from strandline.ledger.states import Desired
 from tests.support.console import furnished_console
-from tests.support.console_browser import AXE, CHROMIUM, DESKTOP, PHONE, Watched, chromium, open_page
+from tests.support.console_browser import AXE, CHROMIUM, DESKTOP, PHONE, Watched, open_page
 from tests.support.console_pictures import STEPS, VIEWS, sign_in
 from tests.support.control import BOTH, Api
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the console was NOT looked at")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, dict[str, str], Api]]:
-    """A console that requires a sign-in."""
-    with furnished_console(tmp_path_factory.mktemp("console"), tokens=True) as served:
-        yield served
-
-
-@pytest.fixture
-def watched() -> Iterator[Watched]:
-    found = Watched()
-    yield found
-    assert (found.errors, found.elsewhere) == ([], [])
 
 
 @pytest.mark.guarantee("G860")

@@ -22,19 +22,13 @@ from strandline.services.supervision.audit_jobs import AuditState
 from tests.integration.test_control_api import a_directory
 from tests.support.console import furnished_console
 from tests.support.console_actions import PAGE_ACTIONS, PageAction, is_allowed, role_needed
-from tests.support.console_browser import CHROMIUM, Watched, chromium, open_page
+from tests.support.console_browser import CHROMIUM, Watched, open_page
 from tests.support.console_pictures import sign_in
 from tests.support.control import Api
 from tests.support.tokens import tokens_of_each_kind
 from tests.support.waiting import stretched, wait_until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the console was NOT looked at")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture

@@ -12,17 +12,11 @@ from playwright.sync_api import Browser, Page, expect
 
 from strandline.access.oidc import LEEWAY_S
 from tests.support.console import furnished_console
-from tests.support.console_browser import AXE, CHROMIUM, Watched, chromium, open_page
+from tests.support.console_browser import AXE, CHROMIUM, Watched, open_page
 from tests.support.oidc_sign_in import SignInProvider, a_foreign_key
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the console was NOT looked at")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
