@@ -16,6 +16,7 @@ import sqlite3
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -130,9 +131,13 @@ class Bench:
     def apply(self, job: str) -> float:
         """Apply the documents of a job, and return the seconds of the request."""
         began_s = time.monotonic()
-        headers = {"content-type": "application/yaml"}
-        self.control.post("/v1/documents", content=document(job).encode(), headers=headers).raise_for_status()
+        self.apply_text(document(job))
         return time.monotonic() - began_s
+
+    def apply_text(self, text: str) -> None:
+        """Apply these documents."""
+        headers = {"content-type": "application/yaml"}
+        self.control.post("/v1/documents", content=text.encode(), headers=headers).raise_for_status()
 
     def send(self, job: str) -> None:
         """Send the records of one second."""
@@ -141,6 +146,10 @@ class Bench:
             json.dumps({"device": f"d{at % DEVICES}", "ts": now_ms - 1_000 + at * 1_000 // self.rate, "temp": at % 50})
             for at in range(self.rate)
         ]
+        self.send_lines(job, lines)
+
+    def send_lines(self, job: str, lines: Sequence[str]) -> None:
+        """Send records to the stream of the job."""
         headers = {"content-type": "application/x-ndjson"}
         body = "\n".join(lines).encode()
         while True:

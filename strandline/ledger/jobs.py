@@ -39,7 +39,8 @@ _JOB = [jobs.c[field.name] for field in fields(JobRow)]
 _IS_THERE = jobs.c.deleted_ms.is_(None)
 NAMES = "names"
 """Parameter of a query that is built once: the jobs that it reads. To build a query takes longer than to read a row."""
-_OF_NAMES = sa.select(*_JOB).where(jobs.c.name.in_(sa.bindparam(NAMES, expanding=True)), _IS_THERE)
+IS_NAMED = jobs.c.name.in_(sa.bindparam(NAMES, expanding=True))
+_OF_NAMES = sa.select(*_JOB).where(IS_NAMED, _IS_THERE)
 _OF_NAMES_LOCKED = _OF_NAMES.order_by(jobs.c.name).with_for_update(key_share=True)
 
 

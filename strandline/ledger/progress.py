@@ -23,6 +23,7 @@ from strandline.core.errors import Conflict, Fenced, LedgerBehind, NotFound, Str
 from strandline.core.failpoints import failpoint
 from strandline.ledger.database import Database
 from strandline.ledger.jobs import (
+    IS_NAMED,
     NAMES,
     last_of_job,
     lease_epochs,
@@ -63,16 +64,15 @@ _RESULTS_UP_TO = sa.select(checkpoints.c.results_total).where(
     checkpoints.c.job == sa.bindparam("of_job"), checkpoints.c.slice == sa.bindparam("number")
 )
 _TOTALS = [checkpoints.c[f"{field.name}_total"] for field in fields(Totals)]
-_IS_NAMED = jobs.c.name.in_(sa.bindparam(NAMES, expanding=True))
 _LAST_SLICES = (
     sa.select(slices)
     .join(jobs, slices.c.job == jobs.c.name)
-    .where(_IS_NAMED, slices.c.number == last_of_job(slices.c.number))
+    .where(IS_NAMED, slices.c.number == last_of_job(slices.c.number))
 )
 _LAST_CHECKPOINTS = (
     sa.select(*_CHECKPOINT, *_TOTALS)
     .join(jobs, checkpoints.c.job == jobs.c.name)
-    .where(_IS_NAMED, checkpoints.c.slice == last_of_job(checkpoints.c.slice))
+    .where(IS_NAMED, checkpoints.c.slice == last_of_job(checkpoints.c.slice))
 )
 _NEWEST_CHECKPOINTS = (
     sa.select(*_CHECKPOINT)
@@ -80,6 +80,7 @@ _NEWEST_CHECKPOINTS = (
     .order_by(checkpoints.c.slice.desc())
     .limit(sa.bindparam("limit"))
 )
+_CHECKPOINTS_BEFORE = _NEWEST_CHECKPOINTS.where(checkpoints.c.slice < sa.bindparam("before"))
 _COUNTED = (
     sa.select(*_CHECKPOINT, *_TOTALS)
     .where(checkpoints.c.job == sa.bindparam("of_job"))
@@ -88,7 +89,6 @@ _COUNTED = (
 )
 _COUNTED_OF_SLICE = _COUNTED.where(checkpoints.c.slice == sa.bindparam("value"))
 _COUNTED_UP_TO = _COUNTED.where(checkpoints.c.committed_ms <= sa.bindparam("value"))
-_CHECKPOINTS_BEFORE = _NEWEST_CHECKPOINTS.where(checkpoints.c.slice < sa.bindparam("before"))
 
 
 class RunRequest(NamedTuple):

@@ -12,12 +12,11 @@ import argparse
 import base64
 import json
 import os
-import sqlite3
 import sys
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from benchmarks.jobs import DELAY_MS, WINDOW_MS, Bench, document
 from strandline.log.admin import KafkaAdmin
 from strandline.results.document import document_id
 from strandline.services.embedded.addresses import read_stack
+from tests.support.chaos.dump import query
 
 BATCHES_LATE_MAX = 2
 _ARRIVAL_MS = 1_000
@@ -58,19 +58,14 @@ class Poison:
             text = text.replace("steps:", "on_error: crash\nsteps:\n  - derive: {inverse: 1 / (temp - 1000)}")
             if fault == "state":
                 text = text.replace("tumbling: 10s, by: [device]", "session: {gap: 1h}, by: [device, note]")
-            headers = {"content-type": "application/yaml"}
-            self._bench.control.post("/v1/documents", content=text.encode(), headers=headers).raise_for_status()
+            self._bench.apply_text(text)
         return [f"poison-{fault}" for fault in self.faults]
 
-    def _send(self, job: str, body: bytes) -> None:
-        headers = {"content-type": "application/x-ndjson"}
-        self._bench.gateway.post(f"/v1/streams/of-{job}/records", content=body, headers=headers).raise_for_status()
-
     def _send_bad_record(self, job: str) -> None:
-        self._send(job, b'{"device": "d0", "ts": "never", "temp": 1}')
+        self._bench.send_lines(job, ['{"device": "d0", "ts": "never", "temp": 1}'])
 
     def _send_unfit_record(self, job: str) -> None:
-        self._send(job, json.dumps({"device": "d0", "ts": time.time_ns() // 1_000_000, "temp": 1000}).encode())
+        self._bench.send_lines(job, [json.dumps({"device": "d0", "ts": time.time_ns() // 1_000_000, "temp": 1000})])
 
     def _refuse_writes(self, job: str) -> None:
         self._bench.index.put(f"/{job}-tens/_settings", json={"index.blocks.write": True}).raise_for_status()
@@ -93,7 +88,7 @@ class Poison:
         for first in range(0, _STATE_BYTES, 800_000):
             notes = [base64.b85encode(os.urandom(6_400)).decode() for _ in range(100)]
             lines = [{"device": f"d{first}", "ts": now_ms, "temp": 1, "note": note} for note in notes]
-            self._send(job, "\n".join(map(json.dumps, lines)).encode())
+            self._bench.send_lines(job, list(map(json.dumps, lines)))
 
     def _has_own_runner(self, job: dict[str, Any]) -> bool:
         return job.get("name") is not None and f"runner-{job['name']}" in json.loads(self._pids.read_text())
@@ -103,35 +98,32 @@ def _has_failed(job: dict[str, Any]) -> bool:
     return bool(job["state"] == "failed")
 
 
-def runs_of_jobs(ledger: Path) -> dict[str, int]:
+def runs_of_jobs(ledger_url: str) -> dict[str, int]:
     """Return the number of runs of each job."""
-    with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as connection:
-        return dict(connection.execute("SELECT job, count(*) FROM runs GROUP BY job").fetchall())
+    return {row["job"]: row["runs"] for row in query(ledger_url, "SELECT job, count(*) AS runs FROM runs GROUP BY job")}
 
 
-def batches_late(ledger: Path, jobs: list[str], from_ms: int) -> list[int]:
+def batches_late(ledger_url: str, jobs: list[str], from_ms: int) -> list[int]:
     """Return for each window of these jobs that ended after `from_ms` how many batches its result was late.
 
     It is the number of batches that were planned after the records that close it were in the log, and before its own batch.
     """
-    query = (
+    rows = query(
+        ledger_url,
         "SELECT s.job, s.planned_ms, c.emitted FROM slices s JOIN checkpoints c ON c.job = s.job AND c.slice = s.number "
-        "ORDER BY s.planned_ms"
+        "ORDER BY s.planned_ms",
     )
-    with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as connection:
-        rows = connection.execute(query).fetchall()
-    planned = sorted(planned_ms for _, planned_ms, _ in rows)
+    planned = [row["planned_ms"] for row in rows]
     begun = planned[:1] + [at_ms for before_ms, at_ms in pairwise(planned) if at_ms - before_ms > _BATCH_GAP_MS]
     late, closed = [], dict.fromkeys(jobs, 0)
-    for job, planned_ms, emitted in rows:
-        end_ms = json.loads(emitted).get("tens", 0)
+    for row in rows:
+        job, end_ms = row["job"], row["emitted"].get("tens", 0)
         if job not in closed or end_ms <= closed[job]:
             continue
         closed[job] = end_ms
-        due_ms = end_ms + DELAY_MS + _ARRIVAL_MS
-        own = max(at for at, begun_ms in enumerate(begun) if begun_ms <= planned_ms)
         if end_ms > from_ms:
-            late.append(sum(begun_ms > due_ms for begun_ms in begun[:own]))
+            own = bisect_right(begun, row["planned_ms"]) - 1
+            late.append(max(0, own - bisect_right(begun, end_ms + DELAY_MS + _ARRIVAL_MS)))
     return late
 
 
@@ -157,8 +149,7 @@ def main() -> None:
     bench.jobs += poison.apply()
     bench.wait_for("running", bench.jobs)
     bench.run(options.warm_up)
-    ledger = options.data_dir / "ledger.sqlite"
-    runs = runs_of_jobs(ledger)
+    runs = runs_of_jobs(stack.ledger_url)
     from_ms, violations = time.time_ns() // 1_000_000, []
     ended: dict[str, str] = {}
     for fault, (harm, has_ended) in poison.faults.items():
@@ -179,8 +170,8 @@ def main() -> None:
         if not has_ended(state):
             violations.append(f"{job} is {state['state']}")
     until_ms = time.time_ns() // 1_000_000
-    late = Counter(batches_late(ledger, healthy, from_ms))
-    states, runs_now = bench.states(), runs_of_jobs(ledger)
+    late = Counter(batches_late(stack.ledger_url, healthy, from_ms))
+    states, runs_now = bench.states(), runs_of_jobs(stack.ledger_url)
     again = {job: runs_now[job] - runs[job] for job in healthy if runs_now[job] != runs[job]}
     not_running = [job for job in healthy if states[job]["state"] != "running"]
     violations += [f"{job} started again {times} times" for job, times in again.items()]

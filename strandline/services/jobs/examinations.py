@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from strandline.core.described import Described
 from strandline.core.errors import StackError
+from strandline.ledger.database import now_ms
 from strandline.services.doctor.examination import DEADLINE_S
 from strandline.services.doctor.finding import State
 from strandline.services.processes.worker_process import WorkerProcess
@@ -96,7 +97,7 @@ class Examinations:
                 process = WorkerProcess(self._data_dir, _NAME, self._command(), stdout=subprocess.PIPE)
                 thread = threading.Thread(target=self._follow, args=(process,), name=_NAME, daemon=True)
                 self._running = process, thread
-                self._state = replace(self._state, is_running=True, started_ms=_now_ms())
+                self._state = replace(self._state, is_running=True, started_ms=now_ms())
                 thread.start()
             return self._state
 
@@ -119,6 +120,7 @@ class Examinations:
         killer = threading.Timer(self._seconds_max, process.kill_tree)
         killer.daemon = True
         killer.start()
+        findings = None
         try:
             findings = self._read(process)
         finally:
@@ -127,8 +129,8 @@ class Examinations:
                 self._running = None
                 self._ended_s = time.monotonic()
                 self._state = replace(self._state, is_running=False)
-        with self._lock:
-            self._state = replace(self._state, ended_ms=_now_ms(), findings=findings)
+                if findings is not None:
+                    self._state = replace(self._state, ended_ms=now_ms(), findings=findings)
 
     def _read(self, process: WorkerProcess) -> list[FindingView]:
         output = process.stdout.read()
@@ -141,7 +143,3 @@ class Examinations:
         except ValidationError:  # the process was killed, or could not start
             remedy = f"see {process.log} on the machine of the control service, and run strandline doctor there"
             return [FindingView("doctor", State.WRONG, "the examination ended without findings", remedy)]
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -35,7 +35,7 @@ class PlainBlock(NamedTuple):
     places: range
     """Indices of the records."""
     own: QuickRows
-    beside: Mapping[int, Sequence[Any]]
+    shared: Mapping[int, Sequence[Any]]
     """Index of a path -> the value outside of the rows in each record. UNSET if the record has none."""
 
 
@@ -50,11 +50,11 @@ class PlainBlocks:
         self._is_whole = () in shape.containers
         """True if a record is the container of its rows."""
         self._containers: list[JsonPath] = [] if self._is_whole else list(shape.containers)
-        self._beside = [at for at in range(len(paths.paths)) if at not in shape.own_only]
+        self._shared = [at for at in range(len(paths.paths)) if at not in shape.own_only]
         """Indices of the paths whose values can be outside of the rows."""
-        read = [*self._containers, *(paths.paths[at] for at in self._beside)]
+        read = [*self._containers, *(paths.paths[at] for at in self._shared)]
         types = [] if self._is_whole else list(shape.quick_types)
-        types += [typed(fields[at]) for at in self._beside]
+        types += [typed(fields[at]) for at in self._shared]
         self.can_read = bool(shape.quick_types) and all(map(can_be_typed, fields)) and can_be_read_fast(read)
         """False if no record can be read in this way."""
         if not self.can_read:
@@ -104,7 +104,7 @@ class PlainBlocks:
             if self._read_whole is not None:
                 opened = [list(map(self._read_whole, records))]
             rows = self._shape.quick_rows_of(opened)
-            beside = [
+            shared = [
                 column if decode is None else [UNSET if raw is UNSET else decode(raw) for raw in column]
                 for decode, column in zip(self._decoders, columns[len(self._containers) :], strict=True)
             ]
@@ -115,7 +115,7 @@ class PlainBlocks:
         data = np.frombuffer(text, np.uint8)
         if self._nest_deep(records, data, rows) or self._repeat_names(records, data, columns, rows):
             return None
-        return PlainBlock(places, rows, dict(zip(self._beside, beside, strict=True)))
+        return PlainBlock(places, rows, dict(zip(self._shared, shared, strict=True)))
 
     def _have_too_many_bytes(self, records: Sequence[bytes], counts: Sequence[int]) -> bool:
         """Return True if the rows of a record, each with the record's other members, can have more than the maximum size."""

@@ -70,16 +70,16 @@ class ShapedColumns:
         kinds = set(map(type, own))
         if kinds and UnsetType not in kinds:
             return typed_column(field, own, kinds)
-        beside = [value for block in blocks for value in block.beside.get(at, ())]
+        shared = [value for block in blocks for value in block.shared.get(at, ())]
         if kinds > {UnsetType}:
-            if beside:
-                spread = [beside[record] for record in record_of.tolist()]
+            if shared:
+                spread = [shared[record] for record in record_of.tolist()]
                 own = [o if o is not UNSET else b for o, b in zip(own, spread, strict=True)]
             return typed_column(field, own, set(map(type, own)))
-        kinds = set(map(type, beside))
+        kinds = set(map(type, shared))
         if not own or kinds <= {UnsetType}:
             return None
-        column, good = typed_column(field, beside, kinds)
+        column, good = typed_column(field, shared, kinds)
         return column.of(record_of), good[record_of]
 
     def _without(
