@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from strandline.core.streams.stream import StreamSpec
@@ -31,7 +33,7 @@ def committed(closes_ms: int | None, latest_log_ms: int | None = None) -> Checkp
     (111_000, None, 0.5),
 ])  # fmt: skip
 def test_the_next_slice_is_due_when_a_window_can_close(wall_ms: int, closes_ms: int | None, expected_s: float) -> None:
-    assert Closings(WINDOWS, 1_000, lambda: wall_ms).due_s(NEVER_S, 0, committed(closes_ms)) == expected_s
+    assert Closings(WINDOWS, 1_000, lambda: wall_ms).due_s(NEVER_S, 0, committed(closes_ms), wall_ms) == expected_s
 
 
 @pytest.mark.parametrize(("quiet_s", "expected_s"), [
@@ -45,12 +47,14 @@ def test_the_next_slice_is_due_when_a_window_can_close(wall_ms: int, closes_ms: 
 def test_a_slice_shortly_before_a_window_can_close_waits_for_it(quiet_s: float, expected_s: float) -> None:
     now_s = 101.0
     closings = Closings(WINDOWS, 1_000, lambda: now_s * 1_000)
-    assert closings.due_s(quiet_s, now_s, committed(100_000)) == expected_s
+    assert closings.due_s(quiet_s, now_s, committed(100_000), 101_000) == expected_s
 
 
-def slices_until_s(end_s: int, sent_every_s: float) -> list[float]:
+def slices_until_s(
+    end_s: int, sent_every_s: float, batch_s: Callable[[float], float] = lambda now_s: 0.1
+) -> list[float]:
     """Run slices until this time of devices that send their records of the last `sent_every_s` at once, and return when they
-    were planned."""
+    were planned. `batch_s`: returns the length of a batch that begins at this time."""
     now_s = 0.0
     closings = Closings([WindowShape(10_000, 10_000)], 1_000, lambda: now_s * 1_000)
     planned, due_s = [], 0.0
@@ -58,8 +62,9 @@ def slices_until_s(end_s: int, sent_every_s: float) -> list[float]:
         now_s = due_s
         planned.append(now_s)
         sent_ms = int(now_s // sent_every_s * sent_every_s * 1_000)
-        now_s += 0.1  # the batch
-        due_s = closings.due_s(planned[-1] + QUIET_S, now_s, committed(sent_ms - 50 - 1_000, sent_ms))
+        now_s += batch_s(now_s)
+        planned_ms = int(planned[-1] * 1_000)
+        due_s = closings.due_s(planned[-1] + QUIET_S, now_s, committed(sent_ms - 50 - 1_000, sent_ms), planned_ms)
     return planned
 
 
@@ -78,14 +83,31 @@ def test_a_slice_does_not_wait_long_for_records_that_come_seldom() -> None:
 def test_a_slice_comes_early_again_when_records_do() -> None:
     closings = Closings([WindowShape(10_000, 10_000)], 1_000, lambda: 0)
     closings.wall_ms = lambda: 11_500.0
-    assert closings.due_s(NEVER_S, 11.5, committed(9_000, 11_500)) == 12.0, (
+    assert closings.due_s(NEVER_S, 11.5, committed(9_000, 11_500), 11_500) == 12.0, (
         "the records that close the window are missing"
     )
     closings.wall_ms = lambda: 12_000.0
-    due_s = [closings.due_s(NEVER_S, 0, committed(end_ms, end_ms + 2_000)) for end_ms in range(10_000, 190_000, 10_000)]
+    due_s = [
+        closings.due_s(NEVER_S, 0, committed(end_ms, end_ms + 2_000), 12_000)
+        for end_ms in range(10_000, 190_000, 10_000)
+    ]
     assert due_s[0] == 20 + 1 - 12 + 1.0, "the records needed 1 s"
     assert due_s[14] == 160 + 1 - 12 + 1.0
     assert due_s[16] == 180 + 1 - 12, "none of the last 16 windows had to wait"
+
+
+@pytest.mark.parametrize("slow_until_s", [30, 60])
+def test_a_slow_start_of_a_pool_is_no_late_arrival(slow_until_s: int) -> None:
+    found = slices_until_s(150, 0.1, lambda now_s: 3.0 if now_s < slow_until_s else 0.1)
+    waits_s = [planned_s % 10 - 1 for planned_s in found if planned_s > slow_until_s + 10]
+    assert max(waits_s) < 0.7, "the records of each window are in the log 0.1 s after it can close"
+
+
+def test_a_busy_pool_learns_how_long_the_records_need() -> None:
+    found = slices_until_s(200, 1.0, lambda now_s: 2.5)
+    late = [planned_s for planned_s in found if planned_s > 100]
+    assert len(late) == 10, "each window has one slice, after the records that close it"
+    assert all(1.0 <= planned_s % 10 - 1 < 1.6 for planned_s in late)
 
 
 def pipeline(*steps: dict[str, object]) -> Closings | None:

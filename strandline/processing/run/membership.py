@@ -123,6 +123,8 @@ class PoolMember:
     _error: StrandlineError | None = field(default=None, init=False)
     _ended: threading.Event = field(default_factory=threading.Event, init=False)
     _woken: threading.Event = field(default_factory=threading.Event, init=False)
+    _planned_ms: int = field(default=0, init=False)
+    """When the last new slice was planned."""
     _new_slice_us: int = field(default=0, init=False)
     """CPU time of the last new slice in microseconds."""
     _slice_us: float = field(default=_NEW_MEMBER_US, init=False)
@@ -150,6 +152,7 @@ class PoolMember:
 
     def new_part(self, row: SliceRow, now_s: float) -> Part:
         """Return the part of a batch with this new slice, which was planned now."""
+        self._planned_ms = row.planned_ms
         records = offset_count(row.offsets_first, row.offsets)
         due_next_s = now_s if row.kind is SliceKind.CATCH_UP else now_s + self.interval_s
         return replace(self._part([row], row, records, self._slice_us), due_next_s=due_next_s)
@@ -187,7 +190,7 @@ class PoolMember:
         if row is not None:
             self.load.add(now_s, self._new_slice_us, row.latest_log_ms)
             if self.closings is not None:
-                self.due_s = self.closings.due_s(self.due_s, now_s, row)
+                self.due_s = self.closings.due_s(self.due_s, now_s, row, self._planned_ms)
             self.checkpoint, self.is_alone = row, False
 
     def may_end(self, row: JobRow | None, streams: StreamVersions) -> bool:

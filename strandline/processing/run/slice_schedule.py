@@ -49,32 +49,44 @@ class Closings:
     first slice that could close it did."""
     _end_ms: int | None = field(default=None, init=False)
     """The next end of a window."""
-    _is_overdue: bool = field(default=False, init=False)
-    """True if a slice could have closed that window, but the records that close it weren't in the log."""
+    _in_vain_ms: int | None = field(default=None, init=False)
+    """When the last slice was planned that could have closed that window, but the records that close it weren't in the log. None
+    if there was none."""
 
-    def due_s(self, quiet_s: float, now_s: float, last: CheckpointRow) -> float:
+    def due_s(self, quiet_s: float, now_s: float, last: CheckpointRow, planned_ms: int) -> float:
         """Return the time of the next slice in seconds. Call it once after each slice.
 
         `quiet_s`: when it is due if no window can close before. `now_s`: the present time on the same clock. `last`: the last
-        checkpoint.
+        checkpoint. `planned_ms`: when its slice was planned.
         """
-        close_s = now_s + self._wait_s(last)
+        close_s = now_s + self._wait_s(last, planned_ms)
         is_near = now_s < quiet_s <= close_s <= quiet_s + _NEAR_S
         return close_s if is_near else min(quiet_s, close_s)
 
-    def _wait_s(self, last: CheckpointRow) -> float:
+    def _wait_s(self, last: CheckpointRow, planned_ms: int) -> float:
         """Return the time in seconds until a slice can close a window."""
         if last.closes_ms is None:
             return _OVERDUE_S
         if self._end_ms is not None and last.closes_ms >= self._end_ms:
-            waited_ms = (last.latest_log_ms or 0) - self._end_ms - self.delay_ms if self._is_overdue else 0
-            self._arrivals_ms.append(min(_ARRIVAL_MS_MAX, max(0, waited_ms)))
+            self._arrivals_ms.append(self._arrival_ms(self._end_ms + self.delay_ms, last.latest_log_ms or 0))
         self._end_ms = min(shape.first_end(last.closes_ms) for shape in self.windows)
-        left_ms = self._end_ms + self.delay_ms - self.wall_ms()
-        self._is_overdue = left_ms <= 0
+        can_close_ms = self._end_ms + self.delay_ms
+        self._in_vain_ms = planned_ms if planned_ms >= can_close_ms else None
+        left_ms = can_close_ms - self.wall_ms()
         # A failing attempt adds a longer time, so the median rises until most attempts succeed.
         waited = [one for one in self._arrivals_ms if one > 0]
         return max(_OVERDUE_S, (left_ms + (median_low(waited) if waited else 0)) / 1_000)
+
+    def _arrival_ms(self, can_close_ms: int, latest_log_ms: int) -> float:
+        """Return how long the records needed that closed the window which could close from `can_close_ms` on.
+
+        They came after the last slice in vain. If the pool was busy, the next slice was planned late, and contains much later
+        records. So they count as if they had come when it should have been planned.
+        """
+        if self._in_vain_ms is None:
+            return 0
+        arrived_ms = min(latest_log_ms, self._in_vain_ms + 1_000 * _OVERDUE_S)
+        return min(_ARRIVAL_MS_MAX, max(0, arrived_ms - can_close_ms))
 
 
 def closings_of(pipeline: CheckedPipeline, delay_ms: int) -> Closings | None:
