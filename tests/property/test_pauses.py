@@ -22,6 +22,7 @@ from strandline.processing.pipelines import event_time
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.event_time import WindowShape, open_until
+from strandline.processing.pipelines.kind_registry import WINDOW_KEYWORDS
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from tests.support.examples import examples
 
@@ -85,6 +86,11 @@ STEPS: dict[str, list[dict[str, Any]]] = {
 }
 OUTLIVES = {name for name in STEPS if name.startswith(("dedupe", "revised", "previous", "increases"))}
 """Where something counts longer than windows are open."""
+
+
+def test_each_kind_of_windows_is_here() -> None:
+    found = {field for steps in STEPS.values() for step in steps for field in step.get("window", {})}
+    assert {*WINDOW_KEYWORDS} <= found
 
 
 def pipeline_of(name: str) -> CheckedPipeline:

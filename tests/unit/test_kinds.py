@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -30,8 +32,10 @@ from strandline.processing.desk.desk import Desk, DeskResult
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.desk.records import DeskRecords
+from strandline.processing.kinds.count.shape import CountShape
 from strandline.processing.kinds.stage_words import words_of
 from strandline.processing.kinds.windows.document import WindowSpec
+from strandline.processing.operators.closing import Closing
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.functions.installed import package_of
@@ -41,6 +45,7 @@ from strandline.processing.pipelines.upgrade import changes_between
 from tests.support import installed_package
 from tests.support.plugins import forget_toys, install_toys
 from tests.support.waiting import stretched
+from tests.support.window_examples import WINDOWS
 from tests.support.window_results import results_of_both
 
 STREAM = """\
@@ -76,18 +81,6 @@ STEPS = {
     "bound": "bound: {field: temp, into: shown, low: 10.5, high: 12}",
 }
 """Field of a step that takes rows one by one -> an example."""
-WINDOWS = {
-    "tumbling": "tumbling: 7h, offset: 5h",
-    "sliding": "sliding: {size: 9h, every: 2h}",
-    "cumulative": "cumulative: {size: 12h, step: 2h}",
-    "session": "session: {gap: 1h, max: 9h}",
-    "count": "count: {size: 3, max: 1d}",
-    "previous": "previous: {within: 2h}",
-    "shifts": "shifts: ['06:00', '13:30', '22:00']",
-    "tumbling in a time zone": "tumbling: 1d, tz: Europe/Berlin",
-    "cumulative in a time zone": "cumulative: {size: 1d, step: 1h}, tz: Europe/Berlin",
-}
-"""Field of `window` -> an example."""
 RECORDS = [
     json.dumps({"pump": pump, "ts": f"2026-03-01T0{hour}:00:00Z", "temp": temp, "key": "k"}).encode()
     for hour, pump, temp in [(0, "a", 10.0), (1, "b", 11.0), (1, "b", 11.0), (2, "a", 12.5), (5, "a", 13.0)]
@@ -220,6 +213,54 @@ def test_the_audit_computes_the_windows_of_the_operators(fields: str, tmp_path: 
         database.close()
     assert len(computed) > 10
     assert audited == computed
+
+
+@pytest.mark.parametrize("fields", WINDOWS.values(), ids=WINDOWS)
+def test_the_graph_has_the_bytes_that_a_key_needs(fields: str) -> None:
+    """Compare the figures with the state of an operator whose keys have a record every 30 minutes."""
+    aggregates = "{n: count(*), mean: avg(temp), most: max(temp)}"
+    text = text_of(window_of(fields).replace("{n: count(*)}", aggregates)).replace("delay: 1m", "delay: 1h")
+    pipeline = checked(text)
+    (stage,) = pipeline.stages
+    (described,) = pipeline_graph(pipeline)["stages"]
+    operator = part_of(stage.kind, "operator").operator_of(stage, {"key": "string", "temp": "double"})
+    step_us, delay_ms, keys = 1_800_000_000, 3_600_000, 100
+    names, temps = pa.array([f"key number {one:09}" for one in range(keys)]), pa.array([1.5] * keys)
+    state, largest = operator.empty_state(), 0
+    for at_us in range(0, 2 * 86_400_000_000, step_us):
+        rows = operator.rows(0, np.full(keys, at_us), {"key": names, "temp": temps})
+        before_ms, up_to_ms = (at_us - step_us) // 1000 - delay_ms, at_us // 1000 - delay_ms
+        state, _ = operator.step(state, [rows], Closing(before_ms, up_to_ms))
+        largest = max(largest, state.nbytes)
+    waiting = described["state"].get("bytes_a_waiting_row", 0) * delay_ms * 1000 // step_us
+    assert largest / keys / 2 < described["state"]["bytes_a_key"] + waiting < 2 * largest / keys
+
+
+@pytest.mark.parametrize("fields", WINDOWS.values(), ids=WINDOWS)
+def test_increase_adds_the_differences_in_each_window(fields: str) -> None:
+    """No temperature falls, so the increase is the sum of the differences to the record before."""
+    text = text_of(window_of(fields).replace("count(*)", "increase(temp)"))
+    found = results_of(checked(text))
+    assert results_of(checked(text), slice_records=1) == found
+    if "previous" in fields:
+        assert sorted(result["n"] for result in found if result["n"] is not None) == [0, 1, 1.5]
+        return
+    records = [(one["ts"].replace("Z", ".000Z"), one["temp"]) for one in map(json.loads, RECORDS)]
+    expected = []
+    for start, end in ((one["window"]["start"], one["window"]["end"]) for one in found):
+        inside = [at for at, (time, _) in enumerate(records) if start <= time < end and at]
+        expected.append(sum(records[at][1] - records[at - 1][1] for at in inside) if inside else None)
+    assert found and [result["n"] for result in found] == expected
+
+
+def test_windows_that_keep_records_for_later_ones_add_all_differences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a window can have more than two records, so another stage computes the differences."""
+    monkeypatch.setattr(CountShape, "memory_ms", 7_200_000)
+    pipeline = checked(text_of(window_of(WINDOWS["count"]).replace("count(*)", "increase(temp)")))
+    assert [str(one.windows) for one in pipeline.stages] == [
+        "of each record and the one before it, within 2h",
+        "of 3 records, within 1d",
+    ]
 
 
 @pytest.mark.parametrize("fields", WINDOWS.values(), ids=WINDOWS)

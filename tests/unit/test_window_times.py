@@ -15,7 +15,9 @@ from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.operators.evaluation import ColumnExpression
 from strandline.processing.pipelines.expressions import parse_expression
+from strandline.processing.pipelines.kind_registry import WINDOW_KEYWORDS
 from strandline.results.writer import WINDOW_END, WINDOW_START
+from tests.support.window_examples import WINDOWS
 
 DOCUMENT = """
 stream: s
@@ -34,16 +36,7 @@ DERIVED = [
     {"where": "window_end() > window_start() and hour(window_end()) < 24"},
     {"emit": [{"elasticsearch": "x"}]},
 ]
-KINDS = [
-    "tumbling: 1m",
-    "sliding: {size: 2m, every: 1m}",
-    "cumulative: {size: 2m, step: 1m}",
-    "session: {gap: 30s, max: 10m}",
-    "count: {size: 2, max: 10m}",
-    "previous: {within: 10m}",
-    "tumbling: 1d, tz: Europe/Paris",
-    "cumulative: {size: 1d, step: 1h}, tz: Europe/Paris",
-]
+KINDS = {name: fields for name, fields in WINDOWS.items() if name.partition(" ")[0] in WINDOW_KEYWORDS}
 
 
 def results_of(steps: list[Any]) -> list[dict[str, Any]]:
@@ -65,7 +58,7 @@ def window_of(kind: str, name: str = "w", aggregate: str = "{n: count(*)}") -> A
     "result. A later window reads them through a derived field.",
     promise="all-forms-of-a-pipeline-agree",
 )
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_the_bounds_of_each_kind_of_window_are_values(kind: str) -> None:
     found = results_of([window_of(kind), *DERIVED])
     assert found

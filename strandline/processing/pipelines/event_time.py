@@ -67,6 +67,12 @@ class WindowShape:
         return 0
 
     @property
+    def is_of_two(self) -> bool:
+        """True if a window has only its record and the record before it, so that it computes the difference of the two itself. In
+        other windows, another stage computes the differences before."""
+        return False
+
+    @property
     def spacing_ms(self) -> int:
         """Time from the beginning of a window to that of the next one, or between the ends of cumulative windows. Minimum for
         sessions."""
@@ -74,7 +80,8 @@ class WindowShape:
 
     @property
     def overlaps(self) -> bool:
-        """True if an event can be in several windows."""
+        """True if windows of equal size overlap, so that they share panes. False for windows made by records, even if a record is
+        in several of them."""
         return self.every_ms < self.size_ms
 
     @property
@@ -163,7 +170,7 @@ LOOK_MS_MIN = 1_000
 
 @dataclass(frozen=True)
 class AnywhereShape(WindowShape):
-    """Windows whose records determine where they begin and end, so these times can be any."""
+    """*Windows made by records*: the records of a key determine where its windows begin and end, so these times can be any."""
 
     @property
     def ends_move(self) -> bool:

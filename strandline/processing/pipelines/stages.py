@@ -215,7 +215,7 @@ class Stage:
 
     @property
     def size_ms(self) -> int:
-        """Length of a window in ms; maximum for sessions and count windows."""
+        """Length of a window in ms; maximum for windows made by records."""
         return self.windows.size_ms
 
     @property
@@ -241,7 +241,7 @@ class Stage:
 
     @property
     def overlaps(self) -> bool:
-        """True if a record can be in several windows."""
+        """See `WindowShape.overlaps`."""
         return self.windows.overlaps
 
     @property

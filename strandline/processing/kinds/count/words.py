@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from strandline.core.times.durations import format_duration
 from strandline.processing.kinds.count.shape import CountShape
 from strandline.processing.kinds.stage_words import JsonObject
-from strandline.processing.kinds.windows.words import WindowWords
+from strandline.processing.kinds.windows.words import SettledWords
 from strandline.processing.pipelines.stages import Stage
 
 
-class CountWords(WindowWords):
+class CountWords(SettledWords):
     """A window ends when it is full, or with its period."""
+
+    keeps = "one window"
 
     def hints(self, stage: Stage, graph: JsonObject, delay_ms: int) -> Iterator[str]:
         yield (

@@ -31,6 +31,10 @@ class PreviousShape(AnywhereShape):
         return self.within_ms
 
     @property
+    def is_of_two(self) -> bool:
+        return True
+
+    @property
     def reach_ms(self) -> int:
         """1 ms: a window contains its own record, and `memory_ms` covers the record before it."""
         return 1

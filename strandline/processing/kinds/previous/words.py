@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from strandline.core.times.durations import format_duration
 from strandline.processing.kinds.previous.shape import PreviousShape
 from strandline.processing.kinds.stage_words import JsonObject
-from strandline.processing.kinds.windows.words import WindowWords
+from strandline.processing.kinds.windows.words import SettledWords
 from strandline.processing.pipelines.stages import Stage
 
 
-class PreviousWords(WindowWords):
+class PreviousWords(SettledWords):
     """A window ends with its record."""
+
+    keeps = "the last row"
 
     def hints(self, stage: Stage, graph: JsonObject, delay_ms: int) -> Iterator[str]:
         shape = stage.windows

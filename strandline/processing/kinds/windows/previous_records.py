@@ -36,7 +36,7 @@ def aggregates_of_records(
 
     If no aggregate needs previous records, add no stage, and return the aggregates unchanged.
     """
-    if windows.memory_ms:
+    if windows.is_of_two:
         return tuple(columns)
     calls = _Calls(context, by)
     rewritten = [(one.name, calls.rewritten(one.sql)) for one in columns]
@@ -47,7 +47,7 @@ def aggregates_of_records(
         context.add(
             (*path, "aggregate"), f"the calls have different times between two records ({times}); write one time"
         )
-    within_ms = max(filter(None, calls.within), default=max(WITHIN_MS_MIN, windows.size_ms))
+    within_ms = max(filter(None, calls.within), default=max(WITHIN_MS_MIN, windows.memory_ms or windows.size_ms))
     by_types = {one: context.columns.get(one) for one in by}
     made = tuple(calls.made.values())
     context.end_stage(

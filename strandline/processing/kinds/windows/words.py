@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 from strandline.core.times.durations import format_duration
 from strandline.processing.kinds.stage_words import (
@@ -22,9 +23,7 @@ class WindowWords(StageWords):
     """Words for windows of one size."""
 
     def graph(self, here: StageInGraph) -> JsonObject:
-        stage, operator = here.stage, here.operator
-        panes = -(-(stage.size_ms + here.delay_ms + stage.revise_ms) // operator.pane_ms) + 1
-        row_bytes, key_bytes = bytes_of(operator.state_schema), bytes_of(operator.key_schema)
+        stage = here.stage
         return {
             "name": stage.name,
             "from": here.source,
@@ -39,13 +38,24 @@ class WindowWords(StageWords):
             "merged_from_parts": here.is_split,
             "join": None,
             "state": {
-                "pane_ms": operator.pane_ms,
-                "panes_open": panes,
-                "bytes_a_pane_and_key": row_bytes,
-                "bytes_a_key": key_bytes + panes * row_bytes,
-                "partials": [str(kind) for kind in operator.aggregates.partial_types],
+                **self.state(here),
+                "partials": [str(kind) for kind in here.operator.aggregates.partial_types],
             },
             "results_after_ms": here.delay_ms,
+        }
+
+    def state(self, here: StageInGraph) -> JsonObject:
+        """Return what the operator keeps for a key: `keeps` in words, and at least `bytes_a_key`. Override it if the state isn't
+        panes."""
+        stage, operator = here.stage, here.operator
+        panes = -(-(stage.size_ms + here.delay_ms + stage.revise_ms) // operator.pane_ms) + 1
+        row_bytes, key_bytes = bytes_of(operator.state_schema), bytes_of(operator.key_schema)
+        return {
+            "keeps": f"{panes:,} panes of {format_duration(operator.pane_ms)}",
+            "pane_ms": operator.pane_ms,
+            "panes_open": panes,
+            "bytes_a_pane_and_key": row_bytes,
+            "bytes_a_key": key_bytes + panes * row_bytes,
         }
 
     def hints(self, stage: Stage, graph: JsonObject, delay_ms: int) -> Iterator[str]:
@@ -59,7 +69,7 @@ class WindowWords(StageWords):
                 f"'{stage.name}' keeps lists of values. A list is limited, but larger than other partial results: up to 80 kB "
                 "for each aggregate, pane, key, and partition, or more if strings are counted"
             )
-        if graph["state"]["panes_open"] > _MANY_PARTIALS:
+        if graph["state"].get("panes_open", 0) > _MANY_PARTIALS:
             many = f"{graph['state']['panes_open']:,} partial results"
             yield self.many_partials(stage, many, f"one for each {format_duration(graph['state']['pane_ms'])}")
         if stage.overlaps:
@@ -73,6 +83,21 @@ class WindowWords(StageWords):
     def closing(self, stage: Stage, closed_ms: int, newest_ms: int, time: Callable[[int], str]) -> tuple[int, str]:
         end_ms = stage.shape.first_end(closed_ms)
         return end_ms, f"the window of stage {stage.name} that ends at {time(end_ms)}"
+
+
+class SettledWords(WindowWords):
+    """Words for windows whose rows wait until their order is known (`SettledOperator`)."""
+
+    keeps: ClassVar[str]
+    """What remains of each key after its rows are settled: one row of the state, in words."""
+
+    def state(self, here: StageInGraph) -> JsonObject:
+        row_bytes, key_bytes = bytes_of(here.operator.state_schema), bytes_of(here.operator.key_schema)
+        return {
+            "keeps": f"{self.keeps}; rows of {format_duration(here.delay_ms)}, {row_bytes:,} bytes each",
+            "bytes_a_key": key_bytes + row_bytes,
+            "bytes_a_waiting_row": row_bytes,
+        }
 
 
 WORDS = WindowWords()

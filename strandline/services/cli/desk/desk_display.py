@@ -154,13 +154,12 @@ def graph_tables(graph: JsonObject) -> list[Table | Text]:
         ),
     )
     state = table_of(
-        ("STAGE", "#PANES OPEN", "EACH OF", "#BYTES A KEY", "RESULTS COME WHEN EVENT TIME IS"),
+        ("STAGE", "#BYTES A KEY", "KEEPS FOR A KEY", "RESULTS COME WHEN EVENT TIME IS"),
         (
             (
                 stage["name"],
-                str(stage["state"]["panes_open"]),
-                format_duration(stage["state"]["pane_ms"]),
                 f"{stage['state']['bytes_a_key']:,}",
+                stage["state"]["keeps"],
                 f"{format_duration(stage['results_after_ms'])} past the window's end",
             )
             for stage in graph["stages"]
