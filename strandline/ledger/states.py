@@ -435,7 +435,7 @@ class EventTimeRule(Described):
 _LEFT_OUT_OF_RULES = {"by_stream": (), "revise_ms": 0, "revises": "", "revises_after_ms": None, "results_from_ms": None}
 """Field -> its default."""
 _NOT_IN_DIGEST = frozenset({"job", "epoch", "cut_time_ms", "rule", "status", "planned_ms", "checksums"})
-"""Fields of a slice that don't affect its results. `rule` has its own form in the digest."""
+"""Fields of a slice that don't affect its results. `rule` and `planned_ms` have their own form in the digest."""
 
 
 @dataclass(frozen=True)
@@ -482,11 +482,14 @@ class SliceRow(Described):
     def digest(self) -> str:
         """Digest of everything in the row that determines the results of the slice: 16 hexadecimal digits.
 
-        It doesn't depend on the run that planned the slice, on clocks, or on the status. Two plans under one number
-        have the same digest only if they produce the same results. Empty values are left out, so a field that is added
-        later changes no digest of a slice that doesn't use it.
+        It doesn't depend on the run that planned the slice, on the status, or on the time of the plan, unless this time
+        bounds the event time of a stream (`EventTimeRule.bound`). Two plans under one number have the same digest only
+        if they produce the same results. Empty values are left out, so a field that is added later changes no digest of
+        a slice that doesn't use it.
         """
         values = {name: value for name, value in vars(self).items() if name not in _NOT_IN_DIGEST and value}
+        if "planned" in {rule.bound for rule in (self.rule, *(rule for _, rule in self.rule.by_stream))}:
+            values["planned_ms"] = self.planned_ms
         values["rule"] = {name: value for name, value in self.rule.written.items() if value}
         return sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -337,6 +337,18 @@ def test_the_digest_of_a_slice_depends_on_what_determines_its_results_and_on_not
     assert len(digests | {planned.digest}) == len(changes) + 1
 
 
+@pytest.mark.guarantee("G763")
+@pytest.mark.parametrize("streams", [("turbines",), ("meters", "turbines")], ids=["one stream", "the second stream"])
+def test_the_time_of_a_plan_is_in_the_digest_if_it_bounds_event_time(streams: tuple[str, ...]) -> None:
+    """Producers set the log times of turbines, so the time of the plan decides which windows the slice closes."""
+    one = EventTimeRule(delay_ms=100, idle_timeout_ms=None)
+    rule = replace(one, by_stream=tuple((stream, one) for stream in streams)) if streams[1:] else one
+    planned = replace(a_slice(3, 2), rule=rule.bounded_by_plan({"turbines"}))
+    later = replace(planned, planned_ms=planned.planned_ms + 1)
+    assert later.digest != planned.digest
+    assert replace(later, rule=rule).digest == replace(planned, rule=rule).digest
+
+
 @pytest.mark.guarantee("G28")
 def test_a_row_of_a_table_that_the_ledger_cannot_know_is_refused(lab: Lab, tmp_path: Path) -> None:
     writer = emit_by(lab, Settings(sql_sink_url=f"sqlite:///{tmp_path / 'results.sqlite'}"), Emit("sql", "minutes"))
