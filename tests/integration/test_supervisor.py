@@ -425,7 +425,7 @@ def test_a_job_that_was_taken_over_loses_its_runner_at_the_next_renewal(stage: S
 @pytest.mark.guarantee(
     "G83",
     "A leader and a runner that were paused longer than the lease change nothing when they continue: no slice, no "
-    "checkpoint, no document. The runner ends.",
+    "checkpoint, no changed document. The runner ends.",
     promise="one-leader-and-one-run-write",
 )
 def test_a_leader_that_was_replaced_moves_nothing_although_it_does_not_know_yet(stage: Stage) -> None:

@@ -1,10 +1,15 @@
 """The life of records, and the records of results, from recorded slices of drawn pipelines, against an oracle in plain Python.
 
 The jobs have late records, revisions, lookups whose rows change, and a new version of the pipeline.
+
+`python -m tests.property.test_record_life [--pipelines 50] [--seed 1]` traces 20 records of each of many pipelines. It prints
+each difference and the number of records, results, and open windows, and exits with 1 if there is a difference.
 """
 
 from __future__ import annotations
 
+import argparse
+import logging
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +18,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 import pytest
+import structlog
 from hypothesis import Phase, given
 from hypothesis import strategies as st
 
@@ -20,8 +26,9 @@ from strandline.ledger.ledger import Ledger
 from strandline.processing.lineage.record_life import Lives
 from strandline.processing.lineage.views import RecordLife
 from strandline.processing.pipelines.stored import load_pipeline
-from tests.property.test_whole_pipelines import a_pipeline, functions  # noqa: F401  # the fixture of its functions
+from tests.property.test_whole_pipelines import FUNCTIONS, a_pipeline, allow, functions  # noqa: F401  # the fixture of its functions
 from tests.support.examples import examples
+from tests.support.installed_package import install
 from tests.support.oracle import Answer, Place, Sent, answer
 from tests.support.recorded_jobs import JOB, RecordedJob, record_job
 from tests.support.some_lookups import LOOKUPS, first_versions
@@ -56,6 +63,8 @@ def differences(seed: int, directory: Path) -> Iterator[str]:
             life = lives.of_record(stream, *place[1:])
             TOTALS["records"] += 1
             yield from _wrong(job, life, place, wanted)
+            if life.late_below_ms is not None and not pipeline.has_late_records:
+                yield f"{place}: late below {life.late_below_ms}, but no record of the pipeline can be late"
             for one in life.results:
                 if one.state == "emitted" and one.window_end_ms is not None and one.window_start_ms is not None:
                     assert one.slice is not None
@@ -151,3 +160,30 @@ def test_the_life_of_records_equals_the_oracle(seed: int) -> None:
     with TemporaryDirectory() as directory:
         assert list(differences(seed, Path(directory))) == []
     print(dict(TOTALS), file=sys.stderr)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pipelines", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    wrong = 0
+    first = arguments.seed * 1_000_000 + 1
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    with TemporaryDirectory() as packages:
+        install(Path(packages), functions=FUNCTIONS)
+        allow(packages)
+        for seed in range(first, first + arguments.pipelines):
+            with TemporaryDirectory() as directory:
+                found = list(differences(seed, Path(directory)))
+            wrong += bool(found)
+            for one in found:
+                print(f"seed {seed}: {one}", flush=True)
+            if TOTALS["pipelines"] % 10 == 0:
+                print(f"{TOTALS['pipelines']} pipelines, {wrong} with differences", flush=True)
+    print(", ".join(f"{count:,} {name}" for name, count in TOTALS.items()) + f"; {wrong} pipelines with differences")
+    raise SystemExit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,7 @@ _MEANINGS = {
     "time_unit": "a timestamp has another unit than the schema",
     "expression": "a step of the pipeline fails on their values",
     "lookup": "their key is not in a lookup",
-    "late": "they arrived after their window had closed",
+    "late": "at their arrival, the watermark had passed their event time",
     "future_event": "their event time is too far in the future",
     "result": "the store refused their result",
 }

@@ -116,6 +116,7 @@ class Lives:
             life,
             state="read",
             closed_ms=own_row.closes_ms,
+            late_below_ms=row.late_below_ms if own.pipeline.has_late_records else None,
             version=own.version,
             log_time_ms=found.log_time_ms,
             key=found.key,

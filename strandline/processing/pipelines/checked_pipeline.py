@@ -164,6 +164,11 @@ class CheckedPipeline:
         return first_dedupe(self.all_stages)
 
     @property
+    def has_late_records(self) -> bool:
+        """Whether records can be late: the pipeline has windows that close, or a `dedupe`."""
+        return bool(self.stages) or self.dedupe is not None
+
+    @property
     def kept(self) -> dict[str, WindowShape]:
         """Stage with state -> its windows. A start reads records again for these stages: windows, and emissions of records
         after a `dedupe`."""

@@ -53,7 +53,8 @@ def prepare_run(
     3. Check that ledger and topic still contain all slices and records that the plan needs.
     4. Record in the ledger how the run begins.
     5. Fence the producers of older runs.
-    6. Check that the stores contain no result that the ledger can't know. Before the fencing, one could still arrive.
+    6. Check that the stores contain no result that the ledger can't know. Before the fencing, a record could
+       still arrive in a topic. A document of a paused run can arrive at any time: it equals the one of this run.
     7. If the run takes over a slice from another version, check that no store contains other results of it.
        `is_before_emission`: that version failed before it could emit anything.
     8. Set the aliases again, as the ledger has them.

@@ -107,7 +107,7 @@ class SlicePlanner:
         filling_ms: int = FILLING_MS,
         continuity: LogContinuity | None = None,
     ) -> None:
-        """`now_ms` is recorded for people and decides nothing. `continuity`: of the first stream."""
+        """`now_ms` is recorded for people; it decides only with the bound `planned`. `continuity`: of the first stream."""
         self._settings = settings
         self._ledger = ledger
         self._index = index

@@ -81,9 +81,8 @@ def decoder_of(config: StreamDecoding) -> Decoder:
 
 
 def _late_limit(pipeline: CheckedPipeline) -> str:
-    """Return the name of the time before which a record is late. Empty if no record is late, because the pipeline has no windows
-    that close, and no `dedupe`."""
-    if not pipeline.stages and pipeline.dedupe is None:
+    """Return the name of the time before which a record is late. Empty if no record can be late."""
+    if not pipeline.has_late_records:
         return ""
     return "the time from which on late records revise results," if pipeline.spec.revise_ms else "the watermark"
 

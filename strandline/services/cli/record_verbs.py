@@ -70,6 +70,7 @@ def _life(life: dict[str, Any]) -> Iterator[Table | Text]:
         return
     late = "no record can be late" if life["late_below_ms"] is None else f"late below {_time(life['late_below_ms'])}"
     facts = [f"job {life['job']}, slice {life['slice']}, version {life['version']}", late]
+    facts += [] if life["log_time_ms"] is None else [f"log time {_time(life['log_time_ms'])}"]
     facts += [f"lookup {name} version {version}" for name, version in life["lookups"].items()]
     yield Text(f"{place}\n{'; '.join(facts)}\n{life['value']}")
     yield table_of(
