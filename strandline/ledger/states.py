@@ -482,10 +482,10 @@ class SliceRow(Described):
     def digest(self) -> str:
         """Digest of everything in the row that determines the results of the slice: 16 hexadecimal digits.
 
-        It doesn't depend on the run that planned the slice, on the status, or on the time of the plan, unless this time
-        bounds the event time of a stream (`EventTimeRule.bound`). Two plans under one number have the same digest only
-        if they produce the same results. Empty values are left out, so a field that is added later changes no digest of
-        a slice that doesn't use it.
+        It doesn't depend on the run that planned the slice, or on the status. It depends on the time of the plan only
+        if this time bounds the event time of a stream (`EventTimeRule.bound`). Two plans under one number have the same
+        digest only if they produce the same results. Empty values are left out, so a field that is added later changes
+        no digest of a slice that doesn't use it.
         """
         values = {name: value for name, value in vars(self).items() if name not in _NOT_IN_DIGEST and value}
         if "planned" in {rule.bound for rule in (self.rule, *(rule for _, rule in self.rule.by_stream))}:
