@@ -33,9 +33,11 @@ from tests.fault.campaigns import CAMPAIGNS, PROMISED
 from tests.support.chaos.acts import NOTE_ALL, wait_for_backfills
 from tests.support.chaos.checker import JobVerdict, check_job
 from tests.support.chaos.checking.pace import IDLE_MS, PACES
+from tests.support.chaos.job_sets import GraphJobs, JobSet, ReadingJobs
 from tests.support.chaos.job_stack import JobStack
 from tests.support.chaos.more_jobs import JOBS_MAX
 from tests.support.chaos.nemesis import TOGETHER_MAX, Nemesis, Progress, Round
+from tests.support.chaos.shapes.job_set import ShapeJobs
 from tests.support.chaos.states import missed, times_reached
 from tests.support.chaos.work import RATE, draw_awake, draw_speed
 from tests.support.faults.checker import Verdict
@@ -83,6 +85,7 @@ class Outcome:
         ]
         if self.jobs:
             found += missed(sorted(self.must_reach), self.states)
+        found += [f"{job}: no record was {one}" for job, verdict in self.jobs.items() for one in verdict.missed]
         found += [f"{job}: {sentence}" for job, verdict in self.jobs.items() for sentence in verdict.violations]
         return found + ([] if self.ingested is None else self.ingested.violations)
 
@@ -103,8 +106,7 @@ def run(
     failpoints: Sequence[str] = (),
     faults_max_s: float = math.inf,
     services: int = 1,
-    jobs: int = 1,
-    graph: bool = False,
+    job_set: JobSet | None = None,
     own_runners: bool = False,
     must_reach: Sequence[str] = (),
 ) -> Outcome:
@@ -119,8 +121,7 @@ def run(
     - rounds, only, together_max: as the nemesis takes them.
     - faults_max_s: no fault starts later than this after the first results.
     - services: number of control services.
-    - jobs: number of jobs.
-    - graph: the graph job instead of them.
+    - job_set: the jobs and their senders. None: the job of `work.py`.
     - own_runners: whether each job has its own runner, instead of a pool.
     - must_reach: states without which the run is a violation.
     """
@@ -136,8 +137,7 @@ def run(
         recovery=recovery,
         kinds=only,
         services=services,
-        jobs=jobs,
-        graph=graph,
+        job_set=job_set,
         own_runners=own_runners,
     )
     outcome.left_out = stack.left_out
@@ -182,11 +182,11 @@ def run(
 
 def _rest(stack: JobStack, chance: random.Random, say: Progress) -> None:
     """Let all senders rest, or all except one, until a slice is recorded in which a partition is idle."""
-    assert stack.load is not None
     awake = draw_awake(chance)
     last = max((row["number"] for row in stack.ask_ledger(_SLICES.format(job=stack.job, after=0))), default=0)
     began_s = time.monotonic()
-    stack.load.begin_rest(awake)
+    for load in stack.loads:
+        load.begin_rest(awake)
     try:
         wait_until(
             lambda: stack.ask_ledger(_SLICES.format(job=stack.job, after=last)),
@@ -197,7 +197,8 @@ def _rest(stack: JobStack, chance: random.Random, say: Progress) -> None:
             REST_TIMEOUT_S,
         )
     finally:
-        stack.load.end_rest()
+        for load in stack.loads:
+            load.end_rest()
     say(f"the senders{'' if awake is None else f', except {awake},'} rested for {time.monotonic() - began_s:.1f} s")
 
 
@@ -237,6 +238,9 @@ def main() -> int:
         "--graph",
         action="store_true",
         help="instead, one job with branches, sessions, a join and a lookup that changes",
+    )
+    which.add_argument(
+        "--shapes", action="store_true", help="instead, a stream and a job for each shape of records that devices send"
     )
     parser.add_argument("--own-runners", action="store_true", help="give each job its own runner, instead of a pool")
     parser.add_argument(
@@ -279,8 +283,7 @@ def main() -> int:
             failpoints=points,
             faults_max_s=options.faults_max_s,
             services=options.services,
-            jobs=options.jobs,
-            graph=options.graph,
+            job_set=_job_set(options),
             own_runners=options.own_runners,
         )
     finally:
@@ -291,6 +294,12 @@ def main() -> int:
     for violation in outcome.violations:
         print(f"VIOLATION: {violation}")
     return 1 if outcome.violations else 0
+
+
+def _job_set(options: argparse.Namespace) -> JobSet:
+    if options.shapes:
+        return ShapeJobs()
+    return GraphJobs() if options.graph else ReadingJobs(options.jobs)
 
 
 def _print(outcome: Outcome, seed: int) -> None:
@@ -314,6 +323,7 @@ def _print(outcome: Outcome, seed: int) -> None:
     console.print(table)
     for name, verdict in (("senders and log", outcome.ingested), *outcome.jobs.items()):
         console.print(f"{name}: {verdict}", markup=False)
+    _print_reached(console, outcome)
     if outcome.failure:
         console.print(f"the run ended early: {outcome.failure}", markup=False)
     of_run, of_backfill = (len(outcome.reached & {*points}) for points in (FAILPOINTS, BACKFILL_FAILPOINTS))
@@ -327,6 +337,15 @@ def _print(outcome: Outcome, seed: int) -> None:
         found = {kind: sum(len(getattr(one, kind)) for one in outcome.jobs.values()) for kind in JobVerdict.KINDS}
         counts = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in found.items())
         console.print(f"{faults} faults in {len(outcome.rounds)} rounds with seed {seed}: {counts}", markup=False)
+
+
+def _print_reached(console: Console, outcome: Outcome) -> None:
+    """Print how often each reason of a dead letter, and what else is special in records, occurred."""
+    for job, verdict in outcome.jobs.items():
+        if verdict.must_reach:
+            counts = {"rows": verdict.accepted} | {one: verdict.reached[one] for one in sorted(verdict.reached)}
+            said = ", ".join(f"{one} {count}" for one, count in counts.items())
+            console.print(f"{job} reached: {said}", markup=False)
 
 
 def _add_row(table: Table, name: str, rounds: Sequence[Round]) -> None:

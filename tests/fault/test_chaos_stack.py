@@ -21,7 +21,7 @@ from tests.support.postgresql import find_programs
 def test_a_postgresql_that_was_killed_stays_up_when_it_was_started_again(tmp_path: Path) -> None:
     """PostgreSQL ends with the thread that started it, so that thread must stay."""
     stack = JobStack(tmp_path, 1, ledger="postgresql", kinds=["postgresql"])
-    with closing(stack.history), closing(stack):
+    with closing(stack):
         stack.stack.kafka_proxy.start()
         assert stack.postgresql is not None
         (pid,) = stack.postgresql.pids()

@@ -11,6 +11,7 @@ from strandline.core.failpoints import FAILPOINTS
 from tests.fault.job_ladder import run
 from tests.support.chaos.checking.graph.pipeline import STAGES
 from tests.support.chaos.dump import Dump
+from tests.support.chaos.job_sets import GraphJobs
 
 TARGETS = ["runner-jvm", "python-worker", "control", "kafka", "elasticsearch"]
 KINDS = [
@@ -80,7 +81,7 @@ def test_of_a_job_with_branches_sessions_a_join_and_a_lookup_that_changes_every_
     tmp_path: Path,
 ) -> None:
     """Kafka and a worker are killed, answers are lost, and the lookup changes in both rounds: 0 violations."""
-    outcome = run(tmp_path, math.inf, 12, print, rounds=2, graph=True)
+    outcome = run(tmp_path, math.inf, 12, print, rounds=2, job_set=GraphJobs())
     assert outcome.violations == []
     assert outcome.job is not None and min(outcome.job.late, outcome.job.refused, outcome.job.expected) > 0
     kinds = [fault.kind for one in outcome.rounds for fault in one.faults]

@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ SERVERS = ("kafka", "elasticsearch")
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[JobStack]:
     stack = JobStack(tmp_path, 11, speed=20, kinds=["control"])
-    with closing(stack.history), closing(stack):
+    with closing(stack):
         stack.start()
         yield stack
 
@@ -54,7 +55,7 @@ def test_retention_that_cuts_below_the_rewind_ends_the_job_and_another_name_begi
     assert "retention removed" in message and "records that its open windows need" in message
     assert "Raise the stream's retention and submit the pipeline under another name" in message
 
-    stack.job = f"{stack.job}-anew"
+    stack.jobs[0] = replace(stack.jobs[0], name=f"{stack.job}-anew")
     text = stack.text().replace("retention: 7d", "retention: 14d").encode()
     ask(stack, "to start again", lambda control: control.apply(text, "anew.yaml"))
     wait_until(
@@ -109,9 +110,8 @@ def wait_until_failed(stack: JobStack) -> str:
 
 def drain_and_judge(stack: JobStack, read_from: dict[str, int]) -> JobVerdict:
     """`read_from`: where the log began when the job was first run."""
-    assert stack.load is not None
-    stack.load.stop()
-    stack.history.close()
+    for load in stack.loads:
+        load.stop()
     with ControlClient(stack.stack.addresses.api_url) as control:
         control.order(stack.job, "drain")
     wait_until(lambda: state_of(stack)[0], lambda state: state == "drained", "drained", TIMEOUT_S)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault.job_ladder import run
+from tests.support.chaos.job_sets import ReadingJobs
 
 KINDS = ["control", "control-2", "runner-family", "leader-away"]
 
@@ -15,7 +16,7 @@ KINDS = ["control", "control-2", "runner-family", "leader-away"]
 @pytest.mark.timeout(1_800)
 def test_three_jobs_and_two_control_services_that_are_killed_leave_every_result_once_and_right(tmp_path: Path) -> None:
     """Both services lead jobs. Each is killed, and a runner with all its processes; a leader stays away: 0 violations."""
-    outcome = run(tmp_path, len(KINDS), 8, print, only=KINDS, services=2, jobs=3)
+    outcome = run(tmp_path, len(KINDS), 8, print, only=KINDS, services=2, job_set=ReadingJobs(3))
     assert outcome.violations == []
     assert outcome.ingested is not None
     assert list(outcome.jobs) == ["chaos", "chaos-second", "chaos-third"]

@@ -30,7 +30,7 @@ def test_a_stack_that_can_not_be_stopped_is_killed_and_all_else_closed(capsys: p
     closed: list[str] = []
     server = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     stack: Any = JobStack.__new__(JobStack)
-    stack.load, stack.jobs = None, []
+    stack.loads, stack.histories, stack.job_set = [], {}, SimpleNamespace(jobs=[])
     stack._pid_files = [SimpleNamespace(alive=lambda: {"kafka": server.pid})]
     stack.stack = SimpleNamespace(stop=refuse, kafka_proxy=noting(closed, "kafka proxy"))
     stack._menders, stack.index_proxy = noting(closed, "menders"), noting(closed, "index proxy")

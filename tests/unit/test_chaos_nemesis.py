@@ -24,8 +24,8 @@ class Scene:
     """A stack that only notes what is done to it."""
 
     postgresql = small_disk = index_proxy = None
-    is_graph = False
-    jobs: ClassVar[list[object]] = [SimpleNamespace(name="chaos")]
+    job_set = SimpleNamespace(has_lookup=False, gateways=("http",))
+    jobs: ClassVar[list[object]] = [SimpleNamespace(name="chaos", stages=("short",))]
     services: ClassVar[list[str]] = ["control"]
     ledger_proxies: ClassVar[list[object]] = []
     left_out: ClassVar[dict[str, str]] = {}
@@ -184,7 +184,7 @@ def names_of(scene: Scene, kind: str) -> set[str]:
 
 def test_of_several_jobs_any_is_stopped_upgraded_or_computed_anew():
     scene = Scene()
-    scene.jobs = [SimpleNamespace(name=name) for name in ("chaos", "chaos-second", "chaos-third")]
+    scene.jobs = [SimpleNamespace(name=name, stages=("short",)) for name in ("chaos", "chaos-second", "chaos-third")]
     for kind in ("stop-and-start", "upgrade", "backfill"):
         said = {name.partition(",")[0] for name in names_of(scene, kind)}
         assert said == {f"{kind.replace('-', ' ')} {one.name}" for one in scene.jobs}

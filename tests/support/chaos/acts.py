@@ -58,8 +58,8 @@ class Upgrade(Fault):
 
     def begin(self, stack: JobStack) -> None:
         stack.versions[self._job] += 1
-        # Without the stream's document: it is refused where the topic has got more partitions than it says.
-        text = stack.text().partition("---\n")[2].encode()
+        # Without a stream's document: it is refused where the topic has got more partitions than it says.
+        text = stack.text_of_jobs().encode()
         self._applied = self._applying.submit(
             ask, stack, "to upgrade", lambda control: control.apply(text, "chaos.yaml")
         )

@@ -8,14 +8,15 @@ documents. A document's id is a hash of job, stage, window, and key.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from tests.support.chaos.checking.accounts import check_accounts
 from tests.support.chaos.checking.backfills import check_backfilled, check_shown, expected_backfills, of_all
 from tests.support.chaos.checking.cascade import Closers, results_of_closed
-from tests.support.chaos.checking.documents import expected_documents
+from tests.support.chaos.checking.documents import Expected, Writers, expected_documents, expected_records
 from tests.support.chaos.checking.graph.lookups import check_lookups
-from tests.support.chaos.checking.judging import classify_all
+from tests.support.chaos.checking.judging import ClassifiedRecord, classify_all
 from tests.support.chaos.checking.lateness import check_lateness, check_nothing_is_late
 from tests.support.chaos.checking.letters import check_dead_letters
 from tests.support.chaos.checking.pace import PACES, Pace
@@ -25,7 +26,7 @@ from tests.support.chaos.checking.slices import check_log, check_slices
 from tests.support.chaos.checking.verdict import JobVerdict
 from tests.support.chaos.checking.versions import Version
 from tests.support.chaos.checking.watermarks import check_silences, check_watermarks
-from tests.support.chaos.dump import Dump
+from tests.support.chaos.dump import Dump, Row
 
 
 def check_job(dump: Dump, job: str, stream: str, pipeline_of: Callable[[Pace], Pipeline] = first) -> JobVerdict:
@@ -40,8 +41,9 @@ def check_job(dump: Dump, job: str, stream: str, pipeline_of: Callable[[Pace], P
     5. The dead letters of refused records and of unusable results, each once, with its bytes. The documents: each
        result of a closed window once, correct, in its index; also those of each backfill. The alias shows each window
        once, from the newest backfill that contains it.
-    6. The results in the stream: those of the first stage, each once, and equal.
-    7. The counts of every slice.
+    6. The rows that are emitted without a window, by the version of their slice, as the documents of windows.
+    7. The results in the stream: those of the first stage, each once, and equal.
+    8. The counts of every slice.
     """
     verdict, pipeline = JobVerdict(records=len(dump.records)), pipeline_of(PACES[dump.speed])
     slices, checkpoints = dump.tables["slices"], {row["slice"]: row for row in dump.tables["checkpoints"]}
@@ -60,7 +62,9 @@ def check_job(dump: Dump, job: str, stream: str, pipeline_of: Callable[[Pace], P
     by_version = {version: pipeline.results(judged, Version(version)) for version in sorted(versions)}
     results, windows = results_of_closed(by_version, slices, closers), pipeline.windows
     restored = [one for one in dump.tables["events"] if one["kind"] == "results_restored"]
-    documents = expected_documents(job, results, closers, slices, checkpoints, windows, verdict.epochs, restored)
+    writers = Writers(slices, checkpoints, verdict.epochs, restored)
+    records = _expected_records(job, stream, pipeline, judged, slices, writers)
+    documents = expected_documents(job, results, closers, windows, writers) | records
     backfills = expected_backfills(job, dump.tables["backfills"], by_version, closers, checkpoints, windows, verdict)
     check_dead_letters(
         dump.dead_letters, judged, [*documents.values(), *of_all(backfills)], stream, checkpoints, verdict
@@ -70,9 +74,30 @@ def check_job(dump: Dump, job: str, stream: str, pipeline_of: Callable[[Pace], P
     if dump.documents_deleted:
         verdict.repeated.append(f"the indices count {dump.documents_deleted} deleted or overwritten documents")
     check_backfilled(dump, backfills, checkpoints, verdict)
-    check_shown(dump, documents, backfills, checkpoints, windows, verdict)
+    check_shown(dump, documents, backfills, checkpoints, {*windows, *(one.stage for one in records.values())}, verdict)
     if dump.results is not None:
         check_stream(dump.results, dump.documents, pipeline.to_stream, verdict, restored)
-    check_accounts(judged, results, closers, checkpoints, windows, verdict)
+    check_accounts(judged, results, closers, checkpoints, windows, records.values(), verdict)
+    verdict.reached = _reached(judged, pipeline)
+    verdict.must_reach = pipeline.must_reach
     verdict.divergence += [event["message"] for event in dump.tables["events"] if "divergence" in str(event["facts"])]
     return verdict
+
+
+def _reached(judged: list[ClassifiedRecord], pipeline: Pipeline) -> Counter[str]:
+    found = pipeline.reached(judged)
+    found.update(one.reason for one in judged if one.reason is not None)
+    for noted in {id(one.record): one.noted for one in judged}.values():
+        found.update(noted)
+    return found
+
+
+def _expected_records(
+    job: str, stream: str, pipeline: Pipeline, judged: list[ClassifiedRecord], slices: list[Row], writers: Writers
+) -> dict[str, Expected]:
+    """Every row that the job emits without a window. Empty if it has no stage for this."""
+    if pipeline.records_stage is None or pipeline.columns is None:
+        return {}
+    versions = {row["number"]: Version(row["version"]) for row in slices}
+    rows = [(one, pipeline.columns(one, versions[one.slice])) for one in judged if one.member is not None]
+    return expected_records(job, pipeline.records_stage, stream, rows, writers)

@@ -70,13 +70,18 @@ def targets(stack: JobStack, chance: random.Random) -> list[Target]:
         Target("runner-family", lambda stack: stack.family(drawn(stack))),
         Target("python-worker", lambda stack: stack.worker(chance)),
         *(Target(name, lambda stack, name=name: stack.named(name), part=name) for name in stack.services),
-        Target("gateway", lambda stack: stack.named("gateway-http"), part="gateway-http"),
+        *(_gateway(name) for name in stack.job_set.gateways),
         Target("kafka", lambda stack: stack.named("kafka"), part="kafka"),
         Target("elasticsearch", lambda stack: stack.named("elasticsearch"), part="elasticsearch"),
     ]
     if (postgresql := stack.postgresql) is not None:
         found.append(Target("postgresql", lambda _: postgresql.pids(), part="postgresql"))
     return found
+
+
+def _gateway(name: str) -> Target:
+    part = f"gateway-{name}"
+    return Target("gateway" if name == "http" else part, lambda stack: stack.named(part), part=part)
 
 
 @dataclass

@@ -32,16 +32,16 @@ from strandline.services.supervision.pools import POOL_NAME
 from tests.support.chaos.checking.pace import PACES
 from tests.support.chaos.clocks import CLOCK_KINDS, WallClock, WrongTime, make_clocks
 from tests.support.chaos.dump import Dump, Row, query, take_dump
-from tests.support.chaos.graph_job import graph_document, graph_job, lookup_document
 from tests.support.chaos.index_proxy import IndexProxy
+from tests.support.chaos.job_sets import JobSet, ReadingJobs
 from tests.support.chaos.machine import SmallDisk
-from tests.support.chaos.more_jobs import ChaosJob, documents_of, jobs_of
+from tests.support.chaos.more_jobs import ChaosJob
 from tests.support.chaos.postgresql_server import PostgresqlServer
 from tests.support.chaos.processes import descendants, name_of, signal_each
 from tests.support.chaos.proxied_stack import ProxiedStack
 from tests.support.chaos.tcp_proxy import TcpProxy
-from tests.support.chaos.work import RATE, JobLoad, documents, stream_document
-from tests.support.faults.checker import Verdict, check_files
+from tests.support.chaos.work import RATE, RestingLoad
+from tests.support.faults.checker import Verdict, check_files, merged
 from tests.support.faults.history import History
 from tests.support.faults.topic_dump import dump_topic
 from tests.support.kafka_storage import provide_storage
@@ -70,22 +70,19 @@ class JobStack:
         recovery: str = "rewind",
         kinds: Sequence[str] = (),
         services: int = 1,
-        jobs: int = 1,
-        graph: bool = False,
+        job_set: JobSet | None = None,
         own_runners: bool = False,
     ) -> None:
         """`speed`: seconds of event time in a second. `rate`: records/s. `ledger`: `sqlite` or `postgresql`. `recovery`: the
         jobs', `rewind` or `snapshot`. `kinds`: the kinds of faults that it has to be made ready for; none: all. `services`: how
-        many control services there are. `jobs`: how many jobs (`more_jobs.py`). `graph`: instead of them the graph job
-        (`graph_job.py`). `own_runners`: whether each job has its own runner, instead of a pool."""
+        many control services there are. `job_set`: the jobs and their senders; None: the job of `work.py`. `own_runners`: whether
+        each job has its own runner, instead of a pool."""
         self.directory = directory
         self.speed, self.rate = speed, rate
         self.recovery = recovery
         self.failpoints = directory / "failpoints"
         """While this file is there, it arms failpoints in every runner; see strandline/core/failpoints.py."""
-        self.job, self.stream = "chaos", "chaos-readings"
-        self.is_graph = graph
-        self.jobs = [graph_job(self.job, self.stream)] if graph else jobs_of(self.job, self.stream, jobs)
+        self.job_set: JobSet = job_set or ReadingJobs()
         self.versions: dict[str, int] = defaultdict(lambda: 1)
         """Newest version of each job's document that was applied, or will be."""
         self.lookups_applied: list[tuple[int, int]] = []
@@ -97,14 +94,14 @@ class JobStack:
         self.index_proxy = IndexProxy(self.stack.ports.elasticsearch)
         """Between the job and the index; what reads the index at the end goes past it."""
         self._set(elasticsearch_url=f"http://127.0.0.1:{self.index_proxy.port}")
-        self.history = History(directory / "history.jsonl")
-        self.load: JobLoad | None = None
+        self.histories = {stream: History(directory / f"history-{stream}.jsonl") for stream in self.streams}
+        self.loads: list[RestingLoad] = []
         self.kafka_away: list[tuple[int, int]] = []
         """When the broker was down or held: from, to, in ms of the wall clock."""
         self.noted: Counter[str] = Counter()
         """States that a fault has seen the stack in, by name: how often."""
-        self.has_more_partitions = False
-        """Whether the stream got partitions after its senders had begun."""
+        self.grown: set[str] = set()
+        """Streams that got partitions after their senders had begun."""
         self._seed = seed
         # Its threads live as long as this object: PostgreSQL gets a signal to end when the thread that started it ends.
         self._menders = ThreadPoolExecutor(16, "mender")
@@ -112,7 +109,7 @@ class JobStack:
             "kafka": self.stack.start_kafka,
             "elasticsearch": self.stack.start_elasticsearch,
             "control": self.stack.start_control,
-            "gateway-http": lambda: self.stack.start_gateway("http"),
+            **{f"gateway-{name}": partial(self.stack.start_gateway, name) for name in self.job_set.gateways},
         }
         self.postgresql: PostgresqlServer | None = None
         self.ledger_proxies: list[TcpProxy] = []
@@ -127,7 +124,7 @@ class JobStack:
             self._add_service(number)
         # Each keeps a record of the runners that it started.
         self._pid_files = [PidFile(directory), *(PidFile(one.directory) for one in self.stack.more_services.values())]
-        if jobs > 1 and own_runners:
+        if len(self.jobs) > 1 and own_runners:
             self._set(standbys=0)  # or memory is short
         self.left_out: dict[str, str] = {}
         """Kinds of faults that can't be done on this machine, and why."""
@@ -144,6 +141,25 @@ class JobStack:
         """Where the runners have their scratch."""
         if not kinds or "disk-full" in kinds:
             self._make_disk()
+
+    @property
+    def jobs(self) -> list[ChaosJob]:
+        return self.job_set.jobs
+
+    @property
+    def job(self) -> str:
+        """The first job."""
+        return self.jobs[0].name
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams to which senders write."""
+        return self.job_set.streams
+
+    @property
+    def stream(self) -> str:
+        """The input of the first job."""
+        return self.jobs[0].stream
 
     @property
     def ledger_url(self) -> str:
@@ -179,27 +195,23 @@ class JobStack:
             starter()
         wait_until(self._has_applied, bool, "applied: the documents", START_TIMEOUT_S, 0.5)
         self.note_lookup_applied(1)
-        self.load = JobLoad(
-            self.history,
-            lambda: self.stack.ports.gateways["http_port"],
-            self.stream,
-            seed=self._seed,
-            speed=self.speed,
-            rate=self.rate,
-        )
-        self.load.start()
+        ports, share = self.stack.ports.gateways, self.rate // len(self.streams)
+        for number, (stream, history) in enumerate(self.histories.items()):
+            how = {"seed": self._seed + number, "speed": self.speed, "rate": share}
+            self.loads.append(self.job_set.load(stream, history, ports, **how))
+        for load in self.loads:
+            load.start()
         self.wait_for_results(after_slices={}, since_s=0.0, timeout_s=START_TIMEOUT_S)
 
     def text(self) -> str:
-        """The documents of stream and jobs, in their current versions."""
-        pace = PACES[self.speed]
-        if self.is_graph:
-            lookup = lookup_document(max((version for version, _ in self.lookups_applied), default=1))
-            graph = graph_document(self.jobs[0], pace, self.versions[self.job])
-            return "---\n".join([stream_document(self.stream), lookup, f"{graph}recovery: {self.recovery}\n"])
-        first = documents(self.stream, self.job, pace, self.versions[self.job])
-        texts = [first, *documents_of(self.jobs, pace, self.versions)]
-        return "---\n".join(f"{text}recovery: {self.recovery}\n" for text in texts)
+        """The documents of streams and jobs, in their current versions."""
+        return "---\n".join([*self.job_set.stream_documents(), self.text_of_jobs()])
+
+    def text_of_jobs(self) -> str:
+        """The documents of lookups and jobs, in their current versions."""
+        lookups = self.job_set.lookup_documents(max((version for version, _ in self.lookups_applied), default=1))
+        pipelines = self.job_set.pipeline_documents(PACES[self.speed], self.versions)
+        return "---\n".join([*lookups, *(f"{text}recovery: {self.recovery}\n" for text in pipelines)])
 
     def _has_applied(self) -> bool:
         """Apply the documents; False where there was no answer in time, as on a machine with much to do."""
@@ -213,8 +225,8 @@ class JobStack:
 
     def close(self) -> None:
         """End everything, whatever state it is in. What is held is let go on first, or it could not end."""
-        if self.load is not None:
-            self.load.is_stopping = True
+        for load in self.loads:
+            load.is_stopping = True
         recorded = [pid for file in self._pid_files for pid in file.alive().values()]
         started = [*recorded, *self.family()]
         signal_each(started, signal.SIGCONT)
@@ -227,6 +239,8 @@ class JobStack:
                 closing.callback(proxy.close)
             closing.callback(self.stack.kafka_proxy.stop)
             closing.callback(self.index_proxy.close)
+            for history in self.histories.values():
+                closing.callback(history.close)
             closing.callback(self._menders.shutdown)
             try:
                 self.stack.stop()
@@ -339,8 +353,8 @@ class JobStack:
         return {row["job"]: row["number"] for row in rows} or None
 
     def wait_for_results(self, *, after_slices: dict[str, int], since_s: float, timeout_s: float) -> float:
-        """Wait until each job has committed a slice after its number that has made results final, and until a sender
-        got a success after `since_s` (monotonic).
+        """Wait until each job has committed a slice after its number that has made results final, and until a sender of
+        each stream got a success after `since_s` (monotonic), if its gateway answers.
 
         Returns the time when the last of the slices was seen, by the monotonic clock.
         """
@@ -352,8 +366,7 @@ class JobStack:
             if waiting:
                 waiting = [job for job in waiting if not self._has_results(job, after_slices.get(job, 0))]
                 seen_s = time.monotonic()
-            heard_s = self.history.ok_last_s
-            return seen_s if not waiting and heard_s is not None and heard_s > since_s else None
+            return seen_s if not waiting and self._are_heard(since_s) else None
 
         try:
             found = wait_until(ask, lambda moment_s: moment_s is not None, "giving results", timeout_s, POLL_S)
@@ -361,6 +374,10 @@ class JobStack:
             raise AssertionError(f"{error}; no results of {waiting}; {self.describe()}") from error
         assert found is not None
         return found
+
+    def _are_heard(self, since_s: float) -> bool:
+        answered = [load.history.ok_last_s for load in self.loads if load.hears]
+        return all(heard_s is not None and heard_s > since_s for heard_s in answered)
 
     def _has_results(self, job: str, after_slice: int) -> bool:
         rows = self.ask_ledger(
@@ -376,8 +393,9 @@ class JobStack:
             return []
 
     def require_healthy(self) -> None:
-        if self.load is not None and self.load.error is not None:
-            raise self.load.error
+        for load in self.loads:
+            if load.error is not None:
+                raise load.error
         failed = self.ask_ledger("SELECT name, message FROM jobs WHERE state = 'failed'")
         assert not failed, f"a job has failed: {failed}"
 
@@ -391,9 +409,9 @@ class JobStack:
     def finish(self, meanwhile: Callable[[], object] = lambda: None) -> tuple[Verdict, list[Dump]]:
         """Stop the senders, drain the jobs, read everything; what the gateway's word was worth, and a dump of each job.
         `meanwhile` is called when a drain has been ordered."""
-        assert self.load is not None
-        self.load.stop()
-        self.history.close()
+        for load in self.loads:
+            load.stop()
+            load.history.close()
         for one in self.jobs:  # one that reads the results of another is drained after it, and so reads them all
             with ControlClient(self.stack.addresses.api_url) as control:
                 control.order(one.name, "drain")
@@ -401,15 +419,19 @@ class JobStack:
             state = partial(self.state, one.name)
             wait_until(state, lambda state: state == "drained", f"drained: {one.name}", DRAIN_TIMEOUT_S, POLL_S)
         assert self.stack.kafka_proxy.errors == []
-        logged = dump_topic(self.stack.addresses.kafka_bootstrap, self.stream)
-        ingested = check_files(self.history.path, logged, may_move=self.has_more_partitions)
-        return ingested, [self._dump(one) for one in self.jobs]
+        return merged({load.stream: self._ingested(load) for load in self.loads}), [
+            self._dump(one) for one in self.jobs
+        ]
+
+    def _ingested(self, load: RestingLoad) -> Verdict:
+        logged = dump_topic(self.stack.addresses.kafka_bootstrap, load.stream)
+        return check_files(load.history.path, logged, may_move=load.stream in self.grown, id_of=load.id_of)
 
     def _dump(self, job: ChaosJob) -> Dump:
         dump = take_dump(
             job.name,
             job.stream,
-            job.stages,
+            job.emissions,
             job.results,
             bootstrap=self.stack.addresses.kafka_bootstrap,
             ledger_url=self.ledger_url,

@@ -16,6 +16,7 @@ from strandline.core.failpoints import BACKFILL_FAILPOINTS
 from tests.support.chaos.acts import ANSWER_TIMEOUT_S, Backfill, StopAndStart, Upgrade
 from tests.support.chaos.faults import End, Fault, Maker, send_signal, targets
 from tests.support.chaos.job_stack import JobStack
+from tests.support.chaos.more_jobs import ChaosJob
 from tests.support.chaos.restored import IndexRestored, LedgerRestored
 from tests.support.chaos.tcp_proxy import TcpProxy
 from tests.support.faults.kafka_proxy import (
@@ -85,6 +86,7 @@ class ForeignTransaction(Fault):
     def __init__(self, hold_s: float, number: int) -> None:
         super().__init__("foreign transaction", "", hold_s, End.AFTER_HOLD, touches=frozenset({"transaction"}))
         self._number = number
+        """Its own number, which selects the stream."""
         self._producer: Producer | None = None
 
     def begin(self, stack: JobStack) -> None:
@@ -98,7 +100,9 @@ class ForeignTransaction(Fault):
         )
         self._producer.init_transactions(ANSWER_TIMEOUT_S)
         self._producer.begin_transaction()
-        self._producer.produce(stack.stream, b'{"id": "of a transaction that is aborted"}')
+        self._producer.produce(
+            stack.streams[self._number % len(stack.streams)], b'{"id": "of a transaction that is aborted"}'
+        )
         assert self._producer.flush(ANSWER_TIMEOUT_S) == 0, "the record of the foreign transaction was not written"
 
     def end(self, stack: JobStack) -> None:
@@ -179,7 +183,7 @@ class KafkaUnwritable(Fault):
         touches = frozenset({"kafka", "kafka-proxy", "transaction", "partitions"})
         super().__init__("kafka unwritable", "", UNWRITABLE_S, End.AFTER_HOLD, touches=touches)
         self._since_ms = 0
-        self._ends: dict[int, int] = {}
+        self._ends: dict[str, dict[int, int]] = {}
 
     def begin(self, stack: JobStack) -> None:
         self._since_ms = time.time_ns() // 1_000_000
@@ -192,24 +196,26 @@ class KafkaUnwritable(Fault):
     def end(self, stack: JobStack) -> None:
         ends = _ends(stack)
         stack.stack.kafka_proxy.clear()
-        assert ends == self._ends, (
-            f"stream {stack.stream} was written while Kafka refused writes: {self._ends}, then {ends}"
-        )
+        assert ends == self._ends, f"a stream was written while Kafka refused writes: {self._ends}, then {ends}"
         stack.note_kafka_away(self._since_ms)
         stack.noted["kafka-unwritable"] += 1
 
 
-def _ends(stack: JobStack) -> dict[int, int]:
-    """Return the ends of the input stream's partitions."""
+def _ends(stack: JobStack) -> dict[str, dict[int, int]]:
+    """Return the ends of the partitions of each input stream."""
     consumer = Consumer(
         {"bootstrap.servers": stack.stack.addresses.kafka_bootstrap, "group.id": "ladder", "log_level": 0}
     )
     try:
-        partitions = consumer.list_topics(stack.stream, timeout=ANSWER_TIMEOUT_S).topics[stack.stream].partitions
-        places = [TopicPartition(stack.stream, one) for one in partitions]
-        return {one.partition: consumer.get_watermark_offsets(one, timeout=ANSWER_TIMEOUT_S)[1] for one in places}
+        return {stream: _ends_of(consumer, stream) for stream in stack.streams}
     finally:
         consumer.close()
+
+
+def _ends_of(consumer: Consumer, stream: str) -> dict[int, int]:
+    partitions = consumer.list_topics(stream, timeout=ANSWER_TIMEOUT_S).topics[stream].partitions
+    places = [TopicPartition(stream, one) for one in partitions]
+    return {one.partition: consumer.get_watermark_offsets(one, timeout=ANSWER_TIMEOUT_S)[1] for one in places}
 
 
 class RewindKill(Fault):
@@ -259,25 +265,27 @@ class TemplateDeleted(Fault):
 
 
 class PartitionsAdded(Fault):
-    """The input stream gets one or two partitions more while it is written."""
+    """An input stream gets one or two partitions more while it is written."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, number: int) -> None:
+        """`number`: selects the stream."""
         super().__init__("partitions added", "", touches=frozenset({"partitions"}))
-        self._count = count
+        self._count, self._number = count, number
 
     def begin(self, stack: JobStack) -> None:
+        stream = stack.streams[self._number % len(stack.streams)]
         admin = AdminClient({"bootstrap.servers": stack.stack.addresses.kafka_bootstrap, "log_level": 0})
         wanted = 0
 
         def are_there() -> bool:
             nonlocal wanted
             try:
-                there = len(admin.list_topics(stack.stream, timeout=ASK_TIMEOUT_S).topics[stack.stream].partitions)
+                there = len(admin.list_topics(stream, timeout=ASK_TIMEOUT_S).topics[stream].partitions)
                 wanted = wanted or min(there + self._count, PARTITIONS_MAX)
                 if there < wanted:
-                    stack.has_more_partitions = True
-                    new = [NewPartitions(stack.stream, wanted)]
-                    admin.create_partitions(new, request_timeout=ASK_TIMEOUT_S)[stack.stream].result()
+                    stack.grown.add(stream)
+                    new = [NewPartitions(stream, wanted)]
+                    admin.create_partitions(new, request_timeout=ASK_TIMEOUT_S)[stream].result()
                 return True
             except KafkaException as error:
                 code = error.args[0].code()
@@ -287,7 +295,7 @@ class PartitionsAdded(Fault):
                     return True  # done, and the answer was lost
                 raise
 
-        wait_until(are_there, bool, f"added: partitions of {stack.stream}", ANSWER_TIMEOUT_S, 0.1)
+        wait_until(are_there, bool, f"added: partitions of {stream}", ANSWER_TIMEOUT_S, 0.1)
 
 
 class ClockFault(Fault):
@@ -361,7 +369,7 @@ class LeaderAway(Fault):
 
 def makers(stack: JobStack) -> dict[str, Maker]:
     """Name -> how it is drawn, of each kind that can be done to this stack; what can't is in `stack.left_out`."""
-    transactions = itertools.count(1)
+    transactions, growths = itertools.count(), itertools.count()
     found: dict[str, Maker] = {
         "power-cut": lambda _: PowerCut(stack),
         "foreign-transaction": lambda chance: ForeignTransaction(_hold_s(chance), next(transactions)),
@@ -392,10 +400,10 @@ def makers(stack: JobStack) -> dict[str, Maker]:
         "ledger-restored": lambda _: LedgerRestored(),
         "index-restored": lambda _: IndexRestored(),
         "template-deleted": lambda _: TemplateDeleted(),
-        "partitions-added": lambda chance: PartitionsAdded(chance.randint(1, 2)),
+        "partitions-added": lambda chance: PartitionsAdded(chance.randint(1, 2), next(growths)),
         "stop-and-start": lambda chance: StopAndStart(_job(stack, chance), _hold_s(chance)),
         "upgrade": lambda chance: Upgrade(_job(stack, chance)),
-        "backfill": lambda chance: _backfill(_job(stack, chance), chance),
+        "backfill": lambda chance: _backfill(chance.choice(with_windows(stack)).name, chance),
     }
     if stack.ledger_proxies:
         found["ledger-cut"] = lambda chance: _ledger_cut(stack, chance)
@@ -410,6 +418,11 @@ def makers(stack: JobStack) -> dict[str, Maker]:
 def _kafka_delay(chance: random.Random) -> KafkaSpoilt:
     hold_s, delay_s = _hold_s(chance), chance.uniform(*DELAY_S)
     return KafkaSpoilt("kafka delay", hold_s, [delay_answer(api, delay_s) for api in DELAYED_ANSWERS])
+
+
+def with_windows(stack: JobStack) -> list[ChaosJob]:
+    """Return the jobs that a backfill can recompute. Records without a window are never recomputed."""
+    return [one for one in stack.jobs if one.stages]
 
 
 def _job(stack: JobStack, chance: random.Random) -> str:

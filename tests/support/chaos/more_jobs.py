@@ -63,12 +63,19 @@ class ChaosJob:
     stream: str
     """What it reads."""
     stages: tuple[str, ...]
+    """Its windows."""
     pipeline: Callable[[Pace], Pipeline]
     """What the checker knows of it."""
     document: str = ""
     """To be filled in by `documents_of`; that of the first job is in `work.py`."""
     results: str | None = None
     """The stream to which its first stage emits."""
+    records: str | None = None
+    """The stage that emits records without a window, if there is one."""
+
+    @property
+    def emissions(self) -> tuple[str, ...]:
+        return self.stages if self.records is None else (self.records, *self.stages)
 
 
 def jobs_of(name: str, stream: str, count: int) -> list[ChaosJob]:

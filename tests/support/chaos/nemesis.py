@@ -17,7 +17,7 @@ from strandline.core.failpoints import BACKFILL_FAILPOINTS
 from tests.support.chaos.acts import Backfill, LookupChange
 from tests.support.chaos.faults import PAUSE_S, End, Fault, Kill, LoseAnswers, Maker, Pause, Target, targets
 from tests.support.chaos.job_stack import JobStack
-from tests.support.chaos.kinds import makers
+from tests.support.chaos.kinds import makers, with_windows
 from tests.support.waiting import stretched, wait_until
 
 FLOW_LIMIT_S = 60.0
@@ -88,7 +88,7 @@ class Nemesis:
         if unknown := [name for name in only if name not in known | stack.left_out.keys()]:
             raise ValueError(f"{', '.join(unknown)}: unknown here; there are {', '.join(sorted(known))}")
         self._loses = not only or "index-answers" in only
-        self._changes = stack.is_graph and (not only or "lookup-change" in only)
+        self._changes = stack.job_set.has_lookup and (not only or "lookup-change" in only)
         self._began_s = time.monotonic()
         self._bag: list[str] = []
 
@@ -132,7 +132,7 @@ class Nemesis:
 
     def _fail_backfill_at(self, number: int, point: str) -> Round:
         """Recompute all closed windows by a backfill whose process is killed at this point."""
-        fault = Backfill(self._chance.choice(self._stack.jobs).name, 0.0, None, [point])
+        fault = Backfill(self._chance.choice(with_windows(self._stack)).name, 0.0, None, [point])
         one = self.break_together(number, [fault])
         assert not fault.missed, f"round {number}, {fault.name}"
         return one

@@ -15,7 +15,7 @@ from tests.support.chaos.checking.versions import Version
 from tests.support.faults.checker import UNKEYED
 from tests.support.faults.history import History
 from tests.support.faults.http_load import HttpLoad
-from tests.support.faults.load import Batch
+from tests.support.faults.load import Batch, Load
 
 Reading = dict[str, object]
 Spoiler = Callable[[str, Reading, int], tuple[str, bytes]]
@@ -123,7 +123,29 @@ def draw_speed(seed: int) -> int:
     return random.Random(seed).choice(sorted(PACES))
 
 
-class JobLoad(HttpLoad):
+class RestingLoad(Load):
+    """Senders that can rest."""
+
+    _is_resting = False
+    _awake: int | None = None
+    """The client that does not rest."""
+
+    def begin_rest(self, awake: int | None) -> None:
+        """Have all clients send nothing, but the one of this number. What that one sends has a key, so that nothing comes to
+        other partitions."""
+        self._awake, self._is_resting = awake, True
+
+    def end_rest(self) -> None:
+        self._is_resting = False
+
+    async def pause(self, client: str) -> None:
+        await super().pause(client)
+        # Another thread sets it, so an asyncio.Event is no choice.
+        while self._is_resting and not self.is_stopping and not client.endswith(f"-{self._awake}"):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)  # sleeps: another thread ends the rest
+
+
+class JobLoad(RestingLoad, HttpLoad):
     """Readings of as many devices as there are clients.
 
     Most are good. Some are late, duplicates, too far ahead, or broken; some have no key; a few have the maximum size.
@@ -152,26 +174,9 @@ class JobLoad(HttpLoad):
         self._large_bytes = Settings().record_bytes_max
         self._sent: dict[str, tuple[str, bytes]] = {}
         """For each client, a record that it sent before."""
-        self._is_resting = False
-        self._awake: int | None = None
-        """The client that does not rest."""
 
     def event_now_ms(self) -> int:
         return self._began_ms + int((time.monotonic() - self._began_s) * self._speed * 1000)
-
-    def begin_rest(self, awake: int | None) -> None:
-        """Have all clients send nothing, but the one of this number. What that one sends has a key, so that nothing comes to
-        other partitions."""
-        self._awake, self._is_resting = awake, True
-
-    def end_rest(self) -> None:
-        self._is_resting = False
-
-    async def pause(self, client: str) -> None:
-        await super().pause(client)
-        # Another thread sets it, so an asyncio.Event is no choice.
-        while self._is_resting and not self.is_stopping and not client.endswith(f"-{self._awake}"):  # noqa: ASYNC110
-            await asyncio.sleep(0.1)  # sleeps: another thread ends the rest
 
     def next_batch(self, client: str, number: int) -> Batch:
         chance = self._random

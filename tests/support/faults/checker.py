@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -102,8 +102,23 @@ class _Sent:
     """Partition and offset that the client's records had reached, by what was acknowledged, when this was first sent."""
 
 
+def id_of(value: bytes) -> str | None:
+    """Return the `id` of a JSON object, or the id in the bytes of a record that is broken on purpose. None if there is none."""
+    try:
+        record_id = json.loads(value)["id"]
+    except (ValueError, TypeError, KeyError):
+        found = _BROKEN_ID.search(value)
+        record_id = found[1].decode() if found else None
+    return record_id if isinstance(record_id, str) else None
+
+
 def check(
-    history: Iterable[str], dump: Iterable[Logged], *, may_repeat: bool = False, may_move: bool = False
+    history: Iterable[str],
+    dump: Iterable[Logged],
+    *,
+    may_repeat: bool = False,
+    may_move: bool = False,
+    id_of: Callable[[bytes], str | None] = id_of,
 ) -> Verdict:
     """Compare the promises with the topic.
 
@@ -116,9 +131,10 @@ def check(
       counted with those of the senders.
     - may_move: Partitions were added, so a client's records may be in another partition from then on. In each they keep
       their order.
+    - id_of: Returns the id of a record of the topic. None if the record can't belong to the test.
     """
     verdict = Verdict()
-    places = _read_dump(dump, verdict)
+    places = _read_dump(dump, verdict, id_of)
     sent = _follow(history, places, verdict)
     for record_id, record in sent.items():
         _judge(record_id, record, places.get(record_id, []), verdict, may_repeat, may_move)
@@ -128,22 +144,39 @@ def check(
     return verdict
 
 
-def check_files(history: Path, dump: Iterable[Logged], *, may_repeat: bool = False, may_move: bool = False) -> Verdict:
+def check_files(
+    history: Path,
+    dump: Iterable[Logged],
+    *,
+    may_repeat: bool = False,
+    may_move: bool = False,
+    id_of: Callable[[bytes], str | None] = id_of,
+) -> Verdict:
     """`check` for a history in a file."""
     with history.open(encoding="utf-8") as lines:
-        return check(lines, dump, may_repeat=may_repeat, may_move=may_move)
+        return check(lines, dump, may_repeat=may_repeat, may_move=may_move, id_of=id_of)
 
 
-def _read_dump(dump: Iterable[Logged], verdict: Verdict) -> dict[str, list[Logged]]:
+def merged(verdicts: Mapping[str, Verdict]) -> Verdict:
+    """Return the sums of several verdicts, by stream. Each violation names its stream, if there are several."""
+    if len(verdicts) == 1:
+        return next(iter(verdicts.values()))
+    found = Verdict()
+    for stream, verdict in verdicts.items():
+        for name, value in vars(verdict).items():
+            more = [f"{stream}: {one}" for one in value] if isinstance(value, list) else value
+            setattr(found, name, getattr(found, name) + more)
+    return found
+
+
+def _read_dump(
+    dump: Iterable[Logged], verdict: Verdict, id_of: Callable[[bytes], str | None]
+) -> dict[str, list[Logged]]:
     places: dict[str, list[Logged]] = {}
     for logged in dump:
         verdict.logged += 1
-        try:
-            record_id = json.loads(logged.value)["id"]
-        except (ValueError, TypeError, KeyError):
-            found = _BROKEN_ID.search(logged.value)
-            record_id = found[1].decode() if found else None
-        if isinstance(record_id, str):
+        record_id = id_of(logged.value)
+        if record_id is not None:
             places.setdefault(record_id, []).append(logged)
         else:
             verdict.foreign.append(f"the record at {_place(logged)} is none of ours: {logged.value[:80]!r}")

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
+from tests.support.faults.checker import id_of
 from tests.support.faults.history import History
 
 Batch = list[tuple[str, bytes]]
@@ -32,6 +33,10 @@ class Load(ABC):
 
     can_leave: ClassVar[bool] = True
     """True if there is a connection that a client can cut."""
+    hears: ClassVar[bool] = True
+    """True if answers say that records are in the log."""
+    id_of: ClassVar[Callable[[bytes], str | None]] = staticmethod(id_of)
+    """Returns the id of a record from its bytes. None if it has none."""
 
     def __init__(
         self,

@@ -64,7 +64,10 @@ class MqttLoad(Load):
             for request in requests.values():
                 self.history.info(request, why)
             again = [(record_id, value) for record_id, value in batch if record_id in requests] if self.resends else []
-            await asyncio.sleep(_RECONNECT_S if connection is None else self.pause_s)  # sleeps: the pace of this sender
+            if connection is None:
+                await asyncio.sleep(_RECONNECT_S)  # sleeps: the pace of this sender
+            else:
+                await self.pause(client)
         if connection is not None:
             connection.disconnect()
 

@@ -47,7 +47,10 @@ class TcpLoad(Load):
             else:
                 self.history.ok(request)
             again = batch if why and self.resends else []
-            await asyncio.sleep(_RECONNECT_S if streams is None else self.pause_s)  # sleeps: the pace of this sender
+            if streams is None:
+                await asyncio.sleep(_RECONNECT_S)  # sleeps: the pace of this sender
+            else:
+                await self.pause(client)
         if streams is not None:
             streams[1].transport.abort()
 

@@ -14,7 +14,7 @@ _PAUSE_S = 0.005
 class UdpLoad(Load):
     """Sends at a bounded pace, whether anybody listens or not."""
 
-    can_leave = False
+    can_leave = hears = False
 
     async def send_all(self, client: str) -> None:
         number = 0
@@ -26,4 +26,5 @@ class UdpLoad(Load):
                 for _, value in batch:
                     sender.sendto(value, ("127.0.0.1", self.port()))
                 self.history.info(request, "UDP has no answer")
-                await asyncio.sleep(self.pause_s or _PAUSE_S)  # sleeps: the pace of this sender
+                await asyncio.sleep(_PAUSE_S)  # sleeps: the pace of this sender
+                await self.pause(client)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from tests.support.chaos.checking.cascade import Closers, Key, Result
+from tests.support.chaos.checking.documents import Expected
 from tests.support.chaos.checking.judging import ClassifiedRecord
 from tests.support.chaos.checking.verdict import JobVerdict
 from tests.support.chaos.dump import Row
@@ -18,8 +19,10 @@ def check_accounts(
     closers: Closers,
     checkpoints: dict[int, Row],
     stages: Collection[str],
+    emitted: Iterable[Expected],
     verdict: JobVerdict,
 ) -> None:
+    """`stages`: those of windows. `emitted`: the rows that are emitted without one."""
     records: Counter[int] = Counter()
     rejected: dict[int, Counter[str]] = defaultdict(Counter)
     latest_event: dict[int, int] = {}
@@ -36,6 +39,9 @@ def check_accounts(
     for stage, end_ms, _ in results:
         if (closer := closers.of(end_ms)) is not None:
             closed[closer][stage] += 1
+    for row in emitted:
+        closed[row.closer][row.stage] += 1
+    stages = [*stages, *{stage: None for of_slice in closed.values() for stage in of_slice if stage not in stages}]
     totals: dict[str, Any] = {"records": 0, "accepted": 0, "rejected": Counter(), "results": Counter()}
     event_ms, log_ms = 0, 0
     for number, row in sorted(checkpoints.items()):

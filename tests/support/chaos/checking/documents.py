@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from tests.support.chaos.checking.cascade import Closers, Hundredths, Key, Result
+from tests.support.chaos.checking.judging import ClassifiedRecord
 from tests.support.chaos.checking.pace import Windows
 from tests.support.chaos.dump import Row
 
@@ -38,12 +39,8 @@ class Expected:
 
     @cached_property
     def id(self) -> str:
-        """The id as documented: a hash of the lengths and strings that identify a result."""
         key = (*self.result.by.values(), *self.result.beside)
-        parts = [("s", self.job), ("s", self.stage), ("i", self.start_ms), ("i", self.result.end_ms), ("i", len(key))]
-        parts += [("n", "") if one is None else ("i" if isinstance(one, int) else "s", one) for one in key]
-        text = b"".join(f"{kind}{len(str(part).encode())}:{part}".encode() for kind, part in parts)
-        return base64.urlsafe_b64encode(hashlib.sha256(text).digest()[:16]).decode().rstrip("=")
+        return _hash_of([self.job, self.stage, self.start_ms, self.result.end_ms, len(key), *key])
 
     @cached_property
     def start_ms(self) -> int:
@@ -66,47 +63,110 @@ class Expected:
             yield f"is in the index {index}"
         source = dict(source)
         origin = source.pop("strandline", {})
-        wanted = {"job": self.job, "stage": self.stage, "version": self.version}
+        wanted = {"job": self.job, "stage": self.stage, "version": self.version, **self._place_in_log}
         if {name: origin.get(name) for name in wanted} != wanted:
             yield f"says that it comes from {origin}"
         emission_last = max(self.closer, self.emission_last)
         is_of_slice = self.closer <= origin.get("emission", -1) <= emission_last
         if not is_of_slice or not self.epochs[0] <= origin.get("epoch", -1) <= self.epochs[1]:
             yield f"says that it comes from {origin}; slice {self.closer} closed its window, under epochs {self.epochs}"
-        end_ms = self.result.end_ms
-        window = {"start": iso(self.start_ms), "end": iso(end_ms)}
-        expected: Row = {"@timestamp": iso(end_ms), "window": window, **self.result.by, **self.result.values}
+        expected = self._source
         for name in sorted(expected.keys() | source.keys()):
             if name not in expected or name not in source or not is_same(source[name], expected[name]):
                 yield f"{name} is {source.get(name)!r}, expected {expected.get(name)!r}"
 
+    @property
+    def _place_in_log(self) -> Row:
+        """What its origin says in addition."""
+        return {}
+
+    @property
+    def _source(self) -> Row:
+        """Its fields."""
+        end_ms = self.result.end_ms
+        window = {"start": iso(self.start_ms), "end": iso(end_ms)}
+        return {"@timestamp": iso(end_ms), "window": window, **self.result.by, **self.result.values}
+
+
+@dataclass(frozen=True)
+class ExpectedRecord(Expected):
+    """A row that is emitted without a window, in the slice of its record. The event time is the end of the result."""
+
+    stream: str = ""
+    partition: int = 0
+    offset: int = 0
+    element: int | None = None
+
+    @cached_property
+    def id(self) -> str:
+        return _hash_of([self.job, self.stage, self.stream, self.partition, self.offset, self.element])
+
+    @property
+    def _place_in_log(self) -> Row:
+        place = {"stream": self.stream, "partition": self.partition, "offset": self.offset}
+        return place if self.element is None else {**place, "element": self.element}
+
+    @property
+    def _source(self) -> Row:
+        return {"@timestamp": iso(self.result.end_ms), **self.result.values}
+
+
+def _hash_of(parts: Sequence[str | int | None]) -> str:
+    """Return the id as documented: a hash of the lengths and strings that identify a result."""
+    tagged = [("n", "") if one is None else ("i" if isinstance(one, int) else "s", one) for one in parts]
+    text = b"".join(f"{kind}{len(str(part).encode())}:{part}".encode() for kind, part in tagged)
+    return base64.urlsafe_b64encode(hashlib.sha256(text).digest()[:16]).decode().rstrip("=")
+
+
+class Writers:
+    """The runs that may have written the results of a slice, and their version."""
+
+    def __init__(
+        self, slices: list[Row], checkpoints: dict[int, Row], epochs: int, restored: Sequence[Row] = ()
+    ) -> None:
+        """`epochs`: the last run's. `restored`: the events `results_restored`: what such a run writes again may have the number
+        of a later slice that it restored."""
+        self._planned = {row["number"]: row for row in slices}
+        self._checkpoints = checkpoints
+        self._last = epochs
+        self._restored = restored
+
+    def of(self, number: int) -> Row:
+        """Return the version, the runs, and the last slice under whose number they may have written, of this slice's results."""
+        planned, done = self._planned[number], self._checkpoints.get(number)
+        again = [one for one in self._restored if one["facts"]["slice_first"] <= number <= one["facts"]["slice_last"]]
+        last = max([done["epoch"] if done else self._last, *(one["epoch"] for one in again)])
+        return {
+            "version": planned["version"],
+            "epochs": (planned["epoch"], last),
+            "emission_last": max((one["facts"]["slice_last"] for one in again), default=0),
+        }
+
+
+def expected_records(
+    job: str, stage: str, stream: str, rows: Iterable[tuple[ClassifiedRecord, Row]], writers: Writers
+) -> dict[str, Expected]:
+    """Every row that is emitted, by its id. `rows`: each with its columns."""
+    found: dict[str, Expected] = {}
+    for one, columns in rows:
+        assert one.event_ms is not None
+        place = (stream, one.record.partition, one.record.offset, one.element)
+        names = ("stream", "partition", "offset", "element")
+        more = writers.of(one.slice) | dict(zip(names, place, strict=True))
+        expected = ExpectedRecord(job, stage, 0, Result(one.event_ms, {}, columns), one.slice, **more)
+        found[expected.id] = expected
+    return found
+
 
 def expected_documents(
-    job: str,
-    results: dict[Key, Result],
-    closers: Closers,
-    slices: list[Row],
-    checkpoints: dict[int, Row],
-    windows: dict[str, Windows],
-    epochs: int,
-    restored: Sequence[Row] = (),
+    job: str, results: dict[Key, Result], closers: Closers, windows: dict[str, Windows], writers: Writers
 ) -> dict[str, Expected]:
-    """Every result of a closed window by its id. `epochs`: the last run's. `restored`: the events `results_restored`: what such a
-    run writes again may have the number of a later slice that it restored."""
-    planned = {row["number"]: row for row in slices}
+    """Every result of a closed window by its id."""
     found = {}
     for (stage, end_ms, _), result in results.items():
         closer = closers.of(end_ms)
         if closer is not None:
-            done = checkpoints.get(closer)
-            may_write = (planned[closer]["epoch"], done["epoch"] if done else epochs)
-            version = planned[closer]["version"]
-            again = [one for one in restored if one["facts"]["slice_first"] <= closer <= one["facts"]["slice_last"]]
-            may_write = (may_write[0], max([may_write[1], *(one["epoch"] for one in again)]))
-            last = max((one["facts"]["slice_last"] for one in again), default=0)
-            expected = Expected(
-                job, stage, windows[stage].size_ms, result, closer, version, may_write, emission_last=last
-            )
+            expected = Expected(job, stage, windows[stage].size_ms, result, closer, **writers.of(closer))
             found[expected.id] = expected
     return found
 

@@ -29,15 +29,26 @@ class ClassifiedRecord:
     """The record, with its load; None where no branch has it."""
     taken_by: str | None = None
     """The stages that have it, where it is refused by others."""
+    element: int | None = None
+    """Index of the row in its record. None if the record is the row, or is refused completely."""
+    is_letter: Callable[[bytes], bool] | None = None
+    """Returns True if these bytes can be its dead letter. None: those of the record."""
+    noted: frozenset[str] = frozenset()
+    """What is special in its record."""
 
     @property
     def is_used(self) -> bool:
         """True if its event time counts."""
         return self.event_ms is not None and self.reason in (None, "expression", "lookup")
 
+    def identity(self, stream: str) -> str:
+        """The key of its dead letter."""
+        place = f"{stream}/{self.record.partition}/{self.record.offset}"
+        return place if self.element is None else f"{place}/{self.element}"
 
-Classifier = Callable[[Record, Row], ClassifiedRecord]
-"""Says what becomes of a record in a slice."""
+
+Classifier = Callable[[Record, Row], ClassifiedRecord | list[ClassifiedRecord]]
+"""Says what becomes of a record in a slice, or of each of its rows."""
 
 
 def classify_all(
@@ -58,13 +69,14 @@ def classify_all(
             verdict.lost.append(f"record {record.partition}/{record.offset} is in no slice")
             continue
         judged = judge(record, ends[at][1])
-        if judged.reason is None:
-            verdict.accepted += 1
-        elif judged.reason == "late":
-            verdict.late += 1
-        else:
-            verdict.refused += 1
-        yield judged
+        for one in judged if isinstance(judged, list) else [judged]:
+            if one.reason is None:
+                verdict.accepted += 1
+            elif one.reason == "late":
+                verdict.late += 1
+            else:
+                verdict.refused += 1
+            yield one
 
 
 def classify_reading(record: Record, row: Row) -> ClassifiedRecord:

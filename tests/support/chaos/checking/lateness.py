@@ -21,7 +21,7 @@ from tests.support.chaos.checking.judging import ClassifiedRecord
 from tests.support.chaos.checking.pace import DELAY_MS, IDLE_MS
 from tests.support.chaos.checking.verdict import JobVerdict
 from tests.support.chaos.checking.watermarks import silences
-from tests.support.chaos.dump import Row
+from tests.support.chaos.dump import Record, Row
 
 ON_PURPOSE = re.compile(rb'"id":"[^"]*-late~*"')
 """How the id of a record ends that the load means to be late; a `~` behind it says that the record has no key."""
@@ -31,11 +31,12 @@ def check_lateness(judged: list[ClassifiedRecord], slices: list[Row], stream: st
     """`judged` by partition and offset."""
     idleness = _Idleness(judged, slices, stream)
     came_to: dict[int, int] = {}
-    seen: set[bytes] = set()
+    seen: dict[bytes, Record] = {}
+    """Value -> the first record with it."""
     for one in judged:
         record, event_ms = one.record, one.event_ms
         if one.reason == "late" and event_ms is not None:
-            is_meant = ON_PURPOSE.search(record.value) is not None or record.value in seen
+            is_meant = ON_PURPOSE.search(record.value) is not None or seen.get(record.value, record) is not record
             newest_ms = came_to.get(record.partition)
             is_overtaken = newest_ms is not None and event_ms < newest_ms - DELAY_MS
             if not is_meant and not is_overtaken and not idleness.explains(record.partition, event_ms):
@@ -45,7 +46,7 @@ def check_lateness(judged: list[ClassifiedRecord], slices: list[Row], stream: st
                 )
         elif one.is_used and event_ms is not None:
             came_to[record.partition] = max(event_ms, came_to.get(record.partition, event_ms))
-        seen.add(record.value)
+        seen.setdefault(record.value, record)
 
 
 def check_nothing_is_late(judged: list[ClassifiedRecord], verdict: JobVerdict) -> None:

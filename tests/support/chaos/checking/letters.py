@@ -24,7 +24,7 @@ def check_dead_letters(
 
     A result that a backfill computes is separate. The dead letters of an uncommitted slice may exist or not.
     """
-    records = {f"{stream}/{one.record.partition}/{one.record.offset}": one for one in judged if one.reason}
+    records = {one.identity(stream): one for one in judged if one.reason}
     results = {one.place: one for one in expected if one.result.failed_in}
     verdict.unusable = sum(one.closer in checkpoints for one in results.values())
     seen: Counter[str] = Counter()
@@ -41,9 +41,12 @@ def check_dead_letters(
             verdict.wrong += [f"{name}: {problem}" for problem in _differences(letter, results[key])]
             continue
         one = records[key]
-        coordinates = "/".join(letter.headers.get(name, "") for name in ("stream", "partition", "offset"))
+        coordinates = "/".join(
+            letter.headers[name] for name in ("stream", "partition", "offset", "element") if name in letter.headers
+        )
         said = letter.headers.get("reason"), letter.headers.get("taken-by")
-        if letter.value != one.record.value or said != (one.reason, one.taken_by) or coordinates != key:
+        is_right = letter.value == one.record.value if one.is_letter is None else one.is_letter(letter.value)
+        if not is_right or said != (one.reason, one.taken_by) or coordinates != key:
             verdict.wrong.append(f"{name} ({one.reason}) says {letter.headers} of {_shown(letter.value)}")
     for key in records.keys() - seen.keys():
         if records[key].slice in checkpoints:

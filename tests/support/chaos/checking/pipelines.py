@@ -7,7 +7,7 @@ Doubles are added as described in `cascade.py`.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -46,6 +46,14 @@ class Pipeline:
     """The stage that emits to a stream, if one does."""
     lookup: str | None = None
     """Lookup that enriches its records. None if there is none."""
+    records_stage: str | None = None
+    """The stage that emits each used row. None if there is none."""
+    columns: Callable[[ClassifiedRecord, Version], Row] | None = None
+    """What a version emits of a row."""
+    reached: Callable[[list[ClassifiedRecord]], Counter[str]] = lambda _: Counter()
+    """How often something special occurred in the records, apart from reasons of dead letters and `noted`."""
+    must_reach: tuple[str, ...] = ()
+    """What has to occur in a run."""
 
 
 def first(pace: Pace) -> Pipeline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 SHOWN_MAX = 5
@@ -26,6 +27,10 @@ class JobVerdict:
     idle: int = 0
     """Slices in which a partition was idle."""
     epochs: int = 0
+    reached: Counter[str] = field(default_factory=Counter)
+    """How often each reason of a dead letter, and what else is special in records, occurred."""
+    must_reach: tuple[str, ...] = ()
+    """What has to occur in a run of this job."""
     lost: list[str] = field(default_factory=list)
     """A result, or a dead letter, that has to be there and is not."""
     repeated: list[str] = field(default_factory=list)
@@ -56,6 +61,11 @@ class JobVerdict:
         "late_without_cause",
         "divergence",
     )
+
+    @property
+    def missed(self) -> list[str]:
+        """What has to occur, and did not. No mistake of the job."""
+        return [one for one in self.must_reach if not self.reached[one]]
 
     @property
     def violations(self) -> list[str]:
