@@ -26,7 +26,9 @@ from tests.support.chaos.checking.slices import check_log, check_slices
 from tests.support.chaos.checking.verdict import JobVerdict
 from tests.support.chaos.checking.versions import Version
 from tests.support.chaos.checking.watermarks import check_silences, check_watermarks
-from tests.support.chaos.dump import Dump, Row
+from tests.support.chaos.dump import Dump, Record, Row
+
+WITHOUT_A_ROW = "a record without a row"
 
 
 def check_job(dump: Dump, job: str, stream: str, pipeline_of: Callable[[Pace], Pipeline] = first) -> JobVerdict:
@@ -63,7 +65,7 @@ def check_job(dump: Dump, job: str, stream: str, pipeline_of: Callable[[Pace], P
     results, windows = results_of_closed(by_version, slices, closers), pipeline.windows
     restored = [one for one in dump.tables["events"] if one["kind"] == "results_restored"]
     writers = Writers(slices, checkpoints, verdict.epochs, restored)
-    records = _expected_records(job, stream, pipeline, judged, slices, writers)
+    records = records_emitted(job, stream, pipeline, judged, slices, writers)
     documents = expected_documents(job, results, closers, windows, writers) | records
     backfills = expected_backfills(job, dump.tables["backfills"], by_version, closers, checkpoints, windows, verdict)
     check_dead_letters(
@@ -78,21 +80,24 @@ def check_job(dump: Dump, job: str, stream: str, pipeline_of: Callable[[Pace], P
     if dump.results is not None:
         check_stream(dump.results, dump.documents, pipeline.to_stream, verdict, restored)
     check_accounts(judged, results, closers, checkpoints, windows, records.values(), verdict)
-    verdict.reached = _reached(judged, pipeline)
+    verdict.reached = count_reached(dump.records, judged, pipeline)
     verdict.must_reach = pipeline.must_reach
     verdict.divergence += [event["message"] for event in dump.tables["events"] if "divergence" in str(event["facts"])]
     return verdict
 
 
-def _reached(judged: list[ClassifiedRecord], pipeline: Pipeline) -> Counter[str]:
+def count_reached(records: list[Record], judged: list[ClassifiedRecord], pipeline: Pipeline) -> Counter[str]:
+    """Return how often each reason of a dead letter, and what else is special in records, occurred."""
     found = pipeline.reached(judged)
     found.update(one.reason for one in judged if one.reason is not None)
-    for noted in {id(one.record): one.noted for one in judged}.values():
-        found.update(noted)
+    noted = {id(one.record): one.noted for one in judged}
+    for names in noted.values():
+        found.update(names)
+    found[WITHOUT_A_ROW] += len(records) - len(noted)
     return found
 
 
-def _expected_records(
+def records_emitted(
     job: str, stream: str, pipeline: Pipeline, judged: list[ClassifiedRecord], slices: list[Row], writers: Writers
 ) -> dict[str, Expected]:
     """Every row that the job emits without a window. Empty if it has no stage for this."""

@@ -65,8 +65,7 @@ def read(record: Record) -> Read:
         first_ms = _TIME.read(first)
     except Unfit:
         first_ms = None
-    noted = set() if values else {"an empty array"}
-    noted |= {"a first time in a string"} if isinstance(first, str) and first_ms is not None else set()
+    noted = {"a first time in a string"} if isinstance(first, str) and first_ms is not None else set[str]()
     raws = []
     for at, value in enumerate(values):
         beside = {name: member(parsed, name) for name in ("client", "id", "sensor")}
@@ -88,6 +87,6 @@ SAMPLES = Shape(
     _FIELDS,
     messages(make, "word", "time", "no array", "cut", "future"),
     read,
-    notes=("an empty array", "a first time in a string", "a missing number"),
+    notes=("a record without a row", "a first time in a string", "a missing number"),
     renumbered="number",
 )
