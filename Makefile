@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 KIND ?=
 RANDOM ?=
 GRAPH ?=
+SHAPES ?=
 SBOM ?= build/sbom.json
 KILLS ?= $(if $(filter chaos,$(MAKECMDGOALS)),100,$(if $(filter test-all,$(MAKECMDGOALS)),10,50))
 .DEFAULT_GOAL := help
@@ -27,7 +28,8 @@ help:
 	@echo "             then what each query of NEXMark costs at the desk"
 	@echo "             (BENCH='--repetitions 1 --side strandline --side jet --work W1': a part of it)"
 	@echo "make chaos KILLS=100   break every part of a running job and what it stands on, some at a time; check every result"
-	@echo "             (GRAPH=1: of a job with branches, sessions, windows that count, a join and a lookup that changes)"
+	@echo "             (GRAPH=1: of a job with branches, sessions, windows that count, a join and a lookup that changes;"
+	@echo "             SHAPES=1: of jobs over records of mixed shapes)"
 	@echo "make chaos-ingest KILLS=50   break gateways and Kafka under load; count what was lost or written twice"
 	@echo "make chaos-notices KILLS=100 MINUTES=60   kill control services while bad receivers get notices; count what was lost or repeated"
 	@echo "make try-notices   cause each condition of a notice on a real stack; print each message that was received"
@@ -128,7 +130,7 @@ bench: $(VENV)/.test-ready
 	@$(if $(BENCH),:,$(BIN)/python -m benchmarks.decoder --formats)
 
 chaos: $(VENV)/.test-ready
-	@$(BIN)/python -m tests.fault.job_ladder --kills $(KILLS) $(if $(GRAPH),--graph,)
+	@$(BIN)/python -m tests.fault.job_ladder --kills $(KILLS) $(if $(GRAPH),--graph,) $(if $(SHAPES),--shapes,)
 
 chaos-ingest: $(VENV)/.test-ready
 	@$(BIN)/python -m tests.fault.ingest_ladder --kills $(KILLS)

@@ -12,6 +12,7 @@ from tests.fault.job_ladder import run
 from tests.support.chaos.checking.graph.pipeline import STAGES
 from tests.support.chaos.dump import Dump
 from tests.support.chaos.job_sets import GraphJobs
+from tests.support.chaos.shapes.job_set import ShapeJobs
 
 TARGETS = ["runner-jvm", "python-worker", "control", "kafka", "elasticsearch"]
 KINDS = [
@@ -89,3 +90,20 @@ def test_of_a_job_with_branches_sessions_a_join_and_a_lookup_that_changes_every_
     dump = Dump.load(tmp_path / "dump-chaos.json.gz")
     assert {row["lookup_versions"]["chaos-plans"] for row in dump.tables["slices"]} >= {1, 2, 3}
     assert {one["_source"]["strandline"]["stage"] for one in dump.documents} == {*STAGES}
+
+
+@pytest.mark.guarantee(
+    "G1030",
+    "Jobs over records of many shapes, from HTTP, MQTT, TCP, and UDP, are killed with their gateways and servers. Each row, each "
+    "window, each difference of counters, and each dead letter of a row is there once and right.",
+    promise="kills-and-restarts-change-no-result",
+)
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+def test_of_records_of_mixed_shapes_every_row_result_and_dead_letter_is_there_once_and_right(tmp_path: Path) -> None:
+    """A gateway, a worker, and a runner with all its processes are killed: 0 violations, and each special value occurs."""
+    killed = ["gateway-mqtt-listener", "python-worker", "runner-family"]
+    outcome = run(tmp_path, len(killed), 5, print, only=killed, speed=20, job_set=ShapeJobs())
+    assert outcome.violations == []
+    assert outcome.ingested is not None
+    assert len(outcome.jobs) == 11 and min(verdict.accepted for verdict in outcome.jobs.values()) > 0

@@ -1,4 +1,4 @@
-"""What a ladder runs: the jobs of a stack, their documents, and the senders of their streams.
+"""Sets of jobs for the ladder: the jobs of a stack, their documents, and the senders of their streams.
 
 A set of jobs is one class here, or in a module of its own (`shapes/job_set.py`). The stack, the nemesis, and the ladder use only
 this contract, so none of them knows a set by name.

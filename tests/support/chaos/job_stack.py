@@ -353,8 +353,9 @@ class JobStack:
         return {row["job"]: row["number"] for row in rows} or None
 
     def wait_for_results(self, *, after_slices: dict[str, int], since_s: float, timeout_s: float) -> float:
-        """Wait until each job has committed a slice after its number that has made results final, and until a sender of
-        each stream got a success after `since_s` (monotonic), if its gateway answers.
+        """Wait until each job has committed a slice after its number that has made results final.
+
+        Also wait until a sender of each stream got a success after `since_s` (monotonic), if its gateway answers.
 
         Returns the time when the last of the slices was seen, by the monotonic clock.
         """

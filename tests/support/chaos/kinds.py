@@ -86,7 +86,7 @@ class ForeignTransaction(Fault):
     def __init__(self, hold_s: float, number: int) -> None:
         super().__init__("foreign transaction", "", hold_s, End.AFTER_HOLD, touches=frozenset({"transaction"}))
         self._number = number
-        """Its own number, which selects the stream."""
+        """Number of the fault, which selects the stream."""
         self._producer: Producer | None = None
 
     def begin(self, stack: JobStack) -> None:

@@ -63,7 +63,7 @@ class ChaosJob:
     stream: str
     """What it reads."""
     stages: tuple[str, ...]
-    """Its windows."""
+    """Stages with windows."""
     pipeline: Callable[[Pace], Pipeline]
     """What the checker knows of it."""
     document: str = ""

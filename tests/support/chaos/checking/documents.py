@@ -77,12 +77,12 @@ class Expected:
 
     @property
     def _place_in_log(self) -> Row:
-        """What its origin says in addition."""
+        """Additional facts of its origin."""
         return {}
 
     @property
     def _source(self) -> Row:
-        """Its fields."""
+        """The fields of the document, apart from its origin."""
         end_ms = self.result.end_ms
         window = {"start": iso(self.start_ms), "end": iso(end_ms)}
         return {"@timestamp": iso(end_ms), "window": window, **self.result.by, **self.result.values}

@@ -64,7 +64,7 @@ class JobVerdict:
 
     @property
     def missed(self) -> list[str]:
-        """What has to occur, and did not. No mistake of the job."""
+        """Members of `must_reach` that did not occur. This is no mistake of the job."""
         return [one for one in self.must_reach if not self.reached[one]]
 
     @property

@@ -17,18 +17,19 @@ _FIELDS = (
     Field("value", "double", required=False, missing=("n/a",)),
     Field("count", "long"),
 )
-_DOCUMENT = """\
-explode: $
-missing: [n/a]
-schema:
-  client: string
-  id: string?
-  sensor: string
-  ts: {type: timestamp, unit: ms}
-  value: double?
-  count: long
-key: client
-"""
+_DOCUMENT = {
+    "explode": "$",
+    "missing": ["n/a"],
+    "schema": {
+        "client": "string",
+        "id": "string?",
+        "sensor": "string",
+        "ts": {"type": "timestamp", "unit": "ms"},
+        "value": "double?",
+        "count": "long",
+    },
+    "key": "client",
+}
 
 
 def make(message: Message) -> bytes:

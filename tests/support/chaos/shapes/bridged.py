@@ -18,17 +18,18 @@ _FIELDS = (
     Field("ts", "timestamp"),
     Field("value", "double", required=False),
 )
-_DOCUMENT = """\
-embedded: [{at: $.payload, encoding: base64}]
-explode: {elements: $.payload.items, inner: $.payload.items.samples}
-schema:
-  client: string
-  id: string
-  sensor: {type: string, from: $.payload.items.tag}
-  ts: {type: timestamp, unit: ms, from: $.payload.items.samples.t}
-  value: {type: double, required: false, from: $.payload.items.samples.v}
-key: client
-"""
+_DOCUMENT = {
+    "embedded": [{"at": "$.payload", "encoding": "base64"}],
+    "explode": {"elements": "$.payload.items", "inner": "$.payload.items.samples"},
+    "schema": {
+        "client": "string",
+        "id": "string",
+        "sensor": {"type": "string", "from": "$.payload.items.tag"},
+        "ts": {"type": "timestamp", "unit": "ms", "from": "$.payload.items.samples.t"},
+        "value": {"type": "double", "required": False, "from": "$.payload.items.samples.v"},
+    },
+    "key": "client",
+}
 
 
 def make(message: Message) -> bytes:

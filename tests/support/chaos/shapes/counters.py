@@ -94,7 +94,7 @@ class Step(NamedTuple):
 
     @property
     def used(self) -> int | None:
-        """What the counter has counted. If it is lower now, it was reset to 0 in between."""
+        """Increase of the counter. If it is lower now, it was reset to 0 in between."""
         now: int | None = self.row["wh"]
         if self.was is None or now is None:
             return None
@@ -106,7 +106,7 @@ class Step(NamedTuple):
 
     @property
     def on_s(self) -> float | None:
-        """How long the state of the record before was `on`."""
+        """Seconds in which the state of the record before was `on`."""
         if self.before is None or self.before.member is None or self.seconds is None:
             return None
         return self.seconds if self.before.member["state"] == "on" else 0.0

@@ -6,11 +6,13 @@ The jobs of shapes emit each row, as it is read, and windows of the rows. The se
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from strandline.services.embedded.addresses import Ports
 from tests.support.chaos.checking.pace import DELAY_MS, IDLE_MS, MAX_AHEAD_MS, SHORT, Pace
@@ -109,15 +111,16 @@ def jobs_of(shape: Shape) -> tuple[ShapeJob, ...]:
 
 
 def stream_document(shape: Shape) -> str:
+    """Return the document of a shape's stream, as JSON, which is YAML."""
     port = OWN_PORTS.get(shape.name)
-    gateways = {
-        "http": "",
-        "mqtt-listener": f"mqtt: {{topics: [{topic_of(shape.stream)}/+], fields: {{client: 2}}}}\n",
-        "tcp": f"tcp: {{port: {port}, ack: true}}\n",
-        "udp": f"udp: {{port: {port}}}\n",
+    gateways: dict[str, dict[str, Any]] = {
+        "http": {},
+        "mqtt-listener": {"mqtt": {"topics": [f"{topic_of(shape.stream)}/+"], "fields": {"client": 2}}},
+        "tcp": {"tcp": {"port": port, "ack": True}},
+        "udp": {"udp": {"port": port}},
     }
-    head = f"stream: {shape.stream}\npartitions: {PARTITIONS}\nretention: 7d\n"
-    return head + shape.document + gateways[shape.gateway]
+    head = {"stream": shape.stream, "partitions": PARTITIONS, "retention": "7d"}
+    return json.dumps({**head, **shape.document, **gateways[shape.gateway]}) + "\n"
 
 
 def pipeline_document(shape: Shape, job: ShapeJob, pace: Pace, version: int) -> str:

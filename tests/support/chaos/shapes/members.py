@@ -20,17 +20,18 @@ _FIELDS = (
     Field("value", "double", required=False, missing=("Bad", "I/O Timeout", -9999, "nan")),
     Field("level", "long", required=False, or_null=True),
 )
-_DOCUMENT = """\
-explode: {members: $.sensors, name: sensor}
-schema:
-  client: string?
-  id: string
-  ts: {type: timestamp, pattern: "dd.MM.yyyy HH:mm:ss", tz: Europe/Berlin, from: $.at}
-  sensor: string
-  value: {type: double, required: false, from: $.t, missing: ["Bad", "I/O Timeout", -9999, nan]}
-  level: {type: long, required: false, or_null: true}
-key: client
-"""
+_DOCUMENT = {
+    "explode": {"members": "$.sensors", "name": "sensor"},
+    "schema": {
+        "client": "string?",
+        "id": "string",
+        "ts": {"type": "timestamp", "pattern": "dd.MM.yyyy HH:mm:ss", "tz": "Europe/Berlin", "from": "$.at"},
+        "sensor": "string",
+        "value": {"type": "double", "required": False, "from": "$.t", "missing": ["Bad", "I/O Timeout", -9999, "nan"]},
+        "level": {"type": "long", "required": False, "or_null": True},
+    },
+    "key": "client",
+}
 _MARKERS: tuple[Any, ...] = ("Bad", "bad", "I/O timeout", -9999, -9999.0, "-9999", "NaN")
 _LEVELS: tuple[Any, ...] = (1, 2.0, None, "high", 2.5, True)
 

@@ -34,15 +34,16 @@ _FIELDS = (
     Field("wh", "long", required=False, text=True),
     Field("state", "string"),
 )
-_DOCUMENT = """\
-schema:
-  id: string
-  meter: string
-  ts: {type: timestamp, unit: ms}
-  wh: {type: long, required: false, text: true}
-  state: string
-key: meter
-"""
+_DOCUMENT = {
+    "schema": {
+        "id": "string",
+        "meter": "string",
+        "ts": {"type": "timestamp", "unit": "ms"},
+        "wh": {"type": "long", "required": False, "text": True},
+        "state": "string",
+    },
+    "key": "meter",
+}
 
 
 @dataclass

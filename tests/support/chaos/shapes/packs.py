@@ -16,15 +16,16 @@ _FIELDS = (
     Field("value", "double", required=False),
     Field("words", "string", required=False),
 )
-_DOCUMENT = """\
-format: senml
-schema:
-  sensor: {type: string, from: $.name}
-  ts: {type: timestamp, unit: ms, from: $.time}
-  unit: string?
-  value: double?
-  words: {type: string, required: false, from: $.string}
-"""
+_DOCUMENT = {
+    "format": "senml",
+    "schema": {
+        "sensor": {"type": "string", "from": "$.name"},
+        "ts": {"type": "timestamp", "unit": "ms", "from": "$.time"},
+        "unit": "string?",
+        "value": "double?",
+        "words": {"type": "string", "required": False, "from": "$.string"},
+    },
+}
 _VALUES = ("v", "vs", "vb", "vd")
 _ABSOLUTE_S = 2**28
 

@@ -18,17 +18,18 @@ _FIELDS = (
     Field("value", "double", required=False),
     Field("level", "long", required=False, or_null=True),
 )
-_DOCUMENT = """\
-explode: {arrays: $.hourly, shorter: "null"}
-schema:
-  client: string?
-  id: string
-  sensor: string
-  ts: {type: timestamp, unit: ms, from: $.hourly.time}
-  value: {type: double, required: false, from: $.hourly.celsius}
-  level: {type: long, required: false, or_null: true, from: $.hourly.level}
-key: client
-"""
+_DOCUMENT = {
+    "explode": {"arrays": "$.hourly", "shorter": "null"},
+    "schema": {
+        "client": "string?",
+        "id": "string",
+        "sensor": "string",
+        "ts": {"type": "timestamp", "unit": "ms", "from": "$.hourly.time"},
+        "value": {"type": "double", "required": False, "from": "$.hourly.celsius"},
+        "level": {"type": "long", "required": False, "or_null": True, "from": "$.hourly.level"},
+    },
+    "key": "client",
+}
 
 
 def make(message: Message) -> bytes:

@@ -20,17 +20,18 @@ _FIELDS = (
     Field("number", "long"),
     Field("value", "double", required=False, missing=(-9999,)),
 )
-_DOCUMENT = """\
-explode: {elements: $.values, time: ts, step: 100ms, index: number}
-schema:
-  client: string?
-  id: string
-  sensor: string
-  ts: {type: timestamp, unit: ms}
-  number: long
-  value: {type: double, required: false, from: $.values, missing: [-9999]}
-key: client
-"""
+_DOCUMENT = {
+    "explode": {"elements": "$.values", "time": "ts", "step": "100ms", "index": "number"},
+    "schema": {
+        "client": "string?",
+        "id": "string",
+        "sensor": "string",
+        "ts": {"type": "timestamp", "unit": "ms"},
+        "number": "long",
+        "value": {"type": "double", "required": False, "from": "$.values", "missing": [-9999]},
+    },
+    "key": "client",
+}
 
 
 def make(message: Message) -> bytes:

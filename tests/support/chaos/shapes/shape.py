@@ -7,7 +7,7 @@ the checker's knowledge of them: plain loops by the text of the docs, without an
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -52,7 +52,7 @@ class Message:
         return found
 
     def unkeyed(self) -> None:
-        """Its gateway can't find its key, so it may come to any partition."""
+        """Mark a message whose gateway can't find its key, so that it may come to any partition."""
         self.id += UNKEYED
 
 
@@ -86,7 +86,7 @@ class MessageSender:
 
 @dataclass(frozen=True)
 class Reading:
-    """What the checker reads of a row."""
+    """A row as the checker reads it."""
 
     element: int | None
     """Index of the row in its record. None if the record is refused completely, or is the row."""
@@ -97,7 +97,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Read:
-    """What the checker reads of a record."""
+    """A record as the checker reads it."""
 
     rows: list[Reading]
     noted: frozenset[str] = frozenset()
@@ -119,8 +119,8 @@ class Shape:
     name: str
     gateway: str
     """`http`, `mqtt-listener`, `tcp`, or `udp`."""
-    document: str
-    """Fields of the stream's document, as YAML, without its name, its partitions, and those of the gateway."""
+    document: Mapping[str, Any]
+    """Fields of the stream's document, without its name, its partitions, and those of the gateway."""
     fields: tuple[Field, ...]
     sender: Callable[[random.Random], Sender]
     """Makes the records that are sent."""
@@ -144,7 +144,7 @@ class Shape:
 
     @property
     def must_reach(self) -> tuple[str, ...]:
-        """What has to occur in a run of a job that reads the stream."""
+        """Reasons and special values that have to occur in a run of a job that reads the stream."""
         return (*self.reasons, *self.notes)
 
 
@@ -156,7 +156,7 @@ class ShapeJob:
     document: str
     """The pipeline, as YAML, to be filled in by `job_set.pipeline_document`."""
     stages: tuple[str, ...]
-    """Its windows."""
+    """Stages with windows."""
     pipeline: Callable[[Pace], Pipeline]
     """The checker's knowledge of it."""
     records: str | None = None

@@ -18,16 +18,17 @@ _FIELDS = (
     Field("ts", "timestamp", tz="America/New_York"),
     Field("raw", "any", required=False),
 )
-_DOCUMENT = """\
-explode: {columns: $.columns, rows: $.values}
-schema:
-  client: string?
-  id: string
-  sensor: {type: string, from: '$["sensor name"]'}
-  ts: {type: timestamp, tz: America/New_York, from: $.time}
-  raw: {type: any, required: false, from: $.v}
-key: client
-"""
+_DOCUMENT = {
+    "explode": {"columns": "$.columns", "rows": "$.values"},
+    "schema": {
+        "client": "string?",
+        "id": "string",
+        "sensor": {"type": "string", "from": '$["sensor name"]'},
+        "ts": {"type": "timestamp", "tz": "America/New_York", "from": "$.time"},
+        "raw": {"type": "any", "required": False, "from": "$.v"},
+    },
+    "key": "client",
+}
 _OTHERS: tuple[Any, ...] = (True, "closed", None, {"x": 1}, [1, 2.5], "")
 _ZONE = timezone(timedelta(hours=5, minutes=30))
 

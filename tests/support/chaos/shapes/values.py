@@ -92,9 +92,9 @@ class Field:
     or_null: bool = False
     text: bool = False
     unit_ms: int = 1
-    """Of a time that is a number."""
+    """Unit of a time that is a number."""
     pattern: str = ""
-    """Of `datetime.strptime`, for a time."""
+    """Pattern of a time for `datetime.strptime`. Empty for ISO 8601."""
     tz: str = "UTC"
 
     def read(self, value: Any) -> Any:

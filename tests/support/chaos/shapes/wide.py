@@ -18,16 +18,17 @@ _FIELDS = (
     Field("sensor", "string"),
     Field("value", "double", required=False, missing=("n/a",), text=True),
 )
-_DOCUMENT = """\
-explode: {members: $, match: "temp_(?P<sensor>.+)"}
-schema:
-  client: string?
-  id: string
-  ts: {type: timestamp, unit: s, text: true}
-  sensor: string
-  value: {type: double, required: false, from: $, missing: ["n/a"], text: true}
-key: client
-"""
+_DOCUMENT = {
+    "explode": {"members": "$", "match": "temp_(?P<sensor>.+)"},
+    "schema": {
+        "client": "string?",
+        "id": "string",
+        "ts": {"type": "timestamp", "unit": "s", "text": True},
+        "sensor": "string",
+        "value": {"type": "double", "required": False, "from": "$", "missing": ["n/a"], "text": True},
+    },
+    "key": "client",
+}
 
 
 def make(message: Message) -> bytes:
