@@ -43,7 +43,9 @@ SHAPES = {shape.name: shape for shape in (*ROWS_SHAPES, replace(METERS, jobs=MET
 OWN_PORTS = {"parallel": 8082, "wide": 8083, "packs": 8094}
 """Ports of the streams whose gateway has a port for each. They move with the stack, and no port of another stack of the tests
 (`tests/support/ports.py`) is equal to one of them."""
-CLIENTS, PAUSE_S = 4, 0.8
+CLIENTS = 4
+BATCH_MESSAGES = 1.5
+"""Messages that a client sends together, in the mean."""
 PARTITIONS = 3
 _ID = re.compile(rb'"id":"([^"]+)"')
 _PIPELINE = """\
@@ -101,7 +103,7 @@ class ShapeJobs:
     ) -> RestingLoad:
         shape = self.shapes[stream]
         port = partial(_port_of, shape, ports)
-        return LOADS[shape.gateway](history, port, shape, seed=seed, speed=speed)
+        return LOADS[shape.gateway](history, port, shape, seed=seed, speed=speed, rate=rate)
 
 
 def jobs_of(shape: Shape) -> tuple[ShapeJob, ...]:
@@ -158,8 +160,11 @@ class _ShapeLoad(RestingLoad):
 
     id_of = staticmethod(id_in)  # type: ignore[assignment]
 
-    def __init__(self, history: History, port: Callable[[], int], shape: Shape, *, seed: int, speed: int) -> None:
-        how = {"clients": CLIENTS, "seed": seed, "pause_s": PAUSE_S, "answer_timeout_s": 20.0, "resends": self.hears}
+    def __init__(
+        self, history: History, port: Callable[[], int], shape: Shape, *, seed: int, speed: int, rate: int
+    ) -> None:
+        pause_s = CLIENTS * BATCH_MESSAGES / max(rate, 1)
+        how = {"clients": CLIENTS, "seed": seed, "pause_s": pause_s, "answer_timeout_s": 20.0, "resends": self.hears}
         super().__init__(history, port, shape.stream, **how)  # type: ignore[arg-type]
         self._sender = shape.sender(self._random)
         self._speed = speed
