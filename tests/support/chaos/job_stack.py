@@ -409,20 +409,28 @@ class JobStack:
 
     def finish(self, meanwhile: Callable[[], object] = lambda: None) -> tuple[Verdict, list[Dump]]:
         """Stop the senders, drain the jobs, read everything; what the gateway's word was worth, and a dump of each job.
-        `meanwhile` is called when a drain has been ordered."""
+        `meanwhile` is called when drains have been ordered."""
         for load in self.loads:
             load.stop()
             load.history.close()
-        for one in self.jobs:  # one that reads the results of another is drained after it, and so reads them all
-            with ControlClient(self.stack.addresses.api_url) as control:
-                control.order(one.name, "drain")
-            meanwhile()
-            state = partial(self.state, one.name)
-            wait_until(state, lambda state: state == "drained", f"drained: {one.name}", DRAIN_TIMEOUT_S, POLL_S)
+        readers = [one for one in self.jobs if one.stream not in self.streams]
+        for jobs in ([one for one in self.jobs if one not in readers], readers):  # so readers get all results of others
+            if jobs:
+                self._drain(jobs, meanwhile)
         assert self.stack.kafka_proxy.errors == []
         return merged({load.stream: self._ingested(load) for load in self.loads}), [
             self._dump(one) for one in self.jobs
         ]
+
+    def _drain(self, jobs: list[ChaosJob], meanwhile: Callable[[], object]) -> None:
+        """Order each of the jobs to drain, call `meanwhile`, and wait until they are drained."""
+        with ControlClient(self.stack.addresses.api_url) as control:
+            for one in jobs:
+                control.order(one.name, "drain")
+        meanwhile()
+        for one in jobs:
+            state = partial(self.state, one.name)
+            wait_until(state, lambda state: state == "drained", f"drained: {one.name}", DRAIN_TIMEOUT_S, POLL_S)
 
     def _ingested(self, load: RestingLoad) -> Verdict:
         logged = dump_topic(self.stack.addresses.kafka_bootstrap, load.stream)
