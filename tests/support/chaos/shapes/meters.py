@@ -23,7 +23,7 @@ STEP_MS = 125
 _PACE_MS = 4_000
 """Time between two readings of a meter that is away."""
 _KEPT_MAX = 60
-_AWAY_SHARE, _UPLOAD_SHARE, _SPOILT_SHARE, _TIE_SHARE = 0.06, 0.02, 0.06, 0.05
+_AWAY_SHARE, _UPLOAD_SHARE, _SPOILT_SHARE, _TIE_SHARE, _RESET_SHARE = 0.06, 0.02, 0.06, 0.05, 0.12
 _AWAY_MS = (20_000, 300_000)
 _LATE_MS = 8_000
 _SPOILERS = ("fraction", "word", "no meter", "cut", "future")
@@ -112,7 +112,7 @@ class Meters:
         chance = self._chance
         meter.last_ms = at_ms // STEP_MS * STEP_MS
         meter.wh += chance.randint(0, 50)
-        if chance.random() < 0.04:
+        if chance.random() < _RESET_SHARE:
             meter.wh = chance.choice((0, chance.randint(0, 20)))
         if chance.random() < 0.2:
             meter.state = chance.choice(("on", "off"))
