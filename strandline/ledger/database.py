@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from strandline.core.sql_connections import LIBPQ_TIMEOUTS
 BUSY_TIMEOUT_S = 30
 """Seconds that a statement waits for a lock of another process before the ledger counts as unavailable."""
 CONNECT_TIMEOUT_S = 10
+_SHARED_WRITERS_MAX, _SHARED_S_MAX = 50, 0.25
+"""Maximum number of threads that write in one transaction, and time in seconds after which no other one joins it."""
 
 
 class Database:
@@ -39,7 +41,7 @@ class Database:
         engine = _sqlite_engine(parsed) if self.is_sqlite else _postgresql_engine(parsed)
         self._readers = engine
         self._writers = engine.execution_options(is_writing=True)
-        self._write_turns = _LockInTime() if self.is_sqlite else contextlib.nullcontext()
+        self._shared = _SharedTransactions(self._begin) if self.is_sqlite else None
         self._is_closed = False
 
     def close(self) -> None:
@@ -56,8 +58,17 @@ class Database:
     @contextmanager
     def writing(self, action: str) -> Iterator[sa.Connection]:
         """Open a transaction for a `with` statement: committed at the end of the block, rolled back if an error leaves it."""
-        with self._seam(action), self._write_turns, self._writers.begin() as connection:
+        with self._seam(action), self._writers.begin() if self._shared is None else self._shared.write() as connection:
             yield connection
+
+    def _begin(self) -> sa.Connection:
+        connection = self._writers.connect()
+        try:
+            connection.begin()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def clock_ms(self) -> sa.ColumnElement[int]:
         """Return the database's clock at the moment of the statement, in milliseconds since 1970 UTC: one clock for all
@@ -100,23 +111,120 @@ class Database:
                 pool.dispose()
 
 
-class _LockInTime:
-    """Lets the threads of a process write one after another, without a connection while they wait.
+class _Shared:
+    """A transaction in which several threads write, one after another."""
 
-    SQLite has one writer at a time. A thread that waits in SQLite sleeps longer and longer, so a lot of waiting threads leave the
-    database idle, and hold all connections meanwhile.
+    def __init__(self, connection: sa.Connection) -> None:
+        self.connection = connection
+        self.began_s = time.monotonic()
+        self.writers = 0
+        self.is_done = False
+        """True once it is committed or has failed."""
+        self.error: BaseException | None = None
+
+    @property
+    def takes_more(self) -> bool:
+        return self.writers < _SHARED_WRITERS_MAX and time.monotonic() - self.began_s < _SHARED_S_MAX
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the database has rolled it back by itself, as SQLite does when the disk is full."""
+        return not self.connection.connection.dbapi_connection.in_transaction  # type: ignore[union-attr]
+
+
+class _SharedTransactions:
+    """Lets the threads of a process write one after another. Those that wait share one transaction, and so one sync of the disk.
+
+    SQLite has one writer at a time, and a commit takes longer than most writes. A thread that waits in SQLite sleeps longer and
+    longer, so a lot of waiting threads leave the database idle, and hold all connections meanwhile.
+
+    A thread sees its changes as in a transaction of its own: if it fails, only its changes are undone, and it goes on only when
+    its changes are committed. If the commit fails, it fails for all of its threads.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, begin: Callable[[], sa.Connection]) -> None:
+        """`begin`: opens a connection and begins a transaction that writes."""
+        self._begin = begin
+        self._changed = threading.Condition()
+        """Guards the following fields."""
+        self._waiting = 0
+        self._is_writing = False
+        """True while a thread writes or commits."""
+        self._shared: _Shared | None = None
+        """The open transaction. Its writers wait until it is committed."""
 
-    def __enter__(self) -> None:
-        """Raises TimeoutError of SQLAlchemy after BUSY_TIMEOUT_S."""
-        if not self._lock.acquire(timeout=BUSY_TIMEOUT_S):
-            raise exc.TimeoutError(f"other threads of this process wrote for {BUSY_TIMEOUT_S} s")
+    @contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        """Wait for the turn of this thread, and commit at the end of the block. Raises TimeoutError of SQLAlchemy after
+        BUSY_TIMEOUT_S."""
+        shared = self._take_turn()
+        try:
+            with shared.connection.begin_nested():
+                yield shared.connection
+        except BaseException as error:
+            if shared.is_lost:
+                shared.error = error
+            self._end_turn(shared, has_failed=True)
+            raise
+        self._end_turn(shared, has_failed=False)
 
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+    def _take_turn(self) -> _Shared:
+        deadline_s = time.monotonic() + BUSY_TIMEOUT_S
+        with self._changed:
+            self._waiting += 1
+            try:
+                while self._is_writing:
+                    if not self._changed.wait(deadline_s - time.monotonic()):
+                        raise exc.TimeoutError(f"other threads of this process wrote for {BUSY_TIMEOUT_S} s")
+                self._is_writing = True
+            finally:
+                self._waiting -= 1
+                self._changed.notify_all()
+            if self._shared is not None:
+                return self._shared
+        try:
+            self._shared = _Shared(self._begin())
+        except BaseException:
+            with self._changed:
+                self._is_writing = False
+                self._changed.notify_all()
+            raise
+        return self._shared
+
+    def _end_turn(self, shared: _Shared, *, has_failed: bool) -> None:
+        """Let the next thread write, and wait until the transaction is committed. The last thread commits it."""
+        with self._changed:
+            shared.writers += 1
+            if self._waiting and shared.error is None and shared.takes_more:
+                self._is_writing = False
+                self._changed.notify_all()
+                if has_failed:
+                    return  # what it wrote is undone; the others commit
+                while not shared.is_done and (self._is_writing or self._waiting):
+                    self._changed.wait()
+                if shared.is_done:
+                    if shared.error is not None:
+                        raise exc.TimeoutError(f"the transaction that it shared has failed: {shared.error}")
+                    return
+                self._is_writing = True  # the threads that waited have given up
+            self._shared = None
+        error = shared.error
+        try:
+            if error is None:
+                shared.connection.commit()
+        except BaseException as found:
+            error = found
+            if not has_failed:
+                raise
+        finally:
+            with contextlib.suppress(exc.DBAPIError):  # what it reports is known, or doesn't matter after the commit
+                if error is not None:
+                    shared.connection.invalidate()  # the transaction may still be open
+                shared.connection.close()
+            with self._changed:
+                shared.is_done, shared.error = True, error
+                self._is_writing = False
+                self._changed.notify_all()
 
 
 def without_secrets(url: str) -> str:
