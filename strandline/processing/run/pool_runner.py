@@ -31,6 +31,7 @@ from strandline.processing.run.pool_orders import EndOrder, PoolReports, StartOr
 from strandline.processing.run.pool_watch import PoolWatch
 from strandline.processing.run.query import SharedPool
 from strandline.processing.run.runner import Runner
+from strandline.processing.run.shared_starts import SharedStarts
 from strandline.processing.run.start_turn import StartTurns
 from strandline.processing.run.watchdog import end_process_group
 from strandline.processing.spark.pool_batches import PoolBatches
@@ -46,9 +47,9 @@ _FETCH_S, _STORE_S = 10.0, 15.0
 """Maximum time in seconds for which a batch waits for the log and for Elasticsearch. Other members wait meanwhile."""
 _LOOK_S = 0.2
 _ORDERS_BYTES = 65_536
-_STARTS_MAX = 3
-"""Number of runs that prepare at once. A run waits for servers half of the time. With many of them, the thread of the pool, which
-all members need, would rarely have its turn in Python."""
+_STARTS_MAX = 10
+"""Number of runs that prepare at once. They share requests, and mostly wait for servers. With more of them, the thread of the
+pool, which all members need, would rarely have its turn in Python."""
 _REPORT_PAUSE_S = 1.0
 
 
@@ -218,7 +219,7 @@ class PoolRunner:
             on_batch=self._report_batch,
         )
         opened.callback(pool.start().stop)
-        self._shared = SharedPool(pool, directory, index, ledger, turns)
+        self._shared = SharedPool(pool, directory, index, ledger, turns, SharedStarts(ledger))
         log.info("standing by")
 
     def _move_out(self, mark: FoundMark, why: str) -> None:

@@ -29,6 +29,7 @@ from strandline.processing.pipelines.result_streams import emitters_of_inputs
 from strandline.processing.run.ending import Ending, StopRequest, effective_schema, ending_by, watch_query
 from strandline.processing.run.membership import PoolMember
 from strandline.processing.run.pool import SLICE_ROWS_MAX, TRIES, Pool
+from strandline.processing.run.shared_starts import SharedStarts
 from strandline.processing.run.slice_schedule import INTERVAL_S, QUIET_S, closings_of
 from strandline.processing.run.start_turn import StartTurns
 from strandline.processing.run.watchdog import Watchdog
@@ -64,6 +65,8 @@ class SharedPool:
     ledger: RunLedger
     start_turns: StartTurns | None = None
     """A run has a turn until it has joined the pool. None for the pool of a run that is alone in its process."""
+    starts: SharedStarts | None = None
+    """What the starts of the runs share. None for the pool of a run that is alone in its process."""
     is_alone_at_first: bool = False
     """True if a member that joins is alone in a batch until it has committed a slice."""
 
@@ -86,6 +89,8 @@ class RunQuery:
     """The pool that the run joins. None: it gets one of its own."""
     joined: Callable[[], None] = lambda: None
     """Called when the run has joined its pool."""
+    is_started: Callable[[], None] = lambda: None
+    """Called when the run is prepared, before it plans a slice."""
 
     def run_to_end(self, plan: RewindPlan, checkpoint: Path | None) -> Ending:
         """Start the query and watch it to its end. Spark's checkpoint is `checkpoint`, or the temporary one.
@@ -116,6 +121,7 @@ class RunQuery:
             failpoint("run.before_query")
             if self._has_one_task:
                 return self._run_in_pool(plan, config, task, committer)
+            self.is_started()
             spark.dataSource.register(LogSource.of(SliceStreamReader(config)))
             outcomes = keyed_query(spark.readStream.format(LogSource.name()).load(), task)
             query = (
@@ -194,6 +200,7 @@ class RunQuery:
         )
         if not has_own_pool:
             self.stop_now.on_set = member.wake
+        self.is_started()
         pool.join(member)
         self.joined()
         try:

@@ -27,6 +27,7 @@ from strandline.core.errors import (
 )
 from strandline.core.failpoints import failpoint
 from strandline.core.settings import Settings
+from strandline.ledger.progress import RunRequest
 from strandline.ledger.roles import RunLedger
 from strandline.ledger.states import JobState, RunRow
 from strandline.log.index import LogIndex
@@ -39,6 +40,7 @@ from strandline.processing.run.missing_results import plan_restore
 from strandline.processing.run.pool_features import MOVED_OUT, MovedOut, leaves_own_runner, require_pool_runs
 from strandline.processing.run.preparation import prepare_run
 from strandline.processing.run.query import RunQuery, SharedPool
+from strandline.processing.run.shared_starts import SharedStarts
 from strandline.processing.run.snapshot_choice import SnapshotChoice
 from strandline.processing.run.start import RunStart
 from strandline.processing.run.start_turn import StartTurn
@@ -88,6 +90,7 @@ class Runner:
         self._writer_of = writer_of or elasticsearch_writers(settings, job)
         self._pool = pool
         self._ledger = RunLedger.open(settings.ledger_url) if pool is None else pool.ledger
+        self._starts = SharedStarts(self._ledger) if pool is None or pool.starts is None else pool.starts
         self._stop_now = StopRequest()
         self._turn: StartTurn | None = None
         if pool is not None and pool.start_turns is not None:
@@ -117,9 +120,7 @@ class Runner:
                     return EXIT_DONE
                 try:
                     self._require_pool_runs_it()
-                    row = self._ledger.begin_run(
-                        self._job, os.getpid(), present_version=present_version, lease=self._lease
-                    )
+                    row = self._starts.begin(RunRequest(self._job, os.getpid(), present_version, self._lease))
                 except StrandlineError as error:
                     log.error("the run cannot begin", job=self._job, code=error.code, message=str(error))
                     return exit_code_of(error, EXIT_FAILED)
@@ -193,9 +194,10 @@ class Runner:
 
     def _run_version(self, row: RunRow, index: LogIndex, watchdog: Watchdog) -> Ending:
         """Run one version of the job to its end, from a snapshot or by a rewind. Raises StrandlineError."""
-        settings, ledger = self._settings, self._ledger
+        settings = self._settings
         if not self._has_moved(row, JobState.STARTING):
             return JobState.STOPPED
+        ledger = self._starts.ledger_of(row)
         streams = streams_of_run(ledger, row)
         pipeline = load_pipeline(ledger, self._job, row.version, streams)
         ledger.set_run_streams(self._job, row.epoch, streams)
@@ -220,6 +222,7 @@ class Runner:
                     self._is_alone,
                     self._pool,
                     self._give_back_turn,
+                    ledger.forget,
                 )
                 return query.run_to_end(plan, checkpoint)
 
