@@ -1,9 +1,15 @@
 """Poison jobs of a pool next to many healthy ones: `python -m tests.fault.pool_poison --data-dir DIR --jobs 100`, after
 `strandline up --data-dir DIR --detach`.
 
-Each fault hits one job: a record that ends it, an expression that fails, a store that refuses, a foreign result, a deleted
-topic, and a state above its limit. The last job must get its own runner, and the others must fail. No other job may start again,
-and no result of another job may be more than two batches late. Prints one JSON object. With any violation, the exit code is 1.
+Each fault hits one job. These jobs must fail: a record ends the job, an expression fails, a store refuses, a result is foreign,
+or a topic is deleted. These jobs must get their own runners: a state is above its limit, a slice hangs, or a worker ends. No
+other job may start again, and no result of another job may be more than two batches late.
+
+A result is late by the batches that ran while its slice was due: they began after the slice was due, and before its own batch.
+A slice isn't due as soon as records arrive. A job waits up to 2 s for the records that close a window, and batches of other jobs
+run meanwhile without any delay for it. The pool logs for how long each slice was due.
+
+Prints one JSON object. With any violation, the exit code is 1.
 """
 
 from __future__ import annotations
@@ -12,27 +18,36 @@ import argparse
 import base64
 import json
 import os
+import re
+import signal
 import sys
+import threading
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.jobs import DELAY_MS, WINDOW_MS, Bench, document
+from benchmarks.jobs import WINDOW_MS, Bench, document
 from strandline.log.admin import KafkaAdmin
+from strandline.processing.emission.work_marks import marks_of_living
 from strandline.results.document import document_id
 from strandline.services.embedded.addresses import read_stack
 from tests.support.chaos.dump import query
+from tests.support.waiting import Patience
 
 BATCHES_LATE_MAX = 2
-_ARRIVAL_MS = 1_000
-"""The records of each second are sent at its end."""
 _BATCH_GAP_MS = 100
 """After this time without a planned slice, the next one belongs to another batch. A batch takes longer."""
 _STATE_BYTES = 120_000_000
+_LONG_SLICE_RECORDS = 5_000
+_SIGNALS_S_MAX = 120.0
+"""Maximum time in seconds until a job whose worker gets signals is moved out."""
+_COMMITTED = re.compile(r"slice committed .*\bslice=(\d+) .*\bwaited=([\d.]+)")
 _ROUNDS_MAX = 5
 """Maximum number of rounds until the job of a fault has ended."""
 
@@ -40,8 +55,8 @@ _ROUNDS_MAX = 5
 class Poison:
     """The faults, each with the end that its job must have."""
 
-    def __init__(self, bench: Bench, kafka: str, pids: Path) -> None:
-        self._bench, self._kafka, self._pids = bench, kafka, pids
+    def __init__(self, bench: Bench, kafka: str, data_dir: Path) -> None:
+        self._bench, self._kafka, self._data_dir = bench, kafka, data_dir
         self.faults: dict[str, tuple[Callable[[str], None], Callable[[dict[str, Any]], bool]]] = {
             "record": (self._send_bad_record, _has_failed),
             "expression": (self._send_unfit_record, _has_failed),
@@ -49,6 +64,8 @@ class Poison:
             "foreign": (self._write_foreign_results, _has_failed),
             "topic": (self._delete_topic, _has_failed),
             "state": (self._send_large_keys, self._has_own_runner),
+            "hang": (partial(self._signal_worker, signal.SIGSTOP), self._has_own_runner),
+            "worker": (partial(self._signal_worker, signal.SIGKILL), self._has_own_runner),
         }
 
     def apply(self) -> list[str]:
@@ -90,8 +107,38 @@ class Poison:
             lines = [{"device": f"d{first}", "ts": now_ms, "temp": 1, "note": note} for note in notes]
             self._bench.send_lines(job, list(map(json.dumps, lines)))
 
+    def _signal_worker(self, number: signal.Signals, job: str) -> None:
+        """Send the signal to each worker that works on the job, until the job is moved out.
+
+        A worker that is stopped hangs as one that never returns from native code. The job gets many records at once, so that its
+        slice takes long enough to be seen.
+        """
+        threading.Thread(target=self._signal_workers, args=(number, job), daemon=True).start()
+
+    def _signal_workers(self, number: signal.Signals, job: str) -> None:
+        at_ms, sent_s = time.time_ns() // 1_000_000, 0.0
+        lines = [
+            json.dumps({"device": "d0", "ts": at_ms, "temp": number % 50}) for number in range(_LONG_SLICE_RECORDS)
+        ]
+        patience = Patience(f"moved out {job}", _SIGNALS_S_MAX, poll_s=0.001)
+        signalled: set[str] = set()
+        while not self._has_own_runner({"name": job}):
+            patience.check()
+            patience.pause()
+            if time.monotonic() - sent_s > 1.0 and not (signalled and number is signal.SIGSTOP):
+                self._bench.send_lines(job, lines)
+                sent_s = time.monotonic()
+            for directory in (self._data_dir / "scratch").glob("*/pool.*/checkpoint/marks"):
+                for mark in marks_of_living(directory):
+                    if mark.job == job and mark.text not in signalled:
+                        with suppress(ProcessLookupError):
+                            os.kill(mark.pid, number)
+                        signalled.add(mark.text)
+
     def _has_own_runner(self, job: dict[str, Any]) -> bool:
-        return job.get("name") is not None and f"runner-{job['name']}" in json.loads(self._pids.read_text())
+        return job.get("name") is not None and f"runner-{job['name']}" in json.loads(
+            (self._data_dir / "pids.json").read_text()
+        )
 
 
 def _has_failed(job: dict[str, Any]) -> bool:
@@ -103,19 +150,26 @@ def runs_of_jobs(ledger_url: str) -> dict[str, int]:
     return {row["job"]: row["runs"] for row in query(ledger_url, "SELECT job, count(*) AS runs FROM runs GROUP BY job")}
 
 
-def batches_late(ledger_url: str, jobs: list[str], from_ms: int) -> list[int]:
+def waits_of(log: Path) -> dict[int, float]:
+    """Return slice -> seconds for which it was due before it was planned, by the log of a job."""
+    found = map(_COMMITTED.search, log.read_text(errors="replace").splitlines())
+    return {int(one[1]): float(one[2]) for one in found if one is not None}
+
+
+def batches_late(ledger_url: str, waits: Mapping[str, Mapping[int, float]], from_ms: int) -> list[int]:
     """Return for each window of these jobs that ended after `from_ms` how many batches its result was late.
 
-    It is the number of batches that were planned after the records that close it were in the log, and before its own batch.
+    It is the number of batches that were planned after its slice was due, and before its own batch. `waits`: job -> slice ->
+    seconds for which it was due before it was planned.
     """
     rows = query(
         ledger_url,
-        "SELECT s.job, s.planned_ms, c.emitted FROM slices s JOIN checkpoints c ON c.job = s.job AND c.slice = s.number "
-        "ORDER BY s.planned_ms",
+        "SELECT s.job, s.number, s.planned_ms, c.emitted FROM slices s "
+        "JOIN checkpoints c ON c.job = s.job AND c.slice = s.number ORDER BY s.planned_ms",
     )
     planned = [row["planned_ms"] for row in rows]
     begun = planned[:1] + [at_ms for before_ms, at_ms in pairwise(planned) if at_ms - before_ms > _BATCH_GAP_MS]
-    late, closed = [], dict.fromkeys(jobs, 0)
+    late, closed = [], dict.fromkeys(waits, 0)
     for row in rows:
         job, end_ms = row["job"], row["emitted"].get("tens", 0)
         if job not in closed or end_ms <= closed[job]:
@@ -123,7 +177,8 @@ def batches_late(ledger_url: str, jobs: list[str], from_ms: int) -> list[int]:
         closed[job] = end_ms
         if end_ms > from_ms:
             own = bisect_right(begun, row["planned_ms"]) - 1
-            late.append(max(0, own - bisect_right(begun, end_ms + DELAY_MS + _ARRIVAL_MS)))
+            due_ms = row["planned_ms"] - 1_000 * waits[job][row["number"]]
+            late.append(max(0, own - bisect_right(begun, due_ms)))
     return late
 
 
@@ -145,7 +200,7 @@ def main() -> None:
     healthy = list(bench.jobs)
     for job in healthy:
         bench.apply(job)
-    poison = Poison(bench, stack.kafka_bootstrap, options.data_dir / "pids.json")
+    poison = Poison(bench, stack.kafka_bootstrap, options.data_dir)
     bench.jobs += poison.apply()
     bench.wait_for("running", bench.jobs)
     bench.run(options.warm_up)
@@ -170,7 +225,8 @@ def main() -> None:
         if not has_ended(state):
             violations.append(f"{job} is {state['state']}")
     until_ms = time.time_ns() // 1_000_000
-    late = Counter(batches_late(stack.ledger_url, healthy, from_ms))
+    waits = {job: waits_of(options.data_dir / "logs" / f"runner-{job}.log") for job in healthy}
+    late = Counter(batches_late(stack.ledger_url, waits, from_ms))
     states, runs_now = bench.states(), runs_of_jobs(stack.ledger_url)
     again = {job: runs_now[job] - runs[job] for job in healthy if runs_now[job] != runs[job]}
     not_running = [job for job in healthy if states[job]["state"] != "running"]

@@ -120,6 +120,8 @@ class Committer:
         self._job, self._epoch = job, epoch
         self.failure: Exception | None = None
         self.replays: list[int] = []
+        self.waits_s: list[float] = []
+        """For how long each committed slice was due before it was planned."""
         self.log_s_a_slice = 0.0
         """Log time that each slice covers."""
 
@@ -136,8 +138,8 @@ class Committer:
         more: dict[str, Any] = {"emitted": {}, "reached": {}, "closes_ms": None, "latest_log_ms": log_ms}
         return a_checkpoint(sliced.number, self._epoch, self._job, **more)
 
-    def committed(self, row: CheckpointRow, outcomes: Any, seconds: float) -> None:
-        pass
+    def committed(self, row: CheckpointRow, outcomes: Any, seconds: float, waited_s: float = 0.0) -> None:
+        self.waits_s.append(waited_s)
 
 
 class Lab:
@@ -262,6 +264,15 @@ def test_a_member_has_a_slice_when_a_window_can_close(lab: Lab) -> None:
         lab.send("a")
         taken += lab.turn(0.5)  # no window has closed yet, so the next slice is due soon
     assert taken == ["a1", "a2", "a3", "a4"]
+
+
+def test_each_slice_reports_for_how_long_it_was_due(lab: Lab) -> None:
+    (member,) = lab.join("a", interval_s=5)
+    for seconds in (0.0, 5.0, 7.5):  # the last time, the pool was busy
+        lab.send("a")
+        lab.turn(seconds)
+    assert isinstance(member.committer, Committer)
+    assert member.committer.waits_s == [0.0, 0.0, 2.5]
 
 
 def test_members_that_go_on_need_only_the_rows_of_their_jobs(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

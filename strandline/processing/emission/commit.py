@@ -109,8 +109,11 @@ class SliceCommitter:
         log.info("replayed", job=self._run.job, epoch=self._run.epoch, slice=number, records=facts.records)
         failpoint("rewind.replayed")
 
-    def committed(self, row: CheckpointRow, outcomes: list[BucketOutcome], seconds: float) -> None:
-        """Note that the ledger contains this checkpoint. `seconds`: since the batch began."""
+    def committed(
+        self, row: CheckpointRow, outcomes: list[BucketOutcome], seconds: float, waited_s: float = 0.0
+    ) -> None:
+        """Note that the ledger contains this checkpoint. `seconds`: since the batch began. `waited_s`: time for which the slice
+        was due before it was planned, because other jobs had a batch."""
         if self._sweep is not None:
             self._sweep.closed(row.closes_ms)
         if not self.has_committed:
@@ -123,6 +126,7 @@ class SliceCommitter:
             slice=row.slice,
             records=row.records,
             seconds=round(seconds, 3),
+            waited=round(waited_s, 3),
         )
         if self._sweep is not None:
             self._tell_updates(outcomes)

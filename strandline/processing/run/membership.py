@@ -56,7 +56,9 @@ class MemberCommitter(Protocol):
     def checkpoint_of(
         self, sliced: SliceRow, facts: SourceFacts, outcomes: list[BucketOutcome], before: CheckpointRow | None
     ) -> CheckpointRow: ...
-    def committed(self, row: CheckpointRow, outcomes: list[BucketOutcome], seconds: float) -> None: ...
+    def committed(
+        self, row: CheckpointRow, outcomes: list[BucketOutcome], seconds: float, waited_s: float = 0.0
+    ) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,8 @@ class PoolMember:
     _error: StrandlineError | None = field(default=None, init=False)
     _ended: threading.Event = field(default_factory=threading.Event, init=False)
     _woken: threading.Event = field(default_factory=threading.Event, init=False)
+    waited_s: float = field(default=0.0, init=False)
+    """Time in seconds for which the last new slice was due before it was planned."""
     _planned_ms: int = field(default=0, init=False)
     """When the last new slice was planned."""
     _new_slice_us: int = field(default=0, init=False)
@@ -153,6 +157,8 @@ class PoolMember:
     def new_part(self, row: SliceRow, now_s: float) -> Part:
         """Return the part of a batch with this new slice, which was planned now."""
         self._planned_ms = row.planned_ms
+        due_s = max(self.due_s, self.tried_again_s)
+        self.waited_s = max(0.0, now_s - due_s) if due_s > 0 else 0.0
         records = offset_count(row.offsets_first, row.offsets)
         due_next_s = now_s if row.kind is SliceKind.CATCH_UP else now_s + self.interval_s
         return replace(self._part([row], row, records, self._slice_us), due_next_s=due_next_s)

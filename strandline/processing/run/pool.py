@@ -434,7 +434,7 @@ class Pool:
                 continue
             member.has_processed(row.slice, row, self._clock())
             try:
-                member.committer.committed(row, outcomes, self._clock() - started_s)
+                member.committer.committed(row, outcomes, self._clock() - started_s, member.waited_s)
             except Exception as error:  # noqa: BLE001 - the outcome of this member, and of no other one
                 self._failed(member, error)
 
