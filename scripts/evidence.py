@@ -5,6 +5,7 @@
 
 A claim is a number and a sentence at one test. `promise` is the anchor of its promise. Other tests of the claim name only
 its number: `@pytest.mark.guarantee("G12")`. MkDocs writes the page; to print it, run `python scripts/evidence.py`.
+`python scripts/evidence.py G12` prints one claim with its tests, and `--next` prints the next free number.
 
 The tests are parsed and not imported. Only the standard library is used.
 """
@@ -197,6 +198,12 @@ def problems(promises: list[Promise], markers: list[Marker], claims: list[Claim]
     return messages
 
 
+def claim_text(claim: Claim) -> str:
+    """Return a claim with its tests as Markdown."""
+    tests = [f"- {one.kind}, `{one.command}`: `{one.path}::{one.test}`\n" for one in claim.markers]
+    return "".join([f"**{claim.number}.** {claim.sentence}\n{{: #{claim.number.lower()} }}\n\n", *tests])
+
+
 def page(promises: list[Promise], claims: list[Claim]) -> str:
     """Return the page of the evidence as Markdown."""
     parts = [INTRODUCTION]
@@ -208,9 +215,7 @@ def page(promises: list[Promise], claims: list[Claim]) -> str:
         parts.append(f"### {promise.title}\n\n[Promise](../guarantees.md#{promise.anchor})\n\n")
         for claim in claims:
             if claim.promise == promise.anchor:
-                parts.append(f"**{claim.number}.** {claim.sentence}\n{{: #{claim.number.lower()} }}\n\n")
-                parts += [f"- {one.kind}, `{one.command}`: `{one.path}::{one.test}`\n" for one in claim.markers]
-                parts.append("\n")
+                parts += [claim_text(claim), "\n"]
     return "".join(parts).rstrip("\n") + "\n"
 
 
@@ -232,8 +237,21 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def answer(arguments: list[str]) -> str:
+    """Return the output of the command. Raise ValueError if a marker or the argument is wrong."""
+    if not arguments:
+        return evidence_page()
+    markers = read_markers()
+    if arguments == ["--next"]:
+        return f"G{max(int(re.sub(r'[^0-9]', '', one.number) or 0) for one in markers) + 1}\n"
+    claims = [one for one in read_claims(markers) if [one.number] == arguments]
+    if not claims:
+        raise ValueError(f"no claim {' '.join(arguments)}; pass one number, as G12, or --next for the next free number")
+    return "".join(claim_text(one) for one in claims)
+
+
 if __name__ == "__main__":
     try:
-        print(evidence_page(), end="")
+        print(answer(sys.argv[1:]), end="")
     except ValueError as problem:
         sys.exit(str(problem))

@@ -488,11 +488,21 @@ def compare(counts: dict[str, Limit], limits: dict[str, Limit], root: Path = ROO
     ]
     for path, count in counts.items():
         limit = limits.get(path, Limit(0, 0))
-        for what, number, most in (("bans", count.bans, limit.bans), ("long sentences", count.long, limit.long)):
+        for what, number, most in (("ban", count.bans, limit.bans), ("long sentence", count.long, limit.long)):
             if number > most:
                 where = path or "files that no row of scripts/words_limits.txt contains"
-                messages.append(f"{where}: {number} {what}, at most {most} allowed")
+                messages.append(f"{where}: {number} {what}{'s' * (number != 1)}, at most {most} allowed")
     return messages
+
+
+def exceeding(findings: list[Finding], counts: dict[str, Limit], limits: dict[str, Limit]) -> list[Finding]:
+    """Return the findings of the paths that have more bans, or more long sentences, than they may have."""
+    rows, found = list(limits), []
+    for one in findings:
+        path, is_long = owner(one.path, rows), one.rule == LONG
+        if counts[path][is_long] > limits.get(path, Limit(0, 0))[is_long]:
+            found.append(one)
+    return found
 
 
 def lowered(text: str, counts: dict[str, Limit]) -> str:
@@ -544,7 +554,8 @@ def main(arguments: list[str]) -> int:
     for message in (messages := compare(counts, limits)):
         print(message)
     if messages:
-        print("Rewrite the new text; to see all findings, run python scripts/words_check.py PATH")
+        print("\n".join(map(str, exceeding(findings, counts, limits))))
+        print("Rewrite the new text")
     elif any(counts[path] < limit and counts[path] != limit for path, limit in limits.items()) and not options.lower:
         print("Some counts fell; to keep them low, run python scripts/words_check.py --lower")
     return 1 if messages else 0

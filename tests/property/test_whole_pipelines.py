@@ -49,6 +49,7 @@ from strandline.processing.formats.lookups.rows import canonical_text, digest_of
 from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.functions.installed import package_of
+from strandline.processing.pipelines.kind_registry import WINDOW_KEYWORDS
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.source.followed.stream_rows import LoggedRecords, StreamRows
 from tests.support import oracle
@@ -356,13 +357,15 @@ def test_only_the_last_digits_of_doubles_may_differ() -> None:
 
 def test_pipelines_of_all_kinds_are_drawn() -> None:
     kinds = kinds_of_steps([SomePipeline(Random(seed)) for seed in range(1_000)])
-    assert min(kinds.values()) >= 10 and len(kinds) == 24, kinds
+    assert min(kinds.values()) >= 10 and len(kinds) == 25, kinds
+    assert {*WINDOW_KEYWORDS} <= {*kinds}
 
 
 def shows(mistake: str, seed: int) -> bool:
     """Return whether the first drawn pipeline can show the mistake. This is cheap compared with a run."""
     kinds = {
         "count": ["count"],
+        "previous": ["previous"],
         "latest": ["latest join"],
         "days": ["days"],
         "session": ["session"],
@@ -379,7 +382,7 @@ def shows(mistake: str, seed: int) -> bool:
 @pytest.mark.guarantee("G542")
 @pytest.mark.parametrize(
     "mistake",
-    ["late", "revised", "session", "repeat", "join", "count", "latest", "days", "map", "newest", "deleted"],
+    ["late", "revised", "session", "repeat", "join", "count", "previous", "latest", "days", "map", "newest", "deleted"],
 )
 def test_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail: an oracle that means something else differs."""
@@ -406,6 +409,9 @@ def test_mistakes_are_found(mistake: str, monkeypatch: pytest.MonkeyPatch) -> No
     elif mistake == "count":
         exactly = oracle.counted
         monkeypatch.setattr(oracle, "counted", lambda rows, by, size, longest: exactly(rows, by, size + 1, longest))
+    elif mistake == "previous":
+        pairs = oracle.with_previous
+        monkeypatch.setattr(oracle, "with_previous", lambda rows, by, within: pairs(rows, by, 60_001 - within))
     elif mistake == "days":
         days = oracle.day_of
         monkeypatch.setattr(oracle, "day_of", lambda at, _zone, *more: days(at, ZoneInfo("UTC"), *more))

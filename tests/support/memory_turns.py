@@ -28,7 +28,7 @@ _CLAIM = pytest.StashKey[socket.socket]()
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Wait for a share of the memory. A run in a single process, of a few modules as a rule, needs no share."""
-    if config.getvalue("dist") != "no" and not hasattr(config, "workerinput") and needs_servers(config.args):
+    if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput") and needs_servers(config.args):
         config.stash[_CLAIM] = claim_share(
             shares(memory_bytes()), lambda text: print(text, file=sys.stderr, flush=True)
         )

@@ -489,6 +489,8 @@ def windowed(
             groups |= sessions(rows, by, *shape["session"])
         elif "count" in shape:
             groups |= counted(rows, by, *shape["count"])
+        elif "previous" in shape:
+            groups |= with_previous(rows, by, shape["previous"])
         else:
             holding = windows_of(shape, offset_ms)
             for row in rows:
@@ -544,6 +546,22 @@ def counted(rows: list[Row], by: Sequence[str], size: int, max_ms: int) -> dict[
             inside = of_key[first : first + size]
             end_ms = inside[-1].at_ms + 1 if len(inside) == size else (turn + 1) * max_ms
             found[inside[0].at_ms, end_ms, *key, first] = inside
+    return found
+
+
+def with_previous(rows: list[Row], by: Sequence[str], within_ms: int) -> dict[tuple[Any, ...], list[Row]]:
+    """Return (start, end, key, number) -> a row, after the row of its key before it if that is at most `within_ms` earlier.
+
+    Rows are in the order of time and of the log.
+    """
+    before: dict[tuple[Any, ...], Row] = {}
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for number, row in enumerate(sorted(rows, key=lambda row: (row.at_ms, _log_order(row)))):
+        key = tuple(row.columns[name] for name in by)
+        last = before.get(key)
+        inside = [row] if last is None or row.at_ms - last.at_ms > within_ms else [last, row]
+        found[inside[0].at_ms, row.at_ms + 1, *key, number] = inside
+        before[key] = row
     return found
 
 

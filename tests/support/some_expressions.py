@@ -80,6 +80,22 @@ BEHIND = (
     ("twice", Expression("n * 2", ("n",), lambda n: n * 2)),
 )
 """Steps behind windows: a condition, or a new column."""
+COMPARISONS = {
+    "power_before": Aggregate("lag(power)", ("power",), lambda rows: rows[0][0] if len(rows) > 1 else None),
+    "power_step": Aggregate("delta(power)", ("power",), lambda rows: _difference(rows, resets=False)),
+    "power_used": Aggregate("increase(power)", ("power",), lambda rows: _difference(rows, resets=True)),
+}
+"""Aggregates of a record and the record before it."""
+
+
+def _difference(rows: list[tuple[Any, ...]], *, resets: bool) -> Any:
+    """Return the last value minus the one before. `resets`: if it is less, the counter began again from 0."""
+    if len(rows) < 2 or None in (rows[0][0], rows[1][0]):
+        return None
+    (before,), (value,) = rows
+    return value if resets and value < before else value - before
+
+
 LATER: dict[str, Aggregate] = {
     "n": Aggregate("sum(n)", ("n",), lambda rows: _sum(rows)),
     "most": Aggregate("max(most)", ("most",), lambda rows: max(_known(rows), default=None)),

@@ -10,9 +10,19 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from strandline.processing.pipelines.kind_registry import WINDOW_KEYWORDS
 from tests.support import oracle
 from tests.support.oracle import Applied, EventTimes, Followed, Sent, Step
-from tests.support.some_expressions import AGGREGATES, ALWAYS, BEHIND, CONDITIONS, DERIVED, LATER, TYPES_OF_AGGREGATES
+from tests.support.some_expressions import (
+    AGGREGATES,
+    ALWAYS,
+    BEHIND,
+    COMPARISONS,
+    CONDITIONS,
+    DERIVED,
+    LATER,
+    TYPES_OF_AGGREGATES,
+)
 from tests.support.some_lookups import LOOKUPS, some_changes
 
 START_MS = 1_700_000_000_000
@@ -320,6 +330,9 @@ class SomePipeline:
             else:
                 fields, shape = {"tumbling": f"{days}d"}, {"days": (zone, days)}
             return {**fields, **begins}, shape, hours * 3600, 86_400, False
+        if before.every_s is None and kind > 0.88:
+            within_s = random.choice([1, 5, 60])
+            return {"previous": {"within": f"{within_s}s"}}, {"previous": within_s * 1000}, 0, 1, True
         if before.every_s is None and kind > 0.82:
             size, max_s = random.choice([1, 3, 10]), random.choice([10, 60])
             return {"count": {"size": size, "max": f"{max_s}s"}}, {"count": (size, max_s * 1000)}, 0, 1, True
@@ -351,8 +364,10 @@ class SomePipeline:
         wanted = [one for one in KEYS if one in before.columns] if is_first else list(before.keys)
         by = random.sample(wanted, random.randint(0, min(2, len(wanted))))
         known = AGGREGATES if is_first else LATER
+        known = known | (COMPARISONS if "previous" in fields else {})
         fitting = {key: one for key, one in known.items() if set(one.reads) <= set(before.columns) and key not in by}
         must = [key for key in ("n", "most") if key in fitting]
+        must += [key for key in COMPARISONS if key in fitting]
         more = random.sample(sorted(fitting), random.randint(0, min(5, len(fitting))))
         if not is_first and "n" not in fitting:
             must.append("parts")
@@ -537,7 +552,7 @@ def kinds_of_steps(pipelines: Sequence[SomePipeline]) -> Counter[str]:
                 if verb in step
             )
             window, join = step.get("window", {}), step.get("join", {})
-            found.update(kind for kind in ("tumbling", "sliding", "cumulative", "session", "count") if kind in window)
+            found.update(WINDOW_KEYWORDS.keys() & window.keys())
             found["days"] += "tz" in window
             found["latest join"] += "latest" in join
             found.update(f"{kind} join" for kind in ("within", "tumbling") if kind in join)

@@ -13,6 +13,7 @@ from scripts.evidence import (
     ROOT,
     Claim,
     Marker,
+    answer,
     evidence_page,
     markers_of,
     problems,
@@ -188,3 +189,11 @@ def test_the_marks_of_a_module_count(marks: str):
     assert [one.command for one in markers_of(source, "tests/integration/test_containers.py")] == [
         "make test-containers"
     ]
+
+
+def test_the_command_prints_one_claim_and_the_next_free_number():
+    assert "`tests/unit/test_kinds.py::test_results_do_not_depend_on_slices`" in answer(["G870"])
+    number = answer(["--next"]).strip()
+    assert number not in {one.number for one in markers()}
+    with pytest.raises(ValueError, match=f"no claim {number}; pass one number"):
+        answer([number])

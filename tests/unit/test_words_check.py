@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scripts import words_check
-from scripts.words_check import RULES, Limit, check_source, compare, counted, lowered, owner, read_limits
+from scripts.words_check import RULES, Limit, check_source, compare, counted, exceeding, lowered, owner, read_limits
 
 WRONG = {
     "D1": ["So many rows are merged at once.", "As whom jobs ask it.", "Whose token it is."],
@@ -146,13 +146,21 @@ def test_a_count_must_not_rise() -> None:
     (message,) = compare(counted([*long, *long], limits), limits, root)
     assert message == "tests: 2 long sentences, at most 1 allowed"
     (message,) = compare(counted([told[0]._replace(path="tests/unit/c.py")], limits), limits, root)
-    assert message == "tests/unit: 1 bans, at most 0 allowed"
+    assert message == "tests/unit: 1 ban, at most 0 allowed"
+
+
+def test_the_findings_of_a_path_over_its_limit_are_printed() -> None:
+    limits = read_limits("tests 1 1\nstrandline 0 0\n")
+    told = [check_source("# was told\n", path)[0] for path in ("tests/a.py", "strandline/b.py", "strandline/c.py")]
+    long = check_source(f"# {'word ' * 31}\n", "tests/d.py")
+    findings = [*told, *long]
+    assert exceeding(findings, counted(findings, limits), limits) == told[1:]
 
 
 def test_a_file_without_a_row_must_have_no_finding(tmp_path: Path) -> None:
     found = check_source("# was told\n", "new/a.py")
     (message,) = compare(counted(found, {}), {}, tmp_path)
-    assert message.startswith("files that no row of scripts/words_limits.txt contains: 1 bans")
+    assert message.startswith("files that no row of scripts/words_limits.txt contains: 1 ban,")
     (message,) = compare({}, {"gone": Limit(0, 0)}, tmp_path)
     assert message == "gone: no such file or folder; correct its row"
 

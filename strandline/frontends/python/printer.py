@@ -8,7 +8,7 @@ from typing import Any
 
 from strandline.core.errors import PermanentError
 from strandline.frontends.document_text import RANGE_FIELDS
-from strandline.frontends.steps import form_of
+from strandline.frontends.steps import form_of, window_forms
 
 
 def as_python(documents: Iterable[Mapping[str, Any]]) -> str:
@@ -155,15 +155,20 @@ def _keywords(values: Mapping[str, Any]) -> list[str]:
 def _variable(name: str, used: set[str]) -> str:
     """Return a name for a document that no other document has."""
     plain = "".join(one if one.isalnum() and one.isascii() else "_" for one in name)
-    plain = f"_{plain}" if not plain.isidentifier() or keyword.iskeyword(plain) or plain in _RESERVED else plain
+    is_taken = keyword.iskeyword(plain) or plain in _function_names()
+    plain = f"_{plain}" if not plain.isidentifier() or is_taken else plain
     while plain in used:
         plain += "_"
     used.add(plain)
     return plain
 
 
+def _function_names() -> set[str]:
+    """Return the names of the functions of `strandline` that a program can call."""
+    return {"lookup", "stream", *(one.form.python[0] for one in window_forms().values() if one.form.python)}
+
+
 _JOIN_PARAMETERS = (
     *("self", "other", "name", "on", "within", "before", "after", "tumbling", "same_window", "latest"),
     *("kind", "max_rows", "add"),
 )
-_RESERVED = ("lookup", "stream", "tumbling", "sliding", "cumulative", "session", "counted", "previous")

@@ -11,7 +11,7 @@ input partition in a first stage. The results are merged in the order of the lab
 buckets.
 
 If the stages before the last one share no field either, everything is in one bucket. The same is true for a last stage of
-sessions or count windows that would be split, because a single bucket can't determine where their windows end.
+windows made by records that would be split, because a single bucket can't determine where their windows end.
 
 If a `dedupe` is before the first window of a branch, duplicates are left out here, before the window. The fields of the bucket
 are among the fields that it compares, or a whole partition is in one bucket. If it is before an emission of records, each

@@ -14,7 +14,7 @@ becomes `FANOUT` times larger (the size-tiered compaction of log-structured merg
 The results are the same bits as those of the operator on one state: it folds the same rows into the same partial results, in the
 same order. It also merges the same groups of a window.
 
-Some stages keep their state in one part: sessions, count windows, joins, and stages that revise results. The panes of new rows
+Some stages keep their state in one part: windows made by records, joins, and stages that revise results. The panes of new rows
 don't determine which groups of the state they need.
 """
 

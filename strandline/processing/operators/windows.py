@@ -67,7 +67,8 @@ class Rows:
     partition: int | Codes
     """One number for all rows, or one for each row."""
     panes: Codes
-    """Number of each row's pane. For sessions the event time in ms, which determines the pane."""
+    """Result of the operator's `_panes_of` for each row: the number of its pane. If records make the windows, its event time: in
+    ms for sessions, and in microseconds for operators whose rows wait until their order is final."""
     keys: Codes
     """Number of each row's key in `key_table`."""
     key_table: pa.RecordBatch

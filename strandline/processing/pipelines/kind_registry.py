@@ -51,7 +51,9 @@ WINDOW_KEYWORDS = {
     "previous": "previous",
 }
 """Field of `window` -> kind."""
-STAGE_KINDS = ("windows", "days", "cumulative", "cumulative_days", "session", "count", "previous", "join")
+_KINDS_IN_TIME_ZONE = ("days", "cumulative_days")
+"""Kinds of windows that a document selects by `tz`, next to the field of another kind."""
+STAGE_KINDS = (*dict.fromkeys(WINDOW_KEYWORDS.values()), *_KINDS_IN_TIME_ZONE, "join")
 ROW_KINDS = tuple(dict.fromkeys(kind for keyword, kind in KEYWORDS.items() if keyword not in STAGE_KEYWORDS))
 
 

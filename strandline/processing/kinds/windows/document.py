@@ -60,7 +60,7 @@ _FIELDS_OF_KINDS = tuple(part_of(kind, "document").WindowFields for kind in reve
 
 class WindowSpec(*_FIELDS_OF_KINDS, WindowFields, StageSpec, OpenModel):  # type: ignore[misc]  # one class for each kind of windows
     """Windows of event time, counted from 1970-01-01 UTC: tumbling windows follow each other, sliding windows overlap, and
-    cumulative windows grow. Sessions end when no record arrives for a while. Count windows contain a number of records."""
+    cumulative windows grow. The records of a key make its sessions, count windows, and windows of `previous`."""
 
     @classmethod
     def schema_extra(cls, added: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class WindowSpec(*_FIELDS_OF_KINDS, WindowFields, StageSpec, OpenModel):  # type
         "having": HAVING,
     }
     offset: Duration | None = None
-    """Time by which windows begin later. Not for sessions and count windows."""
+    """Time by which windows begin later. Not for windows made by records."""
     tz: str | None = None
     """Time zone of the days, as Europe/Berlin, for windows whose length or growth is a number of days. The default is UTC."""
     by: list[str] = Field(default_factory=list)

@@ -8,7 +8,7 @@ computed in it. There are two exceptions:
 - The last window of a path groups by no field that all windows before it share, or is the only window and has no key. Then it is
   *split*: see `cascade.py`.
 - The windows before the last one share no field either. Then everything is in one bucket. This is also true if the last stage
-  is a join, sessions, or count windows: a single bucket can't determine where their windows end or which rows match.
+  is a join, or windows made by records: a single bucket can't determine where their windows end or which rows match.
 
 Paths that begin with the same window are one branch if one bucket key serves all of them. Then the windows that they share are
 computed once. Otherwise they are separate branches. A shared window is computed in each of them, and the first branch emits its
