@@ -86,7 +86,7 @@ class WindowWords(StageWords):
 
 
 class SettledWords(WindowWords):
-    """Words for windows whose rows wait until their order is known (`SettledOperator`)."""
+    """Words for windows whose rows wait in the state until their order is final."""
 
     keeps: ClassVar[str]
     """What remains of each key after its rows are settled: one row of the state, in words."""
