@@ -62,10 +62,10 @@ class LeaseReader(Part):
             rows = connection.execute(wanted.where(jobs.c.name.in_(names), jobs.c.deleted_ms.is_(None)))
             return {name: Standing(run, lease) for name, run, lease in rows}
 
-    def leases(self) -> dict[str, LeaseRow]:
-        """Return job -> its lease, held or not."""
+    def leases(self, names: Collection[str] | None = None) -> dict[str, LeaseRow]:
+        """Return job -> its lease, held or not, for all jobs, or for those of `names` that have one."""
         with self._database.reading("read who leads the jobs") as connection:
-            return {row.job: row for row in _read_leases(connection, self._database.clock_ms())}
+            return {row.job: row for row in _read_leases(connection, self._database.clock_ms(), names)}
 
 
 class Leases(Part):
@@ -184,11 +184,11 @@ def _has_run_out(now_ms: Any) -> sa.ColumnElement[bool]:
 
 
 def _read_lease(connection: sa.Connection, now_ms: Any, job: str) -> LeaseRow | None:
-    found = _read_leases(connection, now_ms, job)
+    found = _read_leases(connection, now_ms, [job])
     return found[0] if found else None
 
 
-def _read_leases(connection: sa.Connection, now_ms: Any, job: str | None = None) -> list[LeaseRow]:
+def _read_leases(connection: sa.Connection, now_ms: Any, names: Collection[str] | None = None) -> list[LeaseRow]:
     services = control_services
     wanted = sa.select(
         *_SHOWN,
@@ -196,8 +196,8 @@ def _read_leases(connection: sa.Connection, now_ms: Any, job: str | None = None)
         sa.func.coalesce(services.c.data_dir, "").label("data_dir"),
         sa.not_(_has_run_out(now_ms)).label("is_held"),
     ).select_from(leases.outerjoin(services, services.c.name == leases.c.holder))
-    if job is not None:
-        wanted = wanted.where(leases.c.job == job)
+    if names is not None:
+        wanted = wanted.where(leases.c.job.in_(names))
     return [LeaseRow(**row) for row in connection.execute(wanted.order_by(leases.c.job)).mappings()]
 
 

@@ -88,7 +88,22 @@ _COUNTED = (
     .limit(1)
 )
 _COUNTED_OF_SLICE = _COUNTED.where(checkpoints.c.slice == sa.bindparam("value"))
-_COUNTED_UP_TO = _COUNTED.where(checkpoints.c.committed_ms <= sa.bindparam("value"))
+_EARLIER = checkpoints.alias()
+_IS_LAST_UP_TO = (
+    checkpoints.c.slice
+    == sa.select(_EARLIER.c.slice)
+    .where(_EARLIER.c.job == jobs.c.name, _EARLIER.c.committed_ms <= sa.bindparam("at_ms"))
+    .order_by(_EARLIER.c.slice.desc())
+    .limit(1)
+    .correlate(jobs)
+    .scalar_subquery()
+)
+_COUNTED_OF_JOBS = (
+    sa.select(*_CHECKPOINT, *_TOTALS).join(jobs, checkpoints.c.job == jobs.c.name).where(IS_NAMED, _IS_LAST_UP_TO)
+)
+_TOTALS_OF_JOBS = (
+    sa.select(checkpoints.c.job, *_TOTALS).join(jobs, checkpoints.c.job == jobs.c.name).where(IS_NAMED, _IS_LAST_UP_TO)
+)
 
 
 class RunRequest(NamedTuple):
@@ -384,10 +399,20 @@ class CountedProgress(Part):
             first = numbers[bisect_left(numbers, True, key=lambda number: results_up_to(number) == results)]
             return _counted(connection, _COUNTED_OF_SLICE, job, first)
 
-    def checkpoint_at(self, job: str, at_ms: int) -> CountedCheckpoint | None:
-        """Return the newest checkpoint that was committed up to this time, by the clocks of the runs. None if there is none."""
-        with self._database.reading(f"read the checkpoint of job {job} at {at_ms}") as connection:
-            return _counted(connection, _COUNTED_UP_TO, job, at_ms)
+    def checkpoints_at(self, names: Collection[str], at_ms: int) -> dict[str, CountedCheckpoint]:
+        """Return the newest checkpoint of each of these jobs that was committed up to this time, by the clocks of the runs.
+
+        A job without one is left out.
+        """
+        with self._database.reading(f"read the checkpoints of {len(names)} jobs at {at_ms}") as connection:
+            rows = connection.execute(_COUNTED_OF_JOBS, {NAMES: list(names), "at_ms": at_ms})
+            return {row.job: _counted_row(row) for row in rows}
+
+    def totals_at(self, names: Collection[str], at_ms: int) -> dict[str, Totals]:
+        """Return the sums of each of these jobs over the slices that were committed up to this time. See `checkpoints_at`."""
+        with self._database.reading(f"read the sums of {len(names)} jobs at {at_ms}") as connection:
+            rows = connection.execute(_TOTALS_OF_JOBS, {NAMES: list(names), "at_ms": at_ms})
+            return {job: Totals(*totals) for job, *totals in rows}
 
 
 class Runs(Part):
@@ -692,17 +717,20 @@ def _last_slices(connection: sa.Connection, names: Collection[str]) -> dict[str,
     return {row.job: SliceRow(*row) for row in rows}
 
 
-def _last_checkpoints(connection: sa.Connection, names: Collection[str]) -> dict[str, tuple[CheckpointRow, Totals]]:
+def _last_checkpoints(connection: sa.Connection, names: Collection[str]) -> dict[str, CountedCheckpoint]:
     rows = connection.execute(_LAST_CHECKPOINTS, {NAMES: list(names)})
-    split = len(_CHECKPOINT)
-    return {row.job: (CheckpointRow(*row[:split]), Totals(*row[split:])) for row in rows}
+    return {row.job: _counted_row(row) for row in rows}
 
 
 def _counted(connection: sa.Connection, query: sa.Select[Any], job: str, value: int) -> CountedCheckpoint | None:
     """Return the newest checkpoint that the query, one of `_COUNTED`, finds."""
     row = connection.execute(query, {"of_job": job, "value": value}).first()
+    return None if row is None else _counted_row(row)
+
+
+def _counted_row(row: sa.Row[Any]) -> CountedCheckpoint:
     split = len(_CHECKPOINT)
-    return None if row is None else CountedCheckpoint(CheckpointRow(*row[:split]), Totals(*row[split:]))
+    return CountedCheckpoint(CheckpointRow(*row[:split]), Totals(*row[split:]))
 
 
 def _begins_at_or_after(row: SliceRow, log_starts: Offsets) -> bool:

@@ -723,7 +723,8 @@ class FollowedEvents:
     begins some numbers earlier.
     """
 
-    _BACK = 50
+    BACK = 50
+    """Number of events before the newest that each query returns again."""
 
     def __init__(self, begin: int) -> None:
         """`begin`: Only events with a higher number are returned."""
@@ -733,14 +734,14 @@ class FollowedEvents:
     @property
     def after(self) -> int:
         """The next query requests the events after this number."""
-        return max(self.begin, max(self._seen, default=self.begin) - self._BACK)
+        return max(self.begin, max(self._seen, default=self.begin) - self.BACK)
 
     def new(self, numbers: Iterable[int]) -> set[int]:
         """Return the numbers that a query found for the first time."""
         found = set(numbers) - self._seen
         self._seen |= found
         last = max(self._seen, default=0)
-        self._seen = {one for one in self._seen if one >= last - self._BACK}
+        self._seen = {one for one in self._seen if one >= last - self.BACK}
         return found
 
 

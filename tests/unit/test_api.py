@@ -22,6 +22,7 @@ from strandline.ledger.states import Desired, EventRow, JobState, RunCost
 from strandline.log.kafka_status import LogRange, StoredDeadLetter
 from strandline.results.elasticsearch_client import RequestRefused
 from strandline.services.rest.api import create_app
+from strandline.services.rest.event_watch import EventWatch
 from strandline.services.rest.guards.host_guard import BODY_BYTES_MAX
 from strandline.services.rest.routes import events
 from strandline.services.rest.routes.events import event_frames
@@ -590,7 +591,8 @@ def test_events_come_as_server_sent_events(api: Api) -> None:
             return [row for row in api.ledger.events(job, after, limit, newest=newest) if row not in hidden]
 
     async def follow(job: str | None, after: int | None) -> list[str]:
-        frames = event_frames(Late(), job, after, lambda: False, 60)  # type: ignore[arg-type]
+        late: Any = Late()
+        frames = event_frames(late, EventWatch(late), job, after, lambda: False, 60)
         assert await anext(frames) == "retry: 3000\n\n"
         waiting = asyncio.ensure_future(anext(frames))
         found = []
@@ -619,13 +621,48 @@ def test_who_follows_events_is_left_after_some_time_and_when_the_service_ends(ap
     assert answer.text == "retry: 3000\n\n"
 
     async def until_the_end() -> list[str]:
-        return [frame async for frame in event_frames(api.ledger, None, 0, lambda: True, 60)]
+        return [frame async for frame in event_frames(api.ledger, EventWatch(api.ledger), None, 0, lambda: True, 60)]
 
     assert asyncio.run(until_the_end()) == ["retry: 3000\n\n"]
     assert api.ask("GET", "/v1/events?job=none", headers=headers).status_code == 404
     with patch.object(events, "FOLLOWERS_MAX", 0):
         refused = api.ask("GET", "/v1/events", headers=headers)
     assert (refused.status_code, "already follow events" in refused.json()["detail"]) == (503, True)
+
+
+@pytest.mark.guarantee("G1050")
+def test_many_followers_query_the_ledger_once_until_an_event_happens(api: Api) -> None:
+    """Then each of them queries it."""
+    queries: list[int] = []
+
+    class Counted:
+        """The ledger, which counts queries."""
+
+        def events(self, *arguments: Any, **options: Any) -> list[EventRow]:
+            queries.append(1)
+            return api.ledger.events(*arguments, **options)
+
+    async def follow() -> tuple[int, int, set[str]]:
+        counted: Any = Counted()
+        watch = EventWatch(counted)
+        followers = [event_frames(counted, watch, None, None, lambda: False, 60) for _ in range(20)]
+        for frames in followers:
+            await anext(frames)
+        waiting = [asyncio.ensure_future(anext(frames)) for frames in followers]
+        await asyncio.sleep(1.5)  # sleeps: each follower has looked once
+        before = len(queries)
+        await asyncio.sleep(3)  # sleeps: the number of queries in this time is the result
+        quiet, middle = len(queries) - before, len(queries)
+        api.ledger.record_event("note", "here")
+        found = {json.loads(frame.partition("data: ")[2])["message"] for frame in await asyncio.gather(*waiting)}
+        for frames in followers:
+            await frames.aclose()
+        return quiet, len(queries) - middle, found
+
+    quiet, after, found = asyncio.run(follow())
+    assert found == {"here"}
+    assert 1 <= quiet <= 5, "the number of followers doesn't count"
+    assert 20 <= after <= 25
 
 
 def test_events_can_be_followed(api: Api) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -329,12 +330,12 @@ def test_the_history_sums_slices_by_step_and_reads_each_once(running: Api) -> No
     histories = Histories(running.ledger, lambda: now_ms)
     commit(running.ledger, 1, now_ms - STEPS * STEP_MS, latest_log_ms=1)  # before the first step
     commit(running.ledger, 2, now_ms - STEP_MS, latest_log_ms=now_ms - STEP_MS - 700)
-    found = histories.of("power")
+    found = histories.of(running.ledger.job("power"))
     assert (found.from_ms, len(found.records)) == ((200 - STEPS + 1) * STEP_MS, STEPS)
     assert (sum(found.records), found.records[-2], found.rejected[-2], found.results[-2]) == (30, 30, 2, 5)
     assert (found.behind_ms[-2], found.behind_ms[-1]) == (700, None)
     commit(running.ledger, 3, now_ms, rejected={"duplicate": 4, "late": 1}, latest_log_ms=now_ms - 10)
-    again = histories.of("power")
+    again = histories.of(running.ledger.job("power"))
     assert (again.records[-2], again.records[-1], again.rejected[-1]) == (30, 30, 1)
 
 
@@ -342,19 +343,81 @@ def test_the_history_of_a_job_that_was_created_again_begins_again(running: Api) 
     now_ms = running.ledger.job("power").created_ms
     histories = Histories(running.ledger, lambda: now_ms)
     commit(running.ledger, 1, now_ms)
-    assert sum(histories.of("power").records) == 30
+    assert sum(histories.of(running.ledger.job("power")).records) == 30
     running.ledger.move_job("power", JobState.STOPPING)
     running.ledger.move_job("power", JobState.STOPPED)
     assert running.ask("DELETE", "/v1/jobs/power").status_code == 200
     running.ledger._clock_ms = lambda: now_ms + 1
     running.apply(BOTH)
-    assert sum(histories.of("power").records) == 0
+    assert sum(histories.of(running.ledger.job("power")).records) == 0
 
 
 def test_all_jobs_are_explained_in_one_answer(running: Api) -> None:
     (found,) = running.ask("GET", "/v1/explanations").json()["explanations"]
     alone = running.ask("GET", "/v1/jobs/power/explanation").json()
-    assert found == {"job": "power", **alone}
+    assert found == {"job": "power", "rejected_share": 0.0, **alone}
+
+
+@pytest.mark.parametrize("resource", ["jobs", "explanations", "histories"])
+def test_jobs_are_chosen_by_name(running: Api, resource: str) -> None:
+    running.apply(BOTH.replace("pipeline: power", "pipeline: second").replace("turbine-minute", "second-minute"))
+
+    def names(query: str) -> list[str]:
+        answer = running.ask("GET", f"/v1/{resource}{query}")
+        assert answer.status_code == 200, answer.text
+        return [one.get("name") or one["job"] for one in answer.json()[resource]]
+
+    assert names("") == ["power", "second"]
+    assert names("?name=second") == ["second"]
+    assert names("?name=second&name=none&name=power") == ["power", "second"]
+    assert names("?name=none") == []
+    assert running.ask("GET", f"/v1/{resource}?" + "&".join(["name=power"] * 101)).status_code == 422
+    assert running.ask("GET", f"/v1/{resource}?name=a%00b&name=power").status_code == 404
+
+
+@pytest.mark.parametrize("resource", ["jobs", "explanations", "histories", "arrivals"])
+def test_an_answer_that_the_client_has_is_not_sent_again(running: Api, resource: str) -> None:
+    first = running.ask("GET", f"/v1/{resource}?max_age_s=60")
+    again = running.ask("GET", f"/v1/{resource}?max_age_s=60", headers={"If-None-Match": first.headers["ETag"]})
+    assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
+    assert again.headers["Cache-Control"] == "no-store"
+
+
+def test_a_history_of_many_jobs_is_that_of_each(running: Api) -> None:
+    commit(running.ledger, 1, running.ledger.job("power").created_ms)
+    (found,) = running.ask("GET", "/v1/histories").json()["histories"]
+    assert found == {"job": "power", **running.ask("GET", "/v1/jobs/power/history").json()}
+    assert sum(found["records"]) == 30
+
+
+def test_the_share_of_rejected_records_is_that_of_the_last_hour(running: Api) -> None:
+    now_ms = int(time.time() * 1000)
+    commit(running.ledger, 1, now_ms - 2 * 3_600_000, rejected={"late": 29})
+    commit(running.ledger, 2, now_ms - 60_000, rejected={"decode": 3, "duplicate": 5})
+    commit(running.ledger, 3, now_ms - 30_000, rejected={})
+    (found,) = running.ask("GET", "/v1/explanations").json()["explanations"]
+    assert found["rejected_share"] == pytest.approx(3 / 60)
+
+
+def test_the_newest_result_is_searched_once(running: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ms, searched = int(time.time() * 1000), []
+    search = type(running.ledger).last_result
+    monkeypatch.setattr(
+        type(running.ledger), "last_result", lambda self, job: (searched.append(job), search(self, job))[1]
+    )
+
+    def explained() -> Any:
+        return running.ask("GET", "/v1/explanations").json()["explanations"][0]["cause"], len(searched)
+
+    commit(running.ledger, 1, now_ms - 600_000)
+    commit(running.ledger, 2, now_ms - 500_000, results={"per_minute": 0})
+    assert [explained()[1], explained()[1]] == [1, 1]
+    commit(running.ledger, 3, now_ms, results={"per_minute": 0})
+    assert explained()[1] == 1
+    commit(running.ledger, 4, now_ms)
+    assert explained() == ("results", 1), "the last checkpoint has a result, so nothing is searched"
+    commit(running.ledger, 5, now_ms, results={"per_minute": 0})
+    assert explained() == ("results", 1)
 
 
 def test_a_job_whose_stream_is_missing_is_explained_by_that(running: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,15 +239,14 @@ class TestOverTheApi:
         found = api.ledger.last_result("power")
         assert found is not None
         assert (found.row.slice, found.totals.records) == (12 - stopped, 30 * (12 - stopped))
-        before = api.ledger.checkpoint_at("power", 9 * MINUTE_MS + 1)
-        assert before is not None
-        assert before.row.slice == 9
+        before = api.ledger.checkpoints_at(["power", "none"], 9 * MINUTE_MS + 1)
+        assert {job: found.row.slice for job, found in before.items()} == {"power": 9}
 
     def test_a_job_without_a_result_has_no_newest_one(self, api: Api) -> None:
         assert api.ledger.last_result("power") is None
         self.commit(api, range(1, 4), results={"per_minute": 0})
         assert api.ledger.last_result("power") is None
-        assert api.ledger.checkpoint_at("power", MINUTE_MS - 1) is None
+        assert api.ledger.checkpoints_at(["power"], MINUTE_MS - 1) == {}
 
     @pytest.mark.guarantee("G960")
     def test_rejections_since_twenty_minutes_are_the_cause(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,8 @@ class ExplanationView(Described):
 @dataclass(frozen=True)
 class JobExplanationView(ExplanationView):
     job: str
+    rejected_share: float
+    """Share of the records of the last hour that were rejected, without duplicates (`duplicate`). 0 if it had no records."""
 
 
 @dataclass(frozen=True)

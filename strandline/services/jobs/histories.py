@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from strandline.core.described import Described
 from strandline.core.record_headers import REASON_DUPLICATE
 from strandline.ledger.roles import LedgerReader
-from strandline.ledger.states import SliceCounts
+from strandline.ledger.states import JobRow, SliceCounts
 
 STEP_MS = 600_000
 STEPS = 144
@@ -41,6 +41,11 @@ class HistoryView(Described):
     """Runs that began."""
     behind_ms: list[int | None]
     """Maximum time from the newest log time of a slice to its commit; null without a commit."""
+
+
+@dataclass(frozen=True)
+class JobHistoryView(HistoryView):
+    job: str
 
 
 @dataclass
@@ -72,9 +77,9 @@ class Histories:
         self._jobs: dict[str, _Job] = {}
         self._lock = threading.Lock()
 
-    def of(self, job: str) -> HistoryView:
-        """Return the counts of the job. Raises NotFound."""
-        row = self._ledger.job(job)
+    def of(self, row: JobRow) -> HistoryView:
+        """Return the counts of the job with this row."""
+        job = row.name
         last = self._now_ms() // STEP_MS
         first = last - STEPS + 1
         with self._lock:

@@ -12,10 +12,11 @@ from typing import Any, Literal
 from strandline.core.described import Described
 from strandline.core.errors import LogUnavailable, NotFound
 from strandline.core.times.durations import FOREVER_MS, format_about, format_duration
-from strandline.ledger.progress import CountedCheckpoint, JobProgress
+from strandline.ledger.progress import JobProgress
 from strandline.ledger.roles import LedgerReader
 from strandline.ledger.states import (
     COMPLETED,
+    NO_TOTALS,
     Completed,
     Desired,
     EventRow,
@@ -47,11 +48,13 @@ from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, rewind_c
 from strandline.services.jobs.backfills import BackfillView, backfill_view
 from strandline.services.jobs.explanation import ExplanationView, JobExplanationView, JobFacts, explain, notes_of
 from strandline.services.jobs.lookups import lookup_warnings_of
-from strandline.services.jobs.recent_counts import QUIET_MS_MIN, RECENT_MS, Recent, risen
+from strandline.services.jobs.newest_results import NewestResults
+from strandline.services.jobs.recent_counts import QUIET_MS_MIN, RECENT_MS, Recent, rejected_share
 
 RETENTION_LEFT_SHARE_MIN = 0.25
 """Share of the retention below which the status warns."""
 _RATE_SLICES = 20
+_HOUR_MS = 3_600_000
 _SLICE_LONG_S = 10.0
 """Time in seconds after which an uncommitted slice may wait for a store."""
 _VERBS: dict[JobState, tuple[str, ...]] = {
@@ -238,7 +241,7 @@ def job_statuses(ledger: LedgerReader, ranges: StreamRanges, jobs: Sequence[JobR
     """Return the status of each of these jobs, with one request to Kafka, and a few queries of the ledger for all together."""
     names = [job.name for job in jobs]
     progress, started = ledger.progress_of(names), ledger.last_events(names, RUN_BEGINS)
-    leases = ledger.leases()
+    leases = ledger.leases(names)
     backfills = {row.job: backfill_view(row) for row in reversed(ledger.open_backfills())}
     costs = ledger.costs_of(names)
     documents = _Documents(ledger, jobs)
@@ -370,17 +373,23 @@ def _told_by_pipelines(
 
 
 def explanation(
-    ledger: LedgerReader, ranges: StreamRanges, job: JobRow, unavailable_store: Callable[[CheckedPipeline], str | None]
+    ledger: LedgerReader,
+    ranges: StreamRanges,
+    job: JobRow,
+    unavailable_store: Callable[[CheckedPipeline], str | None],
+    newest: NewestResults | None = None,
 ) -> ExplanationView:
     """Return why the job has no output, or what it waits for.
 
     Args: unavailable_store: Returns the store of a pipeline's results that doesn't respond. Called only if a slice takes long.
+        newest: Known newest results. None to read them from the ledger.
     """
-    return _Explanations(ledger, ranges, [job], unavailable_store).of(job)
+    return _Explanations(ledger, ranges, [job], unavailable_store, newest).of(job)
 
 
 class _Explanations:
-    """Explains several jobs, with few queries of the ledger for each, and one request to Kafka."""
+    """Explains several jobs, with one request to Kafka, and a few queries of the ledger for all together. Jobs with a new result,
+    and jobs without any, need a few more queries each."""
 
     def __init__(
         self,
@@ -388,19 +397,16 @@ class _Explanations:
         ranges: StreamRanges,
         jobs: Sequence[JobRow],
         unavailable_store: Callable[[CheckedPipeline], str | None],
+        newest: NewestResults | None = None,
     ) -> None:
         self._ledger, self._ranges, self._unavailable_store = ledger, ranges, unavailable_store
         self._documents = _Documents(ledger, jobs)
         ranges.load([stream for job in jobs for stream in self._documents.streams_of(job)])
         self._now_ms = int(time.time() * 1000)
-        # Read before the sums: these must contain the newest result.
-        self._results = {job.name: ledger.last_result(job.name) for job in jobs}
-        self._before = {
-            name: ledger.checkpoint_at(name, self._now_ms - RECENT_MS)
-            for name, result in self._results.items()
-            if result is not None
-        }
-        self._progress = ledger.progress_of([job.name for job in jobs])
+        names = [job.name for job in jobs]
+        self._newest = newest or NewestResults(ledger)
+        self._results, self._progress = self._newest.of(names)
+        self._before = ledger.checkpoints_at(names, self._now_ms - RECENT_MS)
 
     def of(self, job: JobRow) -> ExplanationView:
         """Return why the job has no output, or what it waits for. Raises NotFound if a stream or lookup of it is missing."""
@@ -408,12 +414,12 @@ class _Explanations:
         progress = self._progress.get(job.name, JobProgress(job, None, None))
         _, last_slice, checkpoint, totals = progress
         position = _position(progress, lambda: self._documents.versions[job.name])
-        result, takes_long = self._results[job.name], last_slice is not None and _takes_long(last_slice)
+        result, takes_long = self._results.get(job.name), last_slice is not None and _takes_long(last_slice)
         recent = None
         if result is not None:
             is_quiet = self._now_ms - result.row.committed_ms >= QUIET_MS_MIN
-            reached = _reached_after(self._ledger, result) if is_quiet else {}
-            recent = Recent(result, self._before[job.name], totals, self._now_ms, reached)
+            reached = self._newest.reached_after(result, checkpoint) if is_quiet else {}
+            recent = Recent(result, self._before.get(job.name), totals, self._now_ms, reached)
         return explain(
             JobFacts(
                 job=job,
@@ -430,35 +436,37 @@ class _Explanations:
             )
         )
 
+    def totals_of(self, job: JobRow) -> Totals:
+        """Return the sums over all committed slices of the job."""
+        return self._progress[job.name].totals if job.name in self._progress else NO_TOTALS
+
     def _reached_early(self, job: str) -> Offsets:
         first = self._ledger.floor(job) + 1
         early = [row.reached for row in self._ledger.slices(job, first, first + 1)]
         return early[-1] if early else {}
 
 
-def _reached_after(ledger: LedgerReader, result: CountedCheckpoint) -> Offsets:
-    """Return event times of records that were accepted after the slice of a result, by the partition that they advanced."""
-    latest_ms, job = result.row.latest_event_ms, result.row.job
-    later = None if latest_ms is None else ledger.first_slice_reaching(job, latest_ms + 1)
-    return {} if later is None else risen(result.row.reached, ledger.checkpoint(job, later).reached)
-
-
 def explanations(
-    ledger: LedgerReader, ranges: StreamRanges, unavailable_store: Callable[[CheckedPipeline], str | None]
+    ledger: LedgerReader,
+    ranges: StreamRanges,
+    jobs: Sequence[JobRow],
+    unavailable_store: Callable[[CheckedPipeline], str | None],
+    newest: NewestResults,
 ) -> list[JobExplanationView]:
-    """Return the explanation of each job, by name. It reports a missing stream or lookup of a job."""
-    jobs = ledger.jobs()
-    found = _Explanations(ledger, ranges, jobs, unavailable_store)
-    return [_explained(found, job) for job in jobs]
+    """Return the explanation of each of these jobs. It reports a missing stream or lookup of a job."""
+    found = _Explanations(ledger, ranges, jobs, unavailable_store, newest)
+    earlier = ledger.totals_at([job.name for job in jobs], int(time.time() * 1000) - _HOUR_MS)
+    return [_explained(found, job, earlier.get(job.name, NO_TOTALS)) for job in jobs]
 
 
-def _explained(explanations: _Explanations, job: JobRow) -> JobExplanationView:
+def _explained(explanations: _Explanations, job: JobRow, earlier: Totals) -> JobExplanationView:
     try:
         found = explanations.of(job)
     except NotFound as error:
         step = f"apply its document again, or stop and delete the job: strandline job delete {job.name}"
         found = ExplanationView(cause="missing", message=str(error), next=step, notes=[])
-    return JobExplanationView(job=job.name, **vars(found))
+    share = rejected_share(explanations.totals_of(job), earlier)
+    return JobExplanationView(job=job.name, rejected_share=round(share, 4), **vars(found))
 
 
 def _takes_long(last_slice: SliceRow) -> bool:

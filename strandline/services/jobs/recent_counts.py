@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from strandline.core.record_headers import REASON_DUPLICATE
 from strandline.core.times.durations import format_about
 from strandline.ledger.progress import CountedCheckpoint
-from strandline.ledger.states import Offsets, Totals
+from strandline.ledger.states import NO_TOTALS, Offsets, Totals
 
 RECENT_MS = 900_000
 """Period over which the causes of a job with results are counted."""
@@ -69,6 +70,21 @@ class Recent:
         if self.age_ms < QUIET_MS_MIN or (self.age_ms > RECENT_MS and minutes.counts.records):
             return minutes
         return self.since_result
+
+
+def rejected_share(totals: Totals, earlier: Totals) -> float:
+    """Return the share of records that were rejected after `earlier`, without duplicates. 0 if there were no records.
+
+    If the job was reset in the meantime, `earlier` has the larger sums, and isn't subtracted.
+    """
+    if earlier.records > totals.records:
+        earlier = NO_TOTALS
+    records = totals.records - earlier.records
+    return (_rejected(totals) - _rejected(earlier)) / records if records else 0.0
+
+
+def _rejected(totals: Totals) -> int:
+    return sum(count for reason, count in totals.rejected.items() if reason != REASON_DUPLICATE)
 
 
 def risen(before: Offsets, after: Offsets) -> dict[str, dict[int, int]]:

@@ -41,7 +41,7 @@ def runner_log(ledger: LedgerReader, data_dir: Path, job: str, lines: int, after
     Args: after: `byte_next` of an earlier part. None for the last lines.
     """
     ledger.job(job)
-    lease = ledger.leases().get(job)
+    lease = ledger.leases([job]).get(job)
     if lease is not None and lease.address and not is_on_this_machine(lease.holder):
         # A file of that name on this machine belongs to an earlier run.
         raise Conflict(

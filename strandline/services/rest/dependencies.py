@@ -22,10 +22,12 @@ from strandline.services.jobs.devices import Devices
 from strandline.services.jobs.examinations import Examinations
 from strandline.services.jobs.histories import Histories
 from strandline.services.jobs.job_lifecycle import JobLifecycle
+from strandline.services.jobs.newest_results import NewestResults
 from strandline.services.jobs.open_windows import OpenWindowPages
 from strandline.services.jobs.traces import Traces
 from strandline.services.processes.limited_work import RunLimited, run_here
-from strandline.services.rest.kept_answers import KeptAnswer
+from strandline.services.rest.event_watch import EventWatch
+from strandline.services.rest.kept_answers import KeptAnswers
 from strandline.services.supervision.audit_jobs import AuditJobs
 from strandline.services.supervision.backfill_jobs import BackfillJobs
 from strandline.services.supervision.dead_letter_copies import DeadLetterCopies
@@ -84,14 +86,34 @@ class Dependencies:
         return Devices(self.ledger, self.log, self.run_limited)
 
     @cached_property
-    def kept_jobs(self) -> KeptAnswer:
-        """The newest response with all jobs."""
-        return KeptAnswer()
+    def kept_jobs(self) -> KeptAnswers:
+        """Newest responses about several jobs."""
+        return KeptAnswers()
 
     @cached_property
-    def kept_explanations(self) -> KeptAnswer:
-        """The newest response with all explanations."""
-        return KeptAnswer()
+    def kept_explanations(self) -> KeptAnswers:
+        """Newest responses with explanations of several jobs."""
+        return KeptAnswers()
+
+    @cached_property
+    def kept_histories(self) -> KeptAnswers:
+        """Newest responses with histories of several jobs."""
+        return KeptAnswers()
+
+    @cached_property
+    def kept_arrivals(self) -> KeptAnswers:
+        """Newest response about the arrival of records."""
+        return KeptAnswers()
+
+    @cached_property
+    def newest_results(self) -> NewestResults:
+        """Newest result of each job."""
+        return NewestResults(self.ledger)
+
+    @cached_property
+    def event_watch(self) -> EventWatch:
+        """Looks for new events, for all clients that follow them."""
+        return EventWatch(self.ledger)
 
     @cached_property
     def histories(self) -> Histories:
@@ -107,7 +129,8 @@ def _dependencies(request: Request) -> Dependencies:
 
 async def require_possible_names(request: Request) -> None:
     """Raise NotFound for a name with a NUL character: no name contains one, and PostgreSQL can't be queried for it."""
-    for text in (*request.path_params.values(), *request.query_params.values()):
+    queried = (value for _, value in request.query_params.multi_items())
+    for text in (*request.path_params.values(), *queried):
         if "\0" in text:
             raise NotFound(f"there is no object with the name {text!r}: names can't contain a NUL character")
 

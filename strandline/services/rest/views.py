@@ -17,6 +17,7 @@ from strandline.services.jobs.arrivals import ArrivalView
 from strandline.services.jobs.backfills import BackfillView
 from strandline.services.jobs.checking import Checked, StageView
 from strandline.services.jobs.explanation import JobExplanationView
+from strandline.services.jobs.histories import JobHistoryView
 from strandline.services.jobs.job_status import JobStatus
 from strandline.services.jobs.lookups import LookupSummary
 from strandline.services.jobs.results import ResultAliasView
@@ -171,6 +172,10 @@ def check_view(checked: Checked) -> CheckView:
 
 class ExplanationList(View):
     explanations: list[JobExplanationView]
+
+
+class HistoryList(View):
+    histories: list[JobHistoryView]
 
 
 class KibanaView(View):

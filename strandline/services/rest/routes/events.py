@@ -17,12 +17,13 @@ from strandline.core.errors import LedgerUnavailable, TransientError
 from strandline.ledger.roles import LedgerReader
 from strandline.ledger.states import EventRow, FollowedEvents
 from strandline.services.rest.dependencies import INTEGER_MAX, Control
+from strandline.services.rest.event_watch import EventWatch
 from strandline.services.rest.views import EventList
 
 router = APIRouter(tags=["jobs"])
 
 MEDIA_TYPE = "text/event-stream"
-FOLLOWERS_MAX = 50
+FOLLOWERS_MAX = 200
 FOLLOWED_S = 300.0
 """Seconds after which a stream of events ends. The client connects again automatically, so that a revoked token is
 refused.
@@ -60,7 +61,7 @@ def list_events(
         if len(_following) >= FOLLOWERS_MAX:
             raise TransientError(f"{FOLLOWERS_MAX} clients already follow events; try again later")
         behind = after if last_event_id is None else last_event_id
-        frames = event_frames(control.ledger, job, behind, request.app.state.is_ending, FOLLOWED_S)
+        frames = event_frames(control.ledger, control.event_watch, job, behind, request.app.state.is_ending, FOLLOWED_S)
         return StreamingResponse(frames, media_type=MEDIA_TYPE, headers={"Cache-Control": "no-store"})
     if last is not None:
         return EventList(events=control.ledger.events(job, after or 0, last, newest=True))
@@ -72,6 +73,7 @@ def list_events(
 
 async def event_frames(
     ledger: LedgerReader,
+    watch: EventWatch,
     job: str | None,
     after: int | None,
     is_ending: Callable[[], bool],
@@ -81,12 +83,14 @@ async def event_frames(
 
     While the ledger is down, nothing is yielded, and no event is lost. Ends after `followed_s`, or if the service
     stops.
-    Args: after: None means new events only.
+    Args: watch: Looks for new events, for all followers. The ledger is queried for this one only after a change.
+        after: None means new events only.
     """
     me = object()
     _following.add(me)
     begun_s = said_s = time.monotonic()
     followed = None if after is None else FollowedEvents(after)
+    change = None
     try:
         yield "retry: 3000\n\n"
         while not is_ending() and time.monotonic() - begun_s < followed_s:
@@ -95,7 +99,9 @@ async def event_frames(
                 if followed is None:
                     newest = await run_in_threadpool(ledger.events, None, 0, 1, newest=True)
                     followed = FollowedEvents(newest[0].id if newest else 0)
-                rows = await run_in_threadpool(ledger.events, job, followed.after, _AT_ONCE)
+                if (seen := await watch.look()) != change:
+                    rows = await run_in_threadpool(ledger.events, job, followed.after, _AT_ONCE)
+                    change = seen if len(rows) < _AT_ONCE else None
             except LedgerUnavailable as error:
                 yield f": {str(error).splitlines()[0]}\n\n"
                 said_s = time.monotonic()

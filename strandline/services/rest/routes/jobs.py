@@ -4,14 +4,16 @@ the ledger, and the supervisor acts on it. Poll the job.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Annotated, cast
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
+from strandline.ledger.states import JobRow
 from strandline.processing.desk.pipeline_graph import pipeline_graph
 from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.services.jobs.explanation import ExplanationView
-from strandline.services.jobs.histories import HistoryView
+from strandline.services.jobs.histories import HistoryView, JobHistoryView
 from strandline.services.jobs.job_lifecycle import StartPosition
 from strandline.services.jobs.job_status import (
     StreamRanges,
@@ -26,12 +28,14 @@ from strandline.services.jobs.previews import PreviewView, preview
 from strandline.services.jobs.result_views import kibana_objects
 from strandline.services.jobs.runner_logs import runner_log
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control, MayReadTopics, require_readable
+from strandline.services.rest.kept_answers import NOT_MODIFIED, MaxAge
 from strandline.services.rest.routes.documents import Records, Seconds
 from strandline.services.rest.views import (
     CheckpointList,
     DeletedJobView,
     DocumentTextView,
     ExplanationList,
+    HistoryList,
     JobList,
     JobView,
     KibanaView,
@@ -46,30 +50,29 @@ from strandline.services.rest.views import (
 
 router = APIRouter(tags=["jobs"])
 
+NAMES_MAX = 100
+"""Maximum number of jobs that a request names."""
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
-
-MaxAge = Annotated[
-    int,
+Names = Annotated[
+    list[str] | None,
     Query(
-        ge=0,
-        le=60,
-        description="Accept a response to an earlier request, whose data are at most this number of seconds old. The service "
-        "keeps a response for ten times the time that it took.",
+        max_length=NAMES_MAX,
+        description="Only jobs with these names. Without it, all jobs. A job that doesn't exist is left out.",
     ),
 ]
 
 
-@router.get("/v1/jobs", response_model=JobList)
-def list_jobs(control: Control, max_age_s: MaxAge = 0) -> Response:
+@router.get("/v1/jobs", response_model=JobList, responses=NOT_MODIFIED)
+def list_jobs(request: Request, control: Control, name: Names = None, max_age_s: MaxAge = 0) -> Response:
     """Return all jobs, by name."""
 
     def compute() -> bytes:
         ranges = StreamRanges(control.log)
-        found = JobList(jobs=[job_view(one) for one in job_statuses(control.ledger, ranges, control.ledger.jobs())])
-        return found.model_dump_json(by_alias=True).encode()
+        found = job_statuses(control.ledger, ranges, _chosen(control, name))
+        return JobList(jobs=[job_view(one) for one in found]).model_dump_json(by_alias=True).encode()
 
-    return Response(control.kept_jobs.get(max_age_s, compute), media_type="application/json")
+    return control.kept_jobs.get(_question(name), max_age_s, compute).to(request)
 
 
 @router.get("/v1/jobs/{name}")
@@ -81,18 +84,25 @@ def show_job(control: Control, name: str) -> JobView:
 @router.get("/v1/jobs/{name}/explanation")
 def explain_job(control: Control, name: str) -> ExplanationView:
     """Explain why the job has no output, or what it waits for: one cause in a sentence, and what to do."""
-    return explanation(control.ledger, StreamRanges(control.log), control.ledger.job(name), control.unavailable_store)
+    job, store = control.ledger.job(name), control.unavailable_store
+    return explanation(control.ledger, StreamRanges(control.log), job, store, control.newest_results)
 
 
-@router.get("/v1/explanations", response_model=ExplanationList)
-def explain_jobs(control: Control, max_age_s: MaxAge = 0) -> Response:
+@router.get("/v1/explanations", response_model=ExplanationList, responses=NOT_MODIFIED)
+def explain_jobs(request: Request, control: Control, name: Names = None, max_age_s: MaxAge = 0) -> Response:
     """Return the explanation of each job, by name. It also covers jobs whose stream or lookup no longer exists."""
 
     def compute() -> bytes:
-        found = explanations(control.ledger, StreamRanges(control.log), control.unavailable_store)
+        found = explanations(
+            control.ledger,
+            StreamRanges(control.log),
+            _chosen(control, name),
+            control.unavailable_store,
+            control.newest_results,
+        )
         return ExplanationList(explanations=found).model_dump_json(by_alias=True).encode()
 
-    return Response(control.kept_explanations.get(max_age_s, compute), media_type="application/json")
+    return control.kept_explanations.get(_question(name), max_age_s, compute).to(request)
 
 
 @router.get("/v1/jobs/{name}/log")
@@ -279,8 +289,31 @@ def list_runs(control: Control, name: str, limit: Limit = 100) -> RunList:
 @router.get("/v1/jobs/{name}/history")
 def show_history(control: Control, name: str) -> HistoryView:
     """Return counts of the job in the last 24 hours, in steps of 10 minutes."""
-    control.ledger.job(name)
-    return control.histories.of(name)
+    return control.histories.of(control.ledger.job(name))
+
+
+@router.get("/v1/histories", response_model=HistoryList, responses=NOT_MODIFIED)
+def list_histories(request: Request, control: Control, name: Names = None, max_age_s: MaxAge = 0) -> Response:
+    """Return counts of each job in the last 24 hours, by name, in steps of 10 minutes."""
+
+    def compute() -> bytes:
+        found = [JobHistoryView(job=one.name, **vars(control.histories.of(one))) for one in _chosen(control, name)]
+        return HistoryList(histories=found).model_dump_json(by_alias=True).encode()
+
+    return control.kept_histories.get(_question(name), max_age_s, compute).to(request)
+
+
+def _question(names: list[str] | None) -> Hashable:
+    """Return the key of a response about these jobs. None for all."""
+    return None if names is None else frozenset(names)
+
+
+def _chosen(control: Control, names: list[str] | None) -> list[JobRow]:
+    """Return the rows of these jobs, by name. None for all."""
+    if names is None:
+        return control.ledger.jobs()
+    found = control.ledger.jobs_named(names)
+    return [found[name] for name in sorted(found)]
 
 
 def _order(control: Control, name: str, verb: Verb, response: Response, caller: str | None) -> JobView:

@@ -6,7 +6,7 @@ import time
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request, Response
 
 from strandline.core.document_values import check_name
 from strandline.core.documents import document_text
@@ -19,6 +19,7 @@ from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.services.jobs.arrivals import ArrivalQueries
 from strandline.services.jobs.devices import DeviceList, Order, chosen_devices
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control, MayReadTopics, require_readable
+from strandline.services.rest.kept_answers import NOT_MODIFIED, MaxAge
 from strandline.services.rest.views import (
     ArrivalList,
     DeletedStreamView,
@@ -40,12 +41,18 @@ def list_streams(control: Control) -> StreamList:
     return StreamList(streams=control.ledger.streams())
 
 
-@router.get("/v1/arrivals")
-def list_arrivals(control: Control) -> ArrivalList:
+@router.get("/v1/arrivals", response_model=ArrivalList, responses=NOT_MODIFIED)
+def list_arrivals(request: Request, control: Control, max_age_s: MaxAge = 0) -> Response:
     """Return the newest record of each stream, by partition. A stream without new records may be silent."""
-    queries = ArrivalQueries(control.log)
-    arrivals = [queries.of(row.name) for row in control.ledger.streams()]
-    return ArrivalList(now_ms=time.time_ns() // 1_000_000, arrivals=arrivals)
+
+    def compute() -> bytes:
+        queries = ArrivalQueries(control.log)
+        arrivals = [queries.of(row.name) for row in control.ledger.streams()]
+        return (
+            ArrivalList(now_ms=time.time_ns() // 1_000_000, arrivals=arrivals).model_dump_json(by_alias=True).encode()
+        )
+
+    return control.kept_arrivals.get(None, max_age_s, compute).to(request)
 
 
 SAMPLE_RECORDS = 1_000
