@@ -193,11 +193,11 @@ def test_panels_fail_alone_and_the_page_reconnects(browser: Browser, tmp_path: P
         expect(page.locator("article.job")).to_have_count(4)
         expect(page.locator(".link.ok")).to_be_visible()
         page.route(
-            "**/v1/arrivals", lambda route: route.fulfill(status=503, json={"code": "x", "detail": "Kafka is away"})
+            "**/v1/arrivals?*", lambda route: route.fulfill(status=503, json={"code": "x", "detail": "Kafka is away"})
         )
         expect(page.locator(".stale")).to_contain_text("old: Kafka is away", timeout=60_000)
         expect(page.locator("article.job")).to_have_count(4)
-        page.unroute("**/v1/arrivals")
+        page.unroute("**/v1/arrivals?*")
         expect(page.locator(".stale")).to_have_count(0, timeout=60_000)
         context.set_offline(True)
         expect(page.locator(".stale").first).to_contain_text("The control service doesn't respond", timeout=60_000)

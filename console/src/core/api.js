@@ -27,8 +27,19 @@ export const signals = new EventTarget();
  * @param {{body?: any, signal?: AbortSignal, type?: string}} [options] an object is sent as JSON, others unchanged
  * @returns {Promise<any>}
  */
-export async function request(method, path, options = {}) {
-  const { body, signal, type } = options;
+export const request = async (method, path, options = {}) => (await answered(method, path, options)).value;
+
+/** Get a resource, unless it still has this tag. @param {string} path @param {string | null} tag @param {AbortSignal} [signal] */
+export const getAgain = (path, tag, signal) => answered("GET", path, { signal, tag });
+
+/**
+ * @param {string} method
+ * @param {string} path
+ * @param {{body?: any, signal?: AbortSignal, type?: string, tag?: string | null}} options
+ * @returns {Promise<{value: any, tag: string | null, isSame: boolean}>}
+ */
+async function answered(method, path, options) {
+  const { body, signal, type, tag } = options;
   /** @type {Response} */
   let answer;
   try {
@@ -37,13 +48,14 @@ export async function request(method, path, options = {}) {
       signal,
       credentials: "same-origin",
       cache: "no-store",
-      headers: body === undefined ? {} : { "Content-Type": type ?? "application/json" },
+      headers: { ...(body === undefined ? {} : { "Content-Type": type ?? "application/json" }), ...(tag ? { "If-None-Match": tag } : {}) },
       body: body === undefined ? undefined : typeof body === "string" || body instanceof Uint8Array ? /** @type {any} */ (body) : JSON.stringify(body),
     });
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new ApiError(0, "control_unavailable", "The control service doesn't respond.");
   }
+  if (tag && answer.status === 304) return { value: null, tag, isSame: true };
   const text = await answer.text();
   /** @type {any} */
   let value = null;
@@ -52,7 +64,7 @@ export async function request(method, path, options = {}) {
   } catch {
     throw new ApiError(answer.status, "not_json", `The answer of ${path} is not JSON (status ${answer.status}).`);
   }
-  if (answer.ok) return value;
+  if (answer.ok) return { value, tag: answer.headers.get("ETag"), isSame: false };
   if (answer.status === 401 && !path.startsWith("/v1/session")) signals.dispatchEvent(new Event("signed-out"));
   throw new ApiError(answer.status, value?.code ?? "unknown", value?.detail ?? `Status ${answer.status}`);
 }

@@ -2,12 +2,15 @@
  * A resource that a view shows: fetched at intervals and after events, kept while the service does not answer.
  * Each panel has its own, so one that fails leaves the others as they are.
  */
-import { ApiError, get } from "./api.js";
+import { ApiError, getAgain } from "./api.js";
 
 const RETRY_MS_MAX = 15_000;
-/** Paths of responses about all jobs. The service may answer with one that is up to a minute old, if it takes seconds to compute. */
-const KEPT = new Set(["/v1/jobs", "/v1/explanations"]);
-const KEPT_S = 60;
+/** Resources that the service computes once for all pages. */
+const KEPT = new Set(["/v1/jobs", "/v1/explanations", "/v1/histories", "/v1/arrivals"]);
+/** Accepted age of a response about all jobs. Their changes are requested by name (`changedJobs`). */
+const KEPT_S = 30;
+/** Time from an event to the request for its effect. All pages receive the event, and share a response that is at most as old as this. */
+const AFTER_EVENT_MS = 1_050;
 /** @typedef {import("lit").ReactiveController} ReactiveController */
 /** @type {Set<Poll>} */
 const active = new Set();
@@ -39,6 +42,10 @@ export class Poll {
     this.at = null;
     /** @type {ApiError | null} why the last request failed */
     this.error = null;
+    /** @type {string | null} the path of the last answer */
+    this.answered = null;
+    /** @type {string | null} tag of the last answer */
+    this.tag = null;
     /** @type {string | null} */
     this.fetched = null;
     /** @type {AbortController | null} */
@@ -71,6 +78,7 @@ export class Poll {
     if (this.fetched === null || path === this.fetched) return;
     if (path.split("?")[0] !== this.fetched.split("?")[0]) {
       this.data = null;
+      this.tag = null;
       this.at = null;
       this.error = null;
       this.host.requestUpdate();
@@ -92,25 +100,41 @@ export class Poll {
     return this.data !== null && this.error !== null;
   }
 
+  /** Fetch shortly. A page that isn't visible fetches nothing until it is. */
   soon(isChanged = false) {
     this.isChanged ||= isChanged;
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => void this.fetch(), 40 + Math.random() * 60);
+    if (document.hidden) return;
+    const isShared = this.isChanged && KEPT.has((this.path() ?? "").split("?")[0]);
+    this.timer = setTimeout(() => void this.fetch(), isShared ? AFTER_EVENT_MS : 40 + Math.random() * 60);
+  }
+
+  /** The address of the next request. It allows shared responses to be as old as those of the last request. */
+  #address(/** @type {string} */ path) {
+    const [resource, query] = path.split("?");
+    if (!KEPT.has(resource)) return path;
+    const isOfAll = !query && resource !== "/v1/arrivals";
+    const ageS = isOfAll ? KEPT_S : this.isChanged ? Math.floor(AFTER_EVENT_MS / 1_000) : Math.min(KEPT_S, Math.max(1, Math.floor(this.everyMs / 1_000) - 1));
+    return `${path}${query ? "&" : "?"}max_age_s=${ageS}`;
   }
 
   async fetch() {
     const path = this.path();
     clearTimeout(this.timer);
     this.fetched = path ?? "";
-    if (path === null) return;
+    if (path === null || document.hidden) return;
     this.running?.abort();
     const running = (this.running = new AbortController());
-    const mayBeKept = KEPT.has(path) && !this.isChanged;
+    const address = this.#address(path);
     this.isChanged = false;
+    let isSame = false;
     try {
-      const data = await get(mayBeKept ? `${path}?max_age_s=${KEPT_S}` : path, running.signal);
+      const answer = await getAgain(address, this.tag, running.signal);
       if (running.signal.aborted) return;
-      this.data = data;
+      isSame = answer.isSame && this.error === null;
+      if (!answer.isSame) this.data = answer.value;
+      this.answered = path;
+      this.tag = answer.tag;
       this.at = Date.now();
       this.error = null;
       this.failures = 0;
@@ -122,6 +146,6 @@ export class Poll {
     this.running = null;
     const wait = this.error ? Math.min(RETRY_MS_MAX, 1_000 * 2 ** Math.min(this.failures, 4)) : this.everyMs;
     if (wait && !document.hidden) this.timer = setTimeout(() => void this.fetch(), wait);
-    this.host.requestUpdate();
+    if (!isSame) this.host.requestUpdate();
   }
 }

@@ -8,6 +8,8 @@ import { ask } from "./action.js";
 import { Element } from "./base.js";
 
 /** @typedef {{kind: string, text: string, run: () => void}} Found */
+/** Kinds in the order of the list. */
+const KINDS = ["View", "Job", "Windows", "Stream", "Devices", "Results", "Edit", "Action"];
 const SHOWN = 12;
 
 export class Palette extends Element {
@@ -28,7 +30,7 @@ export class Palette extends Element {
     await this.updateComplete;
     this.querySelector("dialog")?.showModal();
     this.querySelector("input")?.focus();
-    const [jobs, streams, results] = await Promise.allSettled([get("/v1/jobs"), get("/v1/streams"), get("/v1/results")]);
+    const [jobs, streams, results] = await Promise.allSettled([get("/v1/jobs?max_age_s=30"), get("/v1/streams"), get("/v1/results")]);
     /** @type {Found[]} */
     const found = views();
     if (jobs.status === "fulfilled") {
@@ -51,15 +53,19 @@ export class Palette extends Element {
     if (results.status === "fulfilled") {
       for (const one of results.value.results) found.push({ kind: "Results", text: one.alias, run: () => go("results", one.alias) });
     }
-    const rank = ["View", "Job", "Windows", "Stream", "Devices", "Results", "Edit", "Action"];
-    this.all = found.sort((a, b) => rank.indexOf(a.kind) - rank.indexOf(b.kind));
+    this.all = KINDS.flatMap((kind) => found.filter((one) => one.kind === kind));
   }
 
   get found() {
     const words = this.wanted.toLowerCase().split(/\s+/).filter(Boolean);
-    return this.all
-      .filter((one) => words.every((word) => `${one.kind} ${one.text}`.toLowerCase().includes(word)))
-      .slice(0, SHOWN);
+    /** @type {Found[]} */
+    const found = [];
+    for (const one of this.all) {
+      if (found.length === SHOWN) break;
+      const text = `${one.kind} ${one.text}`.toLowerCase();
+      if (words.every((word) => text.includes(word))) found.push(one);
+    }
+    return found;
   }
 
   render() {

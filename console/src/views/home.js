@@ -4,6 +4,7 @@ import { repeat } from "lit/directives/repeat.js";
 import { quoted } from "../core/api.js";
 import { capital, duration, short, sum, whole } from "../core/format.js";
 import { rankOf, toneOf } from "../core/jobs.js";
+import { changedJobs, live } from "../core/live.js";
 import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
 import { Element, Follow, Tick } from "../elements/base.js";
@@ -13,37 +14,37 @@ import { strip } from "../elements/strip.js";
 const SILENT_MS = 300_000;
 /** Share of rejected records in the last hour from which a job has a warning. */
 const REJECTED_SHARE = 0.1;
-const HISTORY_MS = 60_000;
-/** With many jobs, each history is read less often. Its steps are 10 minutes. */
-const HISTORY_MS_A_JOB = 600;
+/** Number of jobs on a page. Only these are requested often, with their histories. */
+const PAGE = 25;
+/** Maximum number of names in a request. */
+const NAMES_MAX = 100;
+const BY_NAME = new Intl.Collator("en");
 
 export class JobRow extends Element {
-  static properties = { job: { attribute: false }, explanation: { attribute: false }, tone: { type: String }, jobs: { type: Number } };
+  static properties = { job: { attribute: false }, explanation: { attribute: false }, history: { attribute: false }, tone: { type: String } };
 
   constructor() {
     super();
     /** @type {any} */ this.job = null;
     /** @type {any} */ this.explanation = null;
+    /** @type {any} */ this.history = null;
     this.tone = "wait";
-    /** @type {number} share of the records of the last hour that was rejected */ this.recent = 0;
-    /** @type {number} of the list */ this.jobs = 1;
-    this.history = new Poll(this, () => (this.job ? `/v1/jobs/${quoted(this.job.name)}/history` : null), HISTORY_MS);
   }
 
   render() {
-    this.history.everyMs = Math.max(HISTORY_MS, HISTORY_MS_A_JOB * this.jobs);
     const { job, explanation } = this;
     const tone = this.tone;
     const [watermark, latest] = [job.watermark_ms, job.latest_event_ms];
+    const rejected = explanation?.rejected_share ?? 0;
     return html`<article class="job ${tone}">
       <div class="what">
         <h3><a href=${route.href(["jobs", job.name])}>${job.name}</a> ${badge(tone, job.state)}</h3>
         <p>${explanation ? sentence(capital(explanation.message)) : job.message || "…"}</p>
-        ${this.recent >= REJECTED_SHARE ? html`<p class="note"><a href=${route.href(["dead-letters", job.name])}>${Math.round(100 * this.recent)} % of the records of the last hour were rejected</a></p>` : nothing}
+        ${rejected >= REJECTED_SHARE ? html`<p class="note"><a href=${route.href(["dead-letters", job.name])}>${Math.round(100 * rejected)} % of the records of the last hour were rejected</a></p>` : nothing}
         ${explanation && explanation.cause !== "results" ? html`<p class="next">${sentence(capital(explanation.next))}</p>` : nothing}
         ${[...job.warnings, ...job.notes].slice(0, 2).map((note) => html`<p class="note">${sentence(note)}</p>`)}
       </div>
-      ${strip(this.history.data, job.name)}
+      ${strip(this.history, job.name)}
       <dl>
         ${figure("Lag", short(job.lag_records), "records")}
         ${figure("Rejected", short(sum(job.counts.rejected)), `of ${short(job.counts.records)}`)}
@@ -51,66 +52,82 @@ export class JobRow extends Element {
       </dl>
     </article>`;
   }
-
-  updated() {
-    const history = this.history.data;
-    if (!history) return;
-    const steps = Math.round(3_600_000 / history.step_ms);
-    const total = (/** @type {number[]} */ values) => values.slice(-steps).reduce((a, b) => a + b, 0);
-    const recent = total(history.rejected) / Math.max(1, total(history.records));
-    if (recent !== this.recent) {
-      this.recent = recent;
-      this.dispatchEvent(new CustomEvent("recent", { detail: recent }));
-      this.requestUpdate();
-    }
-  }
 }
 customElements.define("sl-job-row", JobRow);
+
+/** @typedef {{job: any, explanation: any, tone: import("../core/jobs.js").Tone}} Ranked */
 
 export class HomeView extends Element {
   constructor() {
     super();
-    /** @type {Map<string, number>} job -> share of the records of the last hour that was rejected */
-    this.recent = new Map();
-    this.jobs = new Poll(this, () => "/v1/jobs", 5_000);
-    this.explanations = new Poll(this, () => "/v1/explanations", 10_000);
+    this.jobs = new Poll(this, () => "/v1/jobs", 30_000);
+    this.explanations = new Poll(this, () => (this.jobs.data ? "/v1/explanations" : null), 30_000);
+    this.rows = new Poll(this, () => this.#path("jobs"), 5_000);
+    this.reasons = new Poll(this, () => this.#path("explanations"), 10_000);
+    this.histories = new Poll(this, () => this.#path("histories", this.shown), 60_000);
     this.arrivals = new Poll(this, () => "/v1/arrivals", 15_000);
+    /** @type {Ranked[]} */ this.ranked = [];
+    /** @type {string[]} names of the jobs on this page of the list */ this.shown = [];
     this.tick = new Tick(this, 5_000);
-    this.zone = new Follow(this, [route, "change"]);
+    this.follow = new Follow(this, [route, "change"], [live, "happened"]);
   }
 
-  get ranked() {
-    /** @type {Map<string, any>} */
-    const of = new Map((this.explanations.data?.explanations ?? []).map((/** @type {any} */ one) => [one.job, one]));
-    return (this.jobs.data?.jobs ?? [])
-      .map((/** @type {any} */ job) => ({ job, explanation: of.get(job.name), tone: this.#tone(job, of.get(job.name)) }))
-      .sort((/** @type {any} */ a, /** @type {any} */ b) => rankOf(a.tone) - rankOf(b.tone) || a.job.name.localeCompare(b.job.name));
+  get skip() {
+    return Math.max(0, Number(route.now.query.get("skip") ?? 0) || 0);
+  }
+
+  willUpdate() {
+    const explanations = byName(this.explanations, this.reasons, "explanations", "job");
+    this.ranked = [...byName(this.jobs, this.rows, "jobs", "name").values()]
+      .map((job) => ({ job, explanation: explanations.get(job.name), tone: tone(job, explanations.get(job.name)) }))
+      .sort((a, b) => rankOf(a.tone) - rankOf(b.tone) || BY_NAME.compare(a.job.name, b.job.name));
+    this.shown = this.ranked.slice(this.skip, this.skip + PAGE).map((one) => one.job.name);
+  }
+
+  /** Path for the jobs on this page, and for those that have just changed. @param {string} kind @param {string[]} names */
+  #path(kind, names = [...this.shown, ...changedJobs()]) {
+    const sorted = [...new Set(names)].sort().slice(0, NAMES_MAX);
+    return this.jobs.data && sorted.length ? `/v1/${kind}?${sorted.map((name) => `name=${quoted(name)}`).join("&")}` : null;
   }
 
   render() {
-    const jobs = this.jobs.data?.jobs;
-    if (jobs && jobs.length === 0) return this.#begin();
-    /** @type {{job: any, explanation: any, tone: string}[]} */
-    const ranked = this.ranked;
+    const isKnown = this.jobs.data !== null;
+    const { ranked } = this;
+    if (isKnown && ranked.length === 0) return this.#begin();
     const bad = ranked.filter((one) => one.tone === "bad").length;
     const warn = ranked.filter((one) => one.tone === "warn").length;
     const silent = this.#silent.length;
     return html`<div class="view home">
       <div class="title">
-        <h1>${jobs ? headline(bad, warn, silent) : "Home"}</h1>
-        ${jobs ? this.#totals(jobs) : nothing}
+        <h1>${isKnown ? headline(bad, warn, silent) : "Home"}</h1>
+        ${isKnown ? this.#totals(ranked.map((one) => one.job)) : nothing}
       </div>
-      ${panel("Jobs", this.jobs, () => repeat(ranked, (one) => one.job.name, (one) => html`<sl-job-row
-          .job=${one.job} .explanation=${one.explanation} .tone=${one.tone} .jobs=${ranked.length}
-          @recent=${(/** @type {CustomEvent} */ event) => {
-            this.recent.set(one.job.name, event.detail);
-            this.requestUpdate();
-          }}></sl-job-row>`), {
+      ${panel("Jobs", this.rows.isStale ? [this.rows, this.jobs] : this.jobs, () => this.#list(), {
         kind: "flush",
         aside: html`<span class="legend"><i class="bar"></i>records, 24 h <i class="bad"></i>rejected <i class="mark"></i>start</span>`,
       })}
       ${panel("Streams", this.arrivals, () => this.#streams(), { aside: html`<span class="muted">the longest silence first</span>` })}
     </div>`;
+  }
+
+  #list() {
+    /** @type {Map<string, any>} */
+    const histories = new Map((this.histories.data?.histories ?? []).map((/** @type {any} */ one) => [one.job, one]));
+    const shown = this.ranked.slice(this.skip, this.skip + PAGE);
+    return html`${repeat(shown, (one) => one.job.name, (one) => html`<sl-job-row
+        .job=${one.job} .explanation=${one.explanation} .tone=${one.tone} .history=${histories.get(one.job.name) ?? null}></sl-job-row>`)}
+      ${this.ranked.length > PAGE
+        ? html`<div class="actions">
+            ${this.skip > 0 ? html`<a class="button quiet" href=${this.#page(this.skip - PAGE)}>Earlier</a>` : nothing}
+            ${this.skip + PAGE < this.ranked.length ? html`<a class="button quiet" href=${this.#page(this.skip + PAGE)}>Later</a>` : nothing}
+            <span class="muted">${whole(this.skip + 1)} to ${whole(this.skip + shown.length)} of ${whole(this.ranked.length)}</span>
+          </div>`
+        : nothing}`;
+  }
+
+  /** @param {number} skip */
+  #page(skip) {
+    return route.href([], { skip: skip > 0 ? String(skip) : null });
   }
 
   /** @param {any[]} jobs */
@@ -123,12 +140,6 @@ export class HomeView extends Element {
       ${figure("Results", short(jobs.reduce((all, job) => all + sum(job.counts.results), 0)))}
       ${figure("Rejected", short(jobs.reduce((all, job) => all + sum(job.counts.rejected), 0)))}
     </dl>`;
-  }
-
-  /** @param {any} job @param {any} explanation @returns {import("../core/jobs.js").Tone} */
-  #tone(job, explanation) {
-    const tone = toneOf(job, explanation);
-    return tone === "ok" && (this.recent.get(job.name) ?? 0) >= REJECTED_SHARE ? "warn" : tone;
   }
 
   get #silent() {
@@ -195,6 +206,30 @@ export class HomeView extends Element {
   }
 }
 customElements.define("sl-home", HomeView);
+
+/**
+ * The newest rows of a list. Rows that were requested by name replace those of the response about all jobs.
+ * @param {Poll} all
+ * @param {Poll} named
+ * @param {string} list
+ * @param {string} key
+ * @returns {Map<string, any>}
+ */
+function byName(all, named, list, key) {
+  const found = new Map((all.data?.[list] ?? []).map((/** @type {any} */ one) => [one[key], one]));
+  if (named.data) {
+    const wanted = new URLSearchParams(named.answered?.split("?")[1]).getAll("name");
+    for (const name of wanted) found.delete(name); // a job that was deleted is in no answer
+    for (const one of named.data[list]) found.set(one[key], one);
+  }
+  return found;
+}
+
+/** @param {any} job @param {any} explanation @returns {import("../core/jobs.js").Tone} */
+function tone(job, explanation) {
+  const found = toneOf(job, explanation);
+  return found === "ok" && (explanation?.rejected_share ?? 0) >= REJECTED_SHARE ? "warn" : found;
+}
 
 /** @param {number} bad @param {number} warn @param {number} silent */
 function headline(bad, warn, silent) {
