@@ -349,7 +349,7 @@ def by_audit(
         lines_of = {piece: (lines, offsets) for piece, lines, offsets in log.pieces()}
         for piece in pieces:
             lines, offsets = lines_of[piece]
-            decoded = decoder.decode(lines, [0] * len(lines), piece.watermark_ms)
+            decoded = decoder.decode(lines, [0] * len(lines), piece.late_below_ms)
             logged_ms = [LOGGED_MS] * len(lines)
             if (event_ms := decoded.latest_event_ms) is not None:
                 place = "machines", piece.offsets.partition, piece.offsets.offset_first

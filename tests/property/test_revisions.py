@@ -343,7 +343,7 @@ class Job:
 
     def decoded(self, piece: Piece) -> DecodedChunk:
         lines, offsets = self.lines[piece]
-        found = self.decoder.decode(lines, [0] * len(lines), piece.watermark_ms)
+        found = self.decoder.decode(lines, [0] * len(lines), piece.late_below_ms)
         chunk = DecodedChunk("turbines", piece.offsets.partition, offsets, [0] * len(lines), found, lines.__getitem__)
         limit_ms = NEVER_LATE if piece.revised_below_ms is None else piece.revised_below_ms
         return chunk.with_late(np.full(len(lines), limit_ms))

@@ -252,7 +252,7 @@ def test_tasks_are_bounded_and_hold_each_offset_once_with_the_watermark_of_its_s
         for piece in task.pieces:
             for offset in range(piece.offsets.offset_first, piece.offsets.offset_next):
                 assert (piece.offsets.partition, offset) not in seen
-                seen[piece.offsets.partition, offset] = (piece.watermark_ms, task.own)
+                seen[piece.offsets.partition, offset] = (piece.late_below_ms, task.own)
     expected = {
         (partition, offset): (row.watermark_ms, row.number >= 3)
         for row in slices

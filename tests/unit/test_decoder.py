@@ -27,13 +27,13 @@ NOW_MS = 1_700_000_000_000
 def decode(
     *values: bytes | None,
     fields: list[RecordField] | None = None,
-    watermark_ms: int | None = None,
+    late_below_ms: int | None = None,
     max_ahead_ms: int | None = None,
     log_times_ms: list[int] | None = None,
 ) -> Decoded:
     fields = fields or [DEVICE, TS, TEMP]
     decoder = Decoder(fields, EventTimeSource("ts"), [field.name for field in fields])
-    return decoder.decode(list(values), log_times_ms or [NOW_MS] * len(values), watermark_ms, max_ahead_ms)
+    return decoder.decode(list(values), log_times_ms or [NOW_MS] * len(values), late_below_ms, max_ahead_ms)
 
 
 def with_field(field: RecordField, text: str) -> tuple[Any, str | None]:
@@ -502,7 +502,7 @@ def test_late_and_future_are_judged_to_the_microsecond() -> None:
     decoded = decode(
         *(f'{{"ts":{micros}}}'.encode() for micros in (999_999, 1_000_000, 3_000_000, 3_000_001, 0)),
         fields=fields,
-        watermark_ms=1_000,
+        late_below_ms=1_000,
         max_ahead_ms=1_000,
         log_times_ms=[2_000] * 5,
     )
@@ -529,9 +529,9 @@ def test_each_record_is_held_against_its_own_log_time() -> None:
 def test_each_record_may_have_a_bound_of_its_own() -> None:
     """A replay has such bounds, because its slices were cut under different rules."""
     values: list[bytes | None] = [b'{"device":"a","ts":5000}'] * 4
-    watermarks_ms, ahead_ms = np.array([NEVER_LATE, 5_001, 0, 0]), np.array([1_000, 1_000, 999, NEVER_AHEAD])
+    late_below_ms, ahead_ms = np.array([NEVER_LATE, 5_001, 0, 0]), np.array([1_000, 1_000, 999, NEVER_AHEAD])
     decoded = Decoder([DEVICE, TS], EventTimeSource("ts"), ["device"]).decode(
-        values, [4_000, 4_000, 4_000, 0], watermarks_ms, ahead_ms
+        values, [4_000, 4_000, 4_000, 0], late_below_ms, ahead_ms
     )
     assert [(reject.index, reject.reason) for reject in decoded.rejects] == [(1, "late"), (2, "future_event")]
 
@@ -543,7 +543,7 @@ def test_the_first_reason_that_holds_is_given() -> None:
         b'{"device":1,"ts":9000}',
         b'{"device":"a","ts":9000}',
         b'{"device":"a","ts":8000}',
-        watermark_ms=10_000,
+        late_below_ms=10_000,
         max_ahead_ms=0,
         log_times_ms=[8_500] * 4,
     )

@@ -20,7 +20,7 @@ def test_a_small_slice_takes_few_tasks_and_no_offset_is_lost(records: int, tasks
     spread = spread_pieces([slice_of(1, firsts, ends, 10), slice_of(2, ends, after, 20)], 4)
     assert len(spread) == tasks
     pieces = [
-        (one.offsets.partition, one.offsets.offset_first, one.offsets.offset_next, one.watermark_ms)
+        (one.offsets.partition, one.offsets.offset_first, one.offsets.offset_next, one.late_below_ms)
         for part in spread
         for one in part
     ]

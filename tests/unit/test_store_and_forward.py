@@ -64,7 +64,7 @@ def test_only_windows_and_dedupe_have_late_records(steps: str, late: int) -> Non
 
 def test_a_dead_letter_that_is_requeued_is_not_late_without_a_window() -> None:
     for steps, outcome in ((EMIT, "accepted"), (WINDOW, REASON_LATE)):
-        dry_run = DryRun(read_pipeline(text_of(steps), "x.yaml"), watermark_ms=2_000_000_000_000)
+        dry_run = DryRun(read_pipeline(text_of(steps), "x.yaml"), late_below_ms=2_000_000_000_000)
         assert dry_run.of_records([RECORDS[0]], [{}], 2_000_000_000_000)[0].outcome == outcome
 
 

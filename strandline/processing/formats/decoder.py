@@ -136,7 +136,7 @@ class Decoder:
         self,
         values: Sequence[JsonText],
         log_times_ms: Sequence[int],
-        watermarks_ms: Micros | int | None,
+        late_below_ms: Micros | int | None,
         max_ahead_ms: Micros | int | None = None,
     ) -> Decoded:
         """Return the accepted records as columns, and the rejected records with their reasons.
@@ -144,16 +144,16 @@ class Decoder:
         1. Read each record into a row. For records that can't be read, the `RecordValidator` returns the reason.
         2. Read the timestamps and decimals of all rows.
         3. Let the validator check each doubtful row: a value is missing or invalid, or a name may be repeated.
-        4. Reject records that are too far ahead of their log time, then records below the watermark.
+        4. Reject records that are too far ahead of their log time, then late records.
         5. Build columns of the accepted rows.
 
-        `watermarks_ms`: a record with an earlier event time is rejected as late. If late records revise results, this is the time
+        `late_below_ms`: a record with an earlier event time is rejected as late. If late records revise results, this is the time
         below which a record is too old for a revision.
         `max_ahead_ms`: maximum time ahead of the log time. Both are one number for all records, or one number for each record.
         None, NEVER_LATE, and NEVER_AHEAD mean no limit.
         """
         if isinstance(values, DecodedColumns):
-            return self._decode_columns(values, log_times_ms, watermarks_ms, max_ahead_ms)
+            return self._decode_columns(values, log_times_ms, late_below_ms, max_ahead_ms)
         rows, sources, rejects = self._read_rows(values)
         columns = _Columns(self._validator, [partial(extract, rows) for extract in self._extracts], len(rows))
         keep = np.ones(len(rows), np.bool_)
@@ -164,7 +164,7 @@ class Decoder:
                 rejects.append(RejectedRecord(at, rejection.reason, rejection.message))
                 keep[at] = False
         event_micros = self._event_micros(columns, np.asarray(log_times_ms, np.int64)[: len(rows)])
-        self._reject_by_time(event_micros, keep, log_times_ms, watermarks_ms, max_ahead_ms, rejects)
+        self._reject_by_time(event_micros, keep, log_times_ms, late_below_ms, max_ahead_ms, rejects)
         rejects.sort(key=lambda reject: reject.index)
         accepted_micros = event_micros[keep]
         return Decoded(
@@ -179,7 +179,7 @@ class Decoder:
         self,
         read: DecodedColumns,
         log_times_ms: Sequence[int],
-        watermarks_ms: Micros | int | None,
+        late_below_ms: Micros | int | None,
         max_ahead_ms: Micros | int | None,
     ) -> Decoded:
         """Return the result of `decode`. Records that the columns don't represent are decoded from their text."""
@@ -195,7 +195,7 @@ class Decoder:
             if column is not None:
                 event_micros = np.where(fits & column.present, micros_of(field, column), event_micros)
         keep, rejects = fits.copy(), list[RejectedRecord]()
-        self._reject_by_time(event_micros, keep, log_times_ms, watermarks_ms, max_ahead_ms, rejects)
+        self._reject_by_time(event_micros, keep, log_times_ms, late_below_ms, max_ahead_ms, rejects)
         rejects.sort(key=lambda reject: reject.index)
         accepted_micros = event_micros[keep]
         decoded = Decoded(
@@ -209,7 +209,7 @@ class Decoder:
         rest = self.decode(
             read.of(others.tolist()),
             [log_times_ms[at] for at in others.tolist()],
-            *(limit[others] if isinstance(limit, np.ndarray) else limit for limit in (watermarks_ms, max_ahead_ms)),
+            *(limit[others] if isinstance(limit, np.ndarray) else limit for limit in (late_below_ms, max_ahead_ms)),
         )
         return _in_order(decoded, np.flatnonzero(keep), rest, others)
 
@@ -304,7 +304,7 @@ class Decoder:
         event_micros: Micros,
         keep: Marks,
         log_times_ms: Sequence[int],
-        watermarks_ms: Micros | int | None,
+        late_below_ms: Micros | int | None,
         max_ahead_ms: Micros | int | None,
         rejects: list[RejectedRecord],
     ) -> None:
@@ -325,8 +325,8 @@ class Decoder:
                 message = f"{name}: {format_timestamp(event_micros[at])} is {ahead_ms[at]} ms ahead of its log time"
                 message += f", more than {most_ms[at]} ms"
                 rejects.append(RejectedRecord(at, REASON_FUTURE_EVENT, message, int(ahead_ms[at])))
-        if watermarks_ms is not None and self._late_limit:
-            limits_ms = np.broadcast_to(np.asarray(watermarks_ms, np.int64), len(log_times_ms))[: len(keep)]
+        if late_below_ms is not None and self._late_limit:
+            limits_ms = np.broadcast_to(np.asarray(late_below_ms, np.int64), len(log_times_ms))[: len(keep)]
             for at in np.flatnonzero(keep & (event_micros // 1000 < limits_ms)).tolist():
                 keep[at] = False
                 limit = f"{self._late_limit} {format_timestamp(limits_ms[at] * 1000)}"

@@ -271,8 +271,8 @@ def conforming_decoder(config: StreamDecoding, other: RecordFormat) -> Decode:
         late_limit=config.late_limit,
     )
 
-    def decode(values: Sequence[JsonText], log_times_ms: Sequence[int], watermarks_ms: Any, ahead_ms: Any) -> Decoded:
-        decoded = decoder.decode(values, log_times_ms, watermarks_ms, ahead_ms)
+    def decode(values: Sequence[JsonText], log_times_ms: Sequence[int], late_below_ms: Any, ahead_ms: Any) -> Decoded:
+        decoded = decoder.decode(values, log_times_ms, late_below_ms, ahead_ms)
         arrays = {
             name: decoded.arrays[name].cast(types[name], safe=types[name] != pa.float64())
             if name in declared
@@ -308,7 +308,7 @@ def _decode_runs(
                 sessions[whole.stream, whole.partition] = begun_with  # the reader writes on in it
         begun = whole
         ends = np.array([piece.offsets.offset_next for piece in run])
-        watermarks_ms = np.array([NEVER_LATE if piece.watermark_ms is None else piece.watermark_ms for piece in run])
+        late_below_ms = np.array([NEVER_LATE if piece.late_below_ms is None else piece.late_below_ms for piece in run])
         revised_ms = np.array(
             [NEVER_LATE if piece.revised_below_ms is None else piece.revised_below_ms for piece in run]
         )
@@ -317,7 +317,7 @@ def _decode_runs(
         for rows in row_reader.parts(records.values, records.header_values):
             offsets, log_times_ms = rows.of_each(records.offsets), rows.of_each(records.log_times_ms)
             of_piece = np.searchsorted(ends, np.asarray(offsets, np.int64), "right")
-            decoded = decode(rows.texts, log_times_ms, watermarks_ms[of_piece], ahead_ms[of_piece])
+            decoded = decode(rows.texts, log_times_ms, late_below_ms[of_piece], ahead_ms[of_piece])
             value_at = partial(row_reader.dead_letter_value, records.values, rows)
             chunk = DecodedChunk(
                 whole.stream,

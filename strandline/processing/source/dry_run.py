@@ -35,7 +35,7 @@ class RecordContext(NamedTuple):
     """Conditions at the log position of a record, or at the position that it would have."""
 
     log_time_ms: int
-    watermark_ms: int | None
+    late_below_ms: int | None
     max_ahead_ms: int | None
 
 
@@ -45,12 +45,12 @@ class DryRun:
     def __init__(
         self,
         pipeline: CheckedPipeline,
-        watermark_ms: int | None = None,
+        late_below_ms: int | None = None,
         other: RecordFormat | None = None,
         sessions: SessionState | None = None,
         stream: str | None = None,
     ) -> None:
-        """`pipeline`: with the tables of its lookups. `watermark_ms`: current watermark; a record with an earlier event time
+        """`pipeline`: with the tables of its lookups. `late_below_ms`: the current limit; a record with an earlier event time
         will be late, whatever the next slice is. `other`: format of the records. None for the current format of their stream.
 
         `sessions`: declarations of earlier records of the stream. None if its format has none. `stream`: the stream of the
@@ -64,7 +64,7 @@ class DryRun:
             self._row_reader.begin(sessions)
         self._chain = config.record_chain(place)
         self._tables = pipeline.tables
-        self._watermark_ms = watermark_ms
+        self._late_below_ms = late_below_ms
         self._max_ahead_ms = pipeline.input_of(stream).event_time_rule.max_ahead_ms
 
     def of_records(
@@ -73,7 +73,7 @@ class DryRun:
         """Return the outcome of each record if it were appended at `log_time_ms`. If a record has several rows, its first
         rejected row determines the outcome."""
         return self.at(
-            values, headers, [RecordContext(log_time_ms, self._watermark_ms, self._max_ahead_ms)] * len(values)
+            values, headers, [RecordContext(log_time_ms, self._late_below_ms, self._max_ahead_ms)] * len(values)
         )
 
     def _source(self, headers: Mapping[str, bytes]) -> bytes | None:
@@ -94,15 +94,15 @@ class DryRun:
             for one, context in zip(headers, contexts, strict=True)
         ]
         log_ms = np.array([one.log_time_ms for one in contexts], np.int64)
-        watermarks = [NEVER_LATE if one.watermark_ms is None else one.watermark_ms for one in contexts]
+        late_below = [NEVER_LATE if one.late_below_ms is None else one.late_below_ms for one in contexts]
         limits = [NEVER_AHEAD if one.max_ahead_ms is None else one.max_ahead_ms for one in contexts]
-        watermarks_ms, limits_ms = np.array(watermarks, np.int64), np.array(limits, np.int64)
+        late_below_ms, limits_ms = np.array(late_below, np.int64), np.array(limits, np.int64)
         found = [DryRunOutcome(ACCEPTED)] * len(values)
         first = 0
         for rows in self._row_reader.parts(values, sources if any(source is not None for source in sources) else []):
             places = list(range(first, first + len(rows.texts))) if rows.places is None else list(rows.places)
             first += len(rows.texts)
-            decoded = self._decode(rows.texts, log_ms[places].tolist(), watermarks_ms[places], limits_ms[places])
+            decoded = self._decode(rows.texts, log_ms[places].tolist(), late_below_ms[places], limits_ms[places])
             rejects = [(one.index, DryRunOutcome(one.reason, one.message)) for one in decoded.rejects]
             rejected = {at for at, _ in rejects}
             accepted = [at for at in range(len(rows.texts)) if at not in rejected]

@@ -97,7 +97,7 @@ class Piece:
     """A range of offsets of one partition and one slice, with the rules of the slice for its records."""
 
     offsets: OffsetRange
-    watermark_ms: int | None
+    late_below_ms: int | None
     """Records with an earlier event time are rejected as late: below the watermark, or too old to revise a result."""
     max_ahead_ms: int | None
     format: RecordFormat | None = None
@@ -114,7 +114,7 @@ class Piece:
 
     @staticmethod
     def of_slice(row: SliceRow, offsets: OffsetRange, formats: StreamFormats | None = None) -> Piece:
-        """Return the piece with these offsets of the slice, and the slice's rules: watermark, formats, and lookup versions.
+        """Return the piece with these offsets of the slice, and the slice's rules: limits, formats, and lookup versions.
 
         If the offsets end with the slice, they include the recorded checksum, so the reader fails if the last record is another
         one. `formats`: None if the reader's pipeline has the formats of the slice, and no lookups."""
