@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from strandline.core.errors import Conflict, LedgerBehind, ResultsMissing
 from strandline.core.settings import Settings
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import BackfillState, WindowRange
-from strandline.processing.pipelines.stages import Emit
 from strandline.processing.run import missing_results, newer_results, preparation
 from strandline.processing.run.missing_results import plan_restore, require_results
 from strandline.processing.run.preparation import prepare_run
@@ -22,8 +21,9 @@ from strandline.processing.source.recorded_slices import Replay
 from strandline.results import generations
 from strandline.results.generations import Generation, filter_of, swap_aliases
 from strandline.results.sinks.contract import batch_of
-from strandline.results.sinks.files.writer import FilesWriter
+from strandline.results.sinks.registry import form_of
 from tests.support.ledgers import a_checkpoint, a_slice
+from tests.support.sinks import OWN_STORES, emit_to, write_and_commit
 from tests.unit.test_generations import Index
 from tests.unit.test_newer_results import Lab, emit_by
 
@@ -177,36 +177,41 @@ def test_results_that_a_backfill_replaced_are_not_compared(lab: StoredLab) -> No
     require_results(lab.run, "http://index")
 
 
+def _unlink_manifest(settings: Settings, directory: Path) -> None:
+    next((directory / "results").rglob("000000000008.json")).unlink()
+
+
+def _delete_rows(settings: Settings, directory: Path) -> None:
+    from strandline.results.sinks.sql.writer import engine_of, sql_url
+
+    with engine_of(sql_url(settings)).begin() as connection:
+        connection.exec_driver_sql("DELETE FROM minutes WHERE strandline_emission = 8")
+
+
+REMOVE_EMISSION_8: dict[str, Callable[[Settings, Path], None]] = {"files": _unlink_manifest, "sql": _delete_rows}
+"""Sink -> what removes the results of emission 8 from it."""
+
+
 @pytest.mark.guarantee("G764")
-@pytest.mark.parametrize("is_table", [False, True], ids=["files", "a table"])
-def test_files_and_tables_that_lack_results_are_refused(lab: StoredLab, tmp_path: Path, is_table: bool) -> None:
+@pytest.mark.parametrize("kind", OWN_STORES)
+def test_a_sink_that_lacks_results_is_refused(lab: StoredLab, tmp_path: Path, kind: str) -> None:
     settings = Settings(sql_sink_url=f"sqlite:///{tmp_path / 'results.sqlite'}")
-    emit = Emit("sql", "minutes") if is_table else Emit("files", str(tmp_path / "results"))
-    writer: Any = emit_by(lab, settings, emit)
+    writer: Any = emit_by(lab, settings, emit_to(kind, tmp_path))
     writer.prepare(None)
     stored = {}
     for number in (7, 8):
-        report = writer.write_batches([batch_of(writer.shape, [number])], 4, number)
-        stored = report.stored
-        if isinstance(writer, FilesWriter):
-            writer.commit(number, 4, report.parts)
+        stored = write_and_commit(writer, [batch_of(writer.shape, [number])], 4, number).stored
         lab.run.ledger.plan_slice(a_slice(number, 4))
         offsets = {"minutes": {0: 7}}
         lab.run.ledger.commit_checkpoint(a_checkpoint(number, 4, stored=stored, result_offsets=offsets))
         require_results(lab.run, "http://index")
-    if is_table:
-        from strandline.results.sinks.sql import writer as sql_writer
-
-        with sql_writer.engine_of(sql_writer.sql_url(settings)).begin() as connection:
-            connection.exec_driver_sql("DELETE FROM minutes WHERE strandline_emission = 8")
-    else:
-        next((tmp_path / "results").rglob("000000000008.json")).unlink()
+    REMOVE_EMISSION_8[kind](settings, tmp_path)
     (store,) = stored
     assert f"1 of 2 results of slices 7 to 8 are missing in {store}" in lab.missing()
     lab.run.ledger.order_restore("power")
     plan = plan_restore(lab.run, "http://index")
     assert plan is not None and (plan.restores_from, plan.slice_committed) == (8, 8)
-    assert plan.merges_restored is is_table, "each slice has its own file"
+    assert plan.merges_restored is form_of(kind).merges_slices
 
 
 @pytest.mark.guarantee(

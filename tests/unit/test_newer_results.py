@@ -25,12 +25,11 @@ from strandline.processing.slices.rewind import plan_of_job
 from strandline.results import newer_documents
 from strandline.results.document import DocumentShape
 from strandline.results.sinks.contract import batch_of
-from strandline.results.sinks.files.writer import FilesWriter
 from strandline.results.sinks.registry import sink_writer
-from strandline.results.sinks.sql.writer import SqlWriter
 from strandline.results.writer import StoreWriter
 from tests.support.control import BOTH, Api
 from tests.support.ledgers import a_checkpoint, a_slice
+from tests.support.sinks import OWN_STORES, emit_to, write_and_commit
 
 DOCUMENTS = BOTH.replace("emit: [{elasticsearch: turbine-minute}]", "emit: [{elasticsearch: watts}, {stream: minutes}]")
 
@@ -278,37 +277,34 @@ def emit_by(lab: Lab, settings: Settings, emit: Emit) -> StoreWriter:
 
 
 @pytest.mark.guarantee("G28")
-def test_a_manifest_that_the_ledger_cannot_know_is_refused(lab: Lab, tmp_path: Path) -> None:
-    """The slice would be cut again, and its rows would exist twice, in files of two slices."""
-    writer = emit_by(lab, Settings(), Emit("files", str(tmp_path / "results")))
-    assert isinstance(writer, FilesWriter)
+@pytest.mark.parametrize("kind", OWN_STORES)
+def test_rows_that_the_ledger_cannot_know_are_refused(lab: Lab, tmp_path: Path, kind: str) -> None:
+    """The slice would be cut again, and its rows would exist twice."""
+    settings = Settings(sql_sink_url=f"sqlite:///{tmp_path / 'results.sqlite'}")
+    emit = emit_to(kind, tmp_path)
+    writer: Any = emit_by(lab, settings, emit)
     require_newest_ledger(lab.run, None)
     writer.prepare(None)
-    for emission, other in ((3, "power"), (99, "other")):
-        one = replace(writer, shape=replace(writer.shape, job=other))
-        one.prepare(None)
-        one.commit(emission, 2, one.write_batches([batch_of(one.shape, [emission])], 2, emission).parts)
+    other = replace(writer, shape=replace(writer.shape, job="other"))
+    other.prepare(None)
+    write_and_commit(writer, [batch_of(writer.shape, [1])], 2, 3)
+    write_and_commit(other, [batch_of(writer.shape, [2])], 2, 99)
     require_newest_ledger(lab.run, None)
-    writer.commit(4, 2, writer.write_batches([batch_of(writer.shape, [4])], 2, 4).parts)
-    assert (
-        f"slices up to 3 and 2 runs before this one, and files {tmp_path}/results contains results of emission 4"
-        in lab.refusal()
-    )
+    write_and_commit(writer, [batch_of(writer.shape, [3])], 2, 4)
+    found = f"{kind} {emit.name} contains results of emission 4"
+    assert f"slices up to 3 and 2 runs before this one, and {found}" in lab.refusal()
 
 
 @pytest.mark.guarantee("G763")
-@pytest.mark.parametrize("is_table", [False, True], ids=["files", "a table"])
-def test_rows_of_a_slice_that_was_planned_again_are_refused(lab: Lab, tmp_path: Path, is_table: bool) -> None:
+@pytest.mark.parametrize("kind", OWN_STORES)
+def test_rows_of_a_slice_that_was_planned_again_are_refused(lab: Lab, tmp_path: Path, kind: str) -> None:
     settings = Settings(sql_sink_url=f"sqlite:///{tmp_path / 'results.sqlite'}")
-    emit = Emit("sql", "minutes") if is_table else Emit("files", str(tmp_path / "results"))
-    writer = emit_by(lab, settings, emit)
+    emit = emit_to(kind, tmp_path)
+    writer: Any = emit_by(lab, settings, emit)
     writer.prepare(None)
-    for number, digest in ((2, a_slice(2).digest), (3, PLANNED_OTHERWISE)):
-        parts = writer.write_batches([batch_of(writer.shape, [number])], 2, number, digest).parts  # type: ignore[attr-defined]
-        if isinstance(writer, FilesWriter):
-            writer.commit(number, 2, parts, digest)
-        if number == 2:
-            require_newest_ledger(lab.run, None)
+    write_and_commit(writer, [batch_of(writer.shape, [2])], 2, 2, a_slice(2).digest)
+    require_newest_ledger(lab.run, None)
+    write_and_commit(writer, [batch_of(writer.shape, [3])], 2, 3, PLANNED_OTHERWISE)
     assert f"{emit.kind} {emit.name} contains results of emission 3 of a slice with other records" in lab.refusal()
 
 
@@ -347,19 +343,6 @@ def test_the_time_of_a_plan_is_in_the_digest_if_it_bounds_event_time(streams: tu
     later = replace(planned, planned_ms=planned.planned_ms + 1)
     assert later.digest != planned.digest
     assert replace(later, rule=rule).digest == replace(planned, rule=rule).digest
-
-
-@pytest.mark.guarantee("G28")
-def test_a_row_of_a_table_that_the_ledger_cannot_know_is_refused(lab: Lab, tmp_path: Path) -> None:
-    writer = emit_by(lab, Settings(sql_sink_url=f"sqlite:///{tmp_path / 'results.sqlite'}"), Emit("sql", "minutes"))
-    assert isinstance(writer, SqlWriter)
-    require_newest_ledger(lab.run, None)
-    writer.prepare(None)
-    writer.write_batches([batch_of(writer.shape, [1])], 2, 3)
-    replace(writer, shape=replace(writer.shape, job="other")).write_batches([batch_of(writer.shape, [2])], 2, 99)
-    require_newest_ledger(lab.run, None)
-    writer.write_batches([batch_of(writer.shape, [3])], 2, 4)
-    assert "sql minutes contains results of emission 4" in lab.refusal()
 
 
 def test_a_ledger_that_has_lost_the_job_is_refused(lab: Lab, tmp_path: Path) -> None:
