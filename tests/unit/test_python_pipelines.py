@@ -12,10 +12,14 @@ import pytest
 
 import strandline
 from strandline import Pipeline, cumulative, lookup, session, sliding, stream, tumbling
+from strandline.core.document_model import DocumentModel
 from strandline.core.documents import read_documents
 from strandline.core.errors import InvalidDocument
-from strandline.frontends.python.flow import Flow
+from strandline.core.streams.stream import StreamSpec
+from strandline.frontends.document_text import RANGE_FIELDS
+from strandline.frontends.python.flow import Flow, PipelineFields, SinkOptions, StreamFields
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
+from strandline.results.sinks.registry import SINKS
 
 TURBINES = stream(
     "turbines",
@@ -381,3 +385,15 @@ def test_the_names_and_their_types_are_the_same():
     assert set(typed) <= set(dir(strandline))
     with pytest.raises(AttributeError, match="no attribute 'streem'"):
         _ = strandline.streem
+
+
+def document_fields(model: type[DocumentModel]) -> set[str]:
+    return {field.alias or name for name, field in model.model_fields.items()}
+
+
+def test_type_checkers_know_each_sink_and_each_field_of_a_document():
+    """A field that is missing in these lists works, but a type checker refuses it."""
+    assert list(SinkOptions.__annotations__) == list(SINKS)
+    assert set(StreamFields.__annotations__) | {"stream", "schema"} == document_fields(StreamSpec)
+    in_pipeline = document_fields(PipelineSpec) - {"pipeline", "input", "inputs", "steps"}
+    assert set(PipelineFields.__annotations__) == in_pipeline | set(RANGE_FIELDS)

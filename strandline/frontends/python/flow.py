@@ -48,11 +48,17 @@ class StreamFields(TypedDict, total=False):
     key: str
     retention: str
     durability: Literal["log", "spool"]
-    explode: str
+    format_options: Mapping[str, Any]
+    charset: str
+    explode: str | Mapping[str, Any]
+    embedded: Sequence[Mapping[str, Any]]
+    metadata: Mapping[str, str]
+    missing: Sequence[str | float]
     raw: Mapping[str, Any]
     csv: Mapping[str, Any]
     avro: Mapping[str, Any]
     protobuf: Mapping[str, Any]
+    struct: Mapping[str, Any]
     mqtt: Mapping[str, Any]
     http: Mapping[str, Any]
     udp: Mapping[str, Any]
