@@ -46,9 +46,9 @@ class WriteReport:
     parts: list[str] = field(default_factory=list)
     """Argument for `commit` of a CommittedWriter."""
     stored: dict[str, int] = field(default_factory=dict)
-    """Store -> number of rows that it contains now, created or already present: `index NAME`, `table NAME`, `files STAGE PATH`,
-    `sink USE:NAME`.
-    Empty if a later start can't count them."""
+    """Store -> number of rows that it contains now, created or already present. The key is `Sink.stored_word`, a space, and the
+    argument `stored` of `Sink.counts`, for example `table NAME`; in a package, `sink USE:` and this argument. Empty if a later
+    start can't count the rows."""
 
     def add_stored(self, store: str, rows: int) -> None:
         if rows:
@@ -90,7 +90,8 @@ class CommittedWriter(Protocol):
 
     @property
     def place(self) -> str:
-        """Name that distinguishes it from the other writers of the job."""
+        """Any string that distinguishes the writer from the other writers of the job. It needn't be a key of
+        `WriteReport.stored`."""
         ...
 
     def commit(self, emission: int, epoch: int, parts: Sequence[str], slice_digest: str = "") -> None:

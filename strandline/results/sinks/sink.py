@@ -55,7 +55,7 @@ class EmittedFields:
 
 
 @dataclass(frozen=True)
-class StoredRequest:
+class ResultsRequest:
     """Request for the results that a sink contains, for an audit."""
 
     name: str
@@ -82,7 +82,8 @@ class StoredRows:
     position: str
     """Container of the rows: what `Sink.position` returns for them, and perhaps a slash and more, for example a file."""
     rows: Sequence[Mapping[str, Any]]
-    """Column -> value, with the columns of `typed_rows`."""
+    """Column -> value, with the columns of `typed_rows`. A value is a Python value, or its form in the JSON document. That of
+    `typed_rows.TIME` must be a `datetime`, in UTC if it has no time zone, or None."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,8 @@ class StoredFile:
 
     path: str
     day: int | None
-    """Days since 1970 of the results in it. None if unknown. Files are removed by whole days."""
+    """Days since 1970 of the results in it. None if unknown. Files are removed by whole days: if no file of a day is there, the
+    audit counts its results as `removed`. Without days, results of deleted files are always missing."""
     is_there: bool
     problem: str = ""
     """Reason why the results can't be read. Empty if they were read."""
@@ -134,7 +136,7 @@ class Sink:
     store_prefix = ""
     """Prefix of the name in reports of an audit. Empty if the name alone is unique."""
     stored_word = ""
-    """First word of the names in `WriteReport.stored`. Empty if a later start can't count the results."""
+    """First word of the keys of `WriteReport.stored`. Empty if a later start can't count the results."""
 
     is_stream = False
     """True if results are records of a stream of the log. The engine writes them itself, in transactions. False in packages."""
@@ -147,7 +149,7 @@ class Sink:
     container = "the sink"
     """Words for the container of one result, in differences that an audit reports."""
     is_compared = False
-    """True if the audit compares the results. Then `stored` must be implemented."""
+    """True if the audit compares the results. Then `result_parts` must be implemented."""
     keeps_other_results = False
     """True if results of earlier slices than the compared ones can be in the sink, which the audit must ignore."""
     counts_slices = False
@@ -165,7 +167,7 @@ class Sink:
         """Return the type of the field of `emit`: a model, or an annotated string."""
         raise NotImplementedError
 
-    def place(self, value: Any) -> str:
+    def emission_name(self, value: Any) -> str:
         """Return the name of the emission. `value`: field of the document."""
         return value if isinstance(value, str) else str(getattr(value, self.named))
 
@@ -195,8 +197,10 @@ class Sink:
     def emissions_from(
         self, settings: Settings, job: str, stage: str, name: str, first: int
     ) -> Sequence[tuple[int, str]] | None:
-        """Return (emission, digest of its slice) of the last emissions in the sink, from emission `first` on.
+        """Return (emission, digest of its slice) of emissions in the sink: at least the newest one, if it is `first` or later.
 
+        A start compares each returned emission with the ledger. The newest one suffices to find an emission after the ledger's
+        last slice. More of them also show slices that were planned again since.
         None if the sink can't be queried. Then another version can take over a slice only if it emitted no results.
         Raises SinkUnavailable, InvalidSettings.
         """
@@ -206,12 +210,11 @@ class Sink:
         """Return emission -> number of results in the sink, from emission `first` on.
 
         None if they can't be counted, or if the sink was deleted. Raises SinkUnavailable.
-        Args: stored: Name in `WriteReport.stored`, without its first word. The writer of a package names its results there
-            `sink USE:NAME`, with its own name `USE`; `stored` is `NAME`.
+        Args: stored: Key of `WriteReport.stored` without `stored_word` and the space. In a package, without `sink USE:`.
         """
         return None
 
-    def stored(self, settings: Settings, request: StoredRequest) -> Sequence[StoredPart] | None:
+    def result_parts(self, settings: Settings, request: ResultsRequest) -> Sequence[StoredPart] | None:
         """Return the parts of the results, which an audit reads. None if the sink doesn't exist.
 
         Raises SinkUnavailable, InvalidSettings, and Conflict if the results can't be read as those of a job.

@@ -15,7 +15,7 @@ from strandline.processing.audit.stores import ROWS_SCHEMA
 from strandline.processing.audit_queries.table import Table
 from strandline.processing.operators.blobs import batch_of
 from strandline.processing.pipelines.calendars import DAY_MS
-from strandline.results.sinks.sink import StoredFile, StoredPart, StoredRequest
+from strandline.results.sinks.sink import ResultsRequest, StoredFile, StoredPart
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,18 @@ def sink_parts(settings: Settings, plan: AuditPlan, compared: Table) -> tuple[li
     parts: list[Part] = []
     absent: list[str] = []
     for sink_read in audited_sinks(plan):
-        stored = sink_read.sink.stored(settings, _request(plan.job, sink_read))
-        if stored is None:
+        found = sink_read.sink.result_parts(settings, _request(plan.job, sink_read))
+        if found is None:
             absent.append(sink_read.store)
-        for part in stored or ():
+        for part in found or ():
             name = f"sink-{len(parts)}"
             parts.append(SinkPart(name, sink_read.store, sink_read.fields, sink_read.requested, part, compared))
     return parts, absent
 
 
-def _request(job: str, sink_read: AuditedSink) -> StoredRequest:
+def _request(job: str, sink_read: AuditedSink) -> ResultsRequest:
     after_ms = [known for known in (sink_read.requested.after_ms, sink_read.after_ms) if known is not None]
-    return StoredRequest(
+    return ResultsRequest(
         name=sink_read.name,
         job=job,
         stages=sink_read.stages,

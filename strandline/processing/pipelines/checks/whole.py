@@ -12,6 +12,7 @@ from strandline.processing.pipelines.graph.branches import BRANCHES_MAX, entries
 from strandline.processing.pipelines.graph.revisions import revised_stage, revision_problems
 from strandline.processing.pipelines.row_step import WHOLE_RANGE_MS
 from strandline.processing.pipelines.stages import Stage, StageInput, first_dedupe
+from strandline.results.sinks.registry import form_of
 
 
 def check_windows_together(context: CheckContext) -> None:
@@ -113,7 +114,7 @@ def _names_distinct(context: CheckContext) -> None:
             if (emit.kind, emit.name) in sinks:
                 context.add(
                     ("steps", number, "emit", position, emit.kind),
-                    f"'{emit.name}' is already emitted to; each window needs its own name",
+                    f"'{emit.name}' is already emitted to; each emission needs its own {form_of(emit.kind).named}",
                 )
             sinks.add((emit.kind, emit.name))
 

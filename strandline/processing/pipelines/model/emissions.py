@@ -42,7 +42,7 @@ class _Emission(DocumentModel):
     @property
     def name(self) -> str:
         """Name of the emission in its sink."""
-        return form_of(self.kind).place(self.value)
+        return form_of(self.kind).emission_name(self.value)
 
     @property
     def options(self) -> str:

@@ -18,7 +18,7 @@ from strandline.results.sinks.files.writer import (
     open_file,
     read_manifest,
 )
-from strandline.results.sinks.sink import StoredFile, StoredRequest, StoredRows
+from strandline.results.sinks.sink import ResultsRequest, StoredFile, StoredRows
 
 _MANIFESTS_A_PART = 200
 _ROWS_A_MANIFEST = 1_000
@@ -30,7 +30,7 @@ _ROWS_A_BATCH = 2_000
 class FilesPart:
     """The files of some manifests."""
 
-    request: StoredRequest
+    request: ResultsRequest
     manifests: tuple[str, ...]
 
     @property
@@ -74,7 +74,7 @@ class FilesPart:
         yield StoredFile(file.path, day, is_there=opened is not None, problem=problem)
 
 
-def files_parts(request: StoredRequest) -> list[FilesPart] | None:
+def files_parts(request: ResultsRequest) -> list[FilesPart] | None:
     """Return the parts of the files. None if their directory doesn't exist. Raises SinkUnavailable, InvalidSettings."""
     parts: list[FilesPart] = []
     is_there = False

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from strandline.core.documents import Path
 from strandline.results.sinks.sink import (
     EmittedFields,
+    ResultsRequest,
     Sink,
     SinkRequest,
     StoredPart,
-    StoredRequest,
     own_names_problems,
 )
 
@@ -59,7 +59,7 @@ class FilesSink(Sink):
         numbers = map(emission_of, newest_manifests(path, job, stage, first))
         return Counter(number for number in numbers if number is not None and number >= first)
 
-    def stored(self, settings: Settings, request: StoredRequest) -> Sequence[StoredPart] | None:
+    def result_parts(self, settings: Settings, request: ResultsRequest) -> Sequence[StoredPart] | None:
         from strandline.results.sinks.files.reader import files_parts
 
         return files_parts(request)

@@ -23,7 +23,7 @@ class PackageSink(Sink):
 
         return SinkSpec
 
-    def place(self, value: Any) -> str:
+    def emission_name(self, value: Any) -> str:
         return f"{value.use}:{value.name}"
 
     def options(self, value: Any) -> str:

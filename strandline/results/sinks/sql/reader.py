@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from strandline.core.errors import Conflict
 from strandline.core.field_types import is_nested
 from strandline.results.names import OWN_PREFIX
-from strandline.results.sinks.sink import StoredFile, StoredRequest, StoredRows
+from strandline.results.sinks.sink import ResultsRequest, StoredFile, StoredRows
 from strandline.results.sinks.sql.writer import reading, table_of
 from strandline.results.sinks.typed_rows import ID, TIME
 
@@ -28,7 +28,7 @@ class TablePart:
     """The rows of some ids. Contains no password."""
 
     url: str
-    request: StoredRequest
+    request: ResultsRequest
     columns: tuple[str, ...]
     """Requested columns that the table has."""
     after: str | None
@@ -65,7 +65,7 @@ class TablePart:
         return sa.select(*(table.c[name] for name in self.columns)).where(*wanted)
 
 
-def table_parts(url: str, request: StoredRequest) -> list[TablePart] | None:
+def table_parts(url: str, request: ResultsRequest) -> list[TablePart] | None:
     """Return the parts of a table. None if it doesn't exist.
 
     Raises SinkUnavailable, and Conflict if the table lacks Strandline's own columns or the user may not read it.

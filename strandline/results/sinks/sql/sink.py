@@ -9,11 +9,11 @@ from strandline.core.documents import Path
 from strandline.results.names import COLUMN_NAME_LENGTH_MAX
 from strandline.results.sinks.sink import (
     EmittedFields,
+    ResultsRequest,
     Sink,
     SinkFinding,
     SinkRequest,
     StoredPart,
-    StoredRequest,
     own_names_problems,
 )
 
@@ -67,7 +67,7 @@ class SqlSink(Sink):
 
         return None if settings.sql_sink_url is None else count_emissions(sql_url(settings), stored, job, first)
 
-    def stored(self, settings: Settings, request: StoredRequest) -> Sequence[StoredPart] | None:
+    def result_parts(self, settings: Settings, request: ResultsRequest) -> Sequence[StoredPart] | None:
         from strandline.results.sinks.sql.reader import table_parts
         from strandline.results.sinks.sql.writer import sql_url
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strandline.results.sinks.sink import Sink, SinkRequest, StoredFile, StoredPart, StoredRequest, StoredRows
+from strandline.results.sinks.sink import ResultsRequest, Sink, SinkRequest, StoredFile, StoredPart, StoredRows
 
 if TYPE_CHECKING:
     from strandline.core.settings import Settings
@@ -57,7 +57,7 @@ class ArrowSink(Sink):
         files = files_of(directory_of(name), job, stage)
         return {emission: read_file(path).num_rows for emission, path in files if emission >= first}
 
-    def stored(self, settings: Settings, request: StoredRequest) -> Sequence[StoredPart] | None:
+    def result_parts(self, settings: Settings, request: ResultsRequest) -> Sequence[StoredPart] | None:
         from acme_sink.writer import directory_of, files_of
 
         directory = directory_of(request.name)
