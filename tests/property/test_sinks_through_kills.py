@@ -30,8 +30,9 @@ from strandline.processing.source.decoding import DecodedChunk, decoder_of, task
 from strandline.processing.source.slice_rows import WORK, SliceRowBlob, SliceWork, bucket_keys, encode
 from strandline.processing.source.source_task import SourceTask
 from strandline.results.sinks.files.writer import committed_files
-from strandline.results.sinks.registry import sink_writer
+from strandline.results.sinks.registry import PACKAGE, sink_writer
 from tests.support.plugins import forget_toys, install_toys
+from tests.support.sinks import OWN_STORES
 
 RECORDS = int(os.environ.get("RECORDS", "400"))
 SLICES, KILLS, PARTITIONS, CHUNK = 12, 10, 3, 10_000
@@ -141,6 +142,11 @@ def deaths(random: Random, buckets: int, *, is_to_die: bool) -> Iterator[int]:
     yield random.randint(0, buckets + 1) if is_to_die else -1
     while True:
         yield -1
+
+
+def test_each_sink_goes_through_kills() -> None:
+    (stage,) = pipeline_of(Path("/files")).record_stages
+    assert {emit.kind for emit in stage.emits} == {*OWN_STORES, PACKAGE}
 
 
 @pytest.mark.long

@@ -38,10 +38,11 @@ from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.results.document import DocumentShape
 from strandline.results.sinks.files import reader as files
 from strandline.results.sinks.files.writer import committed_files
-from strandline.results.sinks.registry import sink_of, sink_writer, store_of
+from strandline.results.sinks.registry import form_of, sink_of, sink_writer, store_of
 from strandline.results.sinks.sql import reader as tables
 from strandline.results.writer import ELEMENT, EVENT_US, OFFSET, PARTITION, WINDOW_END, WINDOW_START, CommittedWriter
 from tests.support.ledgers import a_slice
+from tests.support.sinks import OWN_STORES
 
 DAY_MS = 86_400_000
 FIRST_MS = 1_714_521_600_000
@@ -177,6 +178,12 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(files, "_MANIFESTS_A_PART", 2)
     monkeypatch.setenv("STRANDLINE_SQL_SINK_URL", f"sqlite:///{tmp_path / 'results.sqlite'}")
     return Lab(tmp_path)
+
+
+def test_the_lab_writes_to_each_compared_sink(lab: Lab) -> None:
+    """The sink of a package is in `test_package_sinks.py`."""
+    kinds = {emit.kind for stage in lab.pipeline.all_stages for emit in stage.emits}
+    assert kinds == {kind for kind in OWN_STORES if form_of(kind).is_compared}
 
 
 @pytest.mark.guarantee(

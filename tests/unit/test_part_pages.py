@@ -22,7 +22,7 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.processing.aggregates.registry import BUILT_IN
 from strandline.processing.pipelines.functions.installed import package_of
 from strandline.processing.pipelines.kind_registry import part_of
-from strandline.results.sinks.registry import form_of
+from strandline.results.sinks.registry import SINKS, form_of
 from tests.support.installed_package import install
 from tests.support.plugins import forget_toys, install_toys
 from tests.unit import test_http_answers
@@ -71,6 +71,12 @@ def test_each_folder_of_a_part_has_a_page() -> None:
     assert {page.file for page in PAGES} == expected
     names = {page.name for page in part_pages.part_pages() if page.sort == "aggregates"}
     assert names == {one.name for one in BUILT_IN}
+
+
+def test_the_table_of_sinks_contains_each_page() -> None:
+    text = (ROOT / "docs/sinks.md").read_text()
+    pages = re.findall(r"^\| \[`\{\w+: .*\]\(\.\./strandline/results/sinks/(\w+)/page\.md\)", text, re.MULTILINE)
+    assert pages == [module.split(".")[-2] for module in SINKS.values()]
 
 
 @each
