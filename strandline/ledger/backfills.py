@@ -14,7 +14,7 @@ A write whose answer was lost may be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import sqlalchemy as sa
@@ -201,11 +201,6 @@ class Backfills(Part):
         of_row = (backfills.c.job == row.job) & (backfills.c.generation == row.generation)
         connection.execute(sa.update(backfills).where(of_row).values(vars(row)))
         return row
-
-
-def backfills_of(connection: sa.Connection, names: Collection[str]) -> list[BackfillRow]:
-    """Return all backfills of these jobs, by job, the oldest first."""
-    return _read(connection, backfills.c.job.in_(names))
 
 
 def _read(connection: sa.Connection, wanted: sa.ColumnElement[bool]) -> list[BackfillRow]:

@@ -8,7 +8,6 @@ from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 
-from strandline.ledger.backfills import backfills_of
 from strandline.ledger.database import Database
 from strandline.ledger.jobs import IS_NAMED, NAMES, last_of_job, no_job, read_jobs
 from strandline.ledger.models import (
@@ -25,7 +24,6 @@ from strandline.ledger.models import (
 from strandline.ledger.progress import Refusals
 from strandline.ledger.roles import RunLedger
 from strandline.ledger.states import (
-    BackfillRow,
     CheckpointRow,
     JobRow,
     JobVersionRow,
@@ -81,7 +79,6 @@ class StartRows:
     """True if `checkpoints` are all that the ledger contains."""
     emitting: Sequence[CheckpointRow]
     """The newest ones with results in stores that can be compared, the newest first."""
-    backfills: Sequence[BackfillRow]
     indices: frozenset[str]
     """Indices that the job created."""
     streams: Mapping[str, StreamRow]
@@ -125,7 +122,6 @@ def _read(
         of_slices = _by_job(SliceRow(*row) for row in connection.execute(_SLICES, these))
         of_checkpoints = _by_job(CheckpointRow(*row) for row in connection.execute(_CHECKPOINTS, these))
         oldest = {job: int(number) for job, number in connection.execute(_OLDEST, these)}
-        of_backfills = _by_job(backfills_of(connection, names))
         of_inputs: dict[str, dict[str, dict[str, Any]]] = {}
         for job, stream, document in connection.execute(
             sa.select(inputs.c.job, inputs.c.stream, inputs.c.document).where(inputs.c.job.in_(names))
@@ -163,7 +159,6 @@ def _read(
             [row for row in committed if row.slice > last - _LAST_CHECKPOINTS],
             last - _LAST_CHECKPOINTS < max(1, floor),
             [row for row in committed if row.stored],
-            of_backfills.get(name, []),
             frozenset(of_indices.get(name, ())),
             {stream: of_streams[stream] for stream in used if stream in of_streams},
             {stream: documents[stream] for stream in used if stream in documents},
@@ -177,6 +172,7 @@ class StartLedger(RunLedger):
 
     From then on, only this run can write rows of its job: the ledger refuses the writes of older runs. If this run loses the job,
     its own writes are refused. A write that changes the rows drops them. Call `forget` before the first slice is planned.
+    Backfills aren't kept: a control service completes them meanwhile, and the aliases depend on them.
     """
 
     def __init__(self, ledger: RunLedger, rows: StartRows) -> None:
@@ -239,10 +235,6 @@ class StartLedger(RunLedger):
             return super().first_slice_reaching(job, event_ms)
         # The latest event time never falls.
         return min((row.slice for row in rows.checkpoints if not _is_below(row, event_ms)), default=None)
-
-    def backfills(self, job: str) -> list[BackfillRow]:
-        rows = self._of(job)
-        return super().backfills(job) if rows is None else list(rows.backfills)
 
     def result_indices(self, job: str) -> set[str]:
         rows = self._of(job)

@@ -122,6 +122,14 @@ def test_a_write_that_changes_the_rows_drops_them(ledger: Ledger, change: Callab
     assert start.result_indices("few") == ledger.result_indices("few")
 
 
+def test_a_backfill_that_another_process_requests_meanwhile_is_seen(ledger: Ledger) -> None:
+    start = start_ledgers(ledger, ["few"], inputs_of_row)["few"]  # type: ignore[arg-type]
+    assert isinstance(start, StartLedger)
+    assert start.backfills("few") == []
+    ledger.request_backfill("few", 1, (0, None), {}, 0, 0, {})
+    assert [row.generation for row in start.backfills("few")] == [2]
+
+
 def test_the_document_of_an_input_is_recorded_once(ledger: Ledger) -> None:
     for job in ("few", "many"):
         start = start_ledgers(ledger, [job], inputs_of_row)[job]  # type: ignore[arg-type]
