@@ -189,7 +189,7 @@ def test_bytes_that_are_no_record_of_the_schema_cost_only_themselves() -> None:
     assert rejected == [
         "1 decode: not a record of the schema: it ends too soon",
         "2 decode: the record ends at byte 11, but more follows",
-        "3 decode: not a record of the schema: not UTF-8: invalid start byte (byte 0)",
+        "3 decode: not a record of the schema: a string isn't UTF-8: invalid start byte at byte 0 of the string",
         "4 decode: not a record of the schema: it ends too soon, or a number in it leads nowhere",
         "5 decode: not a record of the schema: it ends too soon",
         "6 schema: d: expected a double, got null",

@@ -279,6 +279,41 @@ def test_a_bare_value_goes_where_nothing_else_does() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (b'{"temp": 52.', "not JSON: invalid number (byte 12)"),
+        (b' {"temp": 52.', "not JSON: invalid number (byte 13)"),
+        (b'\xef\xbb\xbf{"temp": 52.', "not JSON: invalid number (byte 15)"),
+        (b'{"temp": \xff}', "not UTF-8: invalid start byte (byte 9)"),
+        (b'{"temp":1,"n":NaN,"x":1 2}', "not JSON: expected ',' or '}' (byte 24)"),
+    ],
+)
+@pytest.mark.parametrize("neighbours", [0, 100])
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"path": "$.temp"},
+        {"path": "$.in.temp"},
+        {"path": "$.temp", "explode": "$.rows"},
+    ],
+)
+def test_the_position_of_a_mistake_is_that_in_the_bytes_of_the_sender(
+    record: bytes, message: str, neighbours: int, way: dict[str, str]
+) -> None:
+    explode = {key: one for key, one in way.items() if key == "explode"}
+    temp = {"type": "double?", "missing": ["nan"], "from": way["path"]}
+    schema = {"device": "string", "temp": temp}
+    good = b'{"temp":1,"in":{"temp":1},"rows":[{"temp":1}]}'
+    records: list[bytes | tuple[bytes, Source] | None] = [
+        *[(good, b"mqtt:farm/turbine-seven/temp")] * neighbours,
+        (record, b"mqtt:farm/turbine-seven/temp"),
+    ]
+    accepted, rejected = read(schema, *records, **explode, **TOPIC)
+    assert len(accepted) == neighbours
+    assert rejected == [f"{neighbours} decode: {message}"]
+
+
 def test_a_bare_value_goes_where_the_schema_says() -> None:
     schema = {"room": "string?", "state": {"type": "string", "from": "$"}, "ts": "timestamp?"}
     accepted, rejected = read(schema, b"ON", b"", (b' "off" ', b"?room=hall"), b'"off"', b"a\n", format="value")

@@ -19,7 +19,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from strandline.core.record_headers import REASON_FUTURE_EVENT, REASON_LATE, REASON_SCHEMA, REASON_TIME_UNIT
+from strandline.core.record_headers import (
+    REASON_DECODE,
+    REASON_FUTURE_EVENT,
+    REASON_LATE,
+    REASON_SCHEMA,
+    REASON_TIME_UNIT,
+)
 from strandline.processing.columns.arrow_types import arrow_type
 from strandline.processing.formats.columns.declared import array_of, as_declared, micros_of
 from strandline.processing.formats.columns.read_columns import DecodedColumns
@@ -35,6 +41,7 @@ from strandline.processing.formats.record_fields import (
     is_utf8,
     may_nest_deep,
 )
+from strandline.processing.formats.source_fields import FilledTexts
 from strandline.processing.formats.timestamps import (
     PER_SECOND,
     Marks,
@@ -159,7 +166,7 @@ class Decoder:
         keep = np.ones(len(rows), np.bool_)
         keep[[reject.index for reject in rejects] if rows else []] = False
         for at in sorted(columns.doubtful | self._doubtful_texts(sources, columns)):
-            rejection = self._validator.validate(sources[at]) if keep[at] else None
+            rejection = self._validate(values, at) if keep[at] else None
             if isinstance(rejection, Rejection):
                 rejects.append(RejectedRecord(at, rejection.reason, rejection.message))
                 keep[at] = False
@@ -236,7 +243,7 @@ class Decoder:
                 rows.extend(map(self._parse, unread))  # type: ignore[arg-type]  # None raises TypeError
             except (ValueError, TypeError, RecursionError):
                 index = len(rows)
-                row = self._validator.validate(values[index])
+                row = self._validate(values, index)
                 if isinstance(row, Rejection):
                     rejects.append(RejectedRecord(index, row.reason, row.message))
                 rows.append(row)
@@ -249,6 +256,16 @@ class Decoder:
         for reject in rejects:
             rows[reject.index], sources[reject.index] = rows[good], values[good]
         return rows, sources, rejects
+
+    def _validate(self, values: Sequence[JsonText], at: int) -> Any:
+        """Return the record as a row, or the reason why it is rejected. If it can't be read, the reason is about the record
+        without the fields of its source: they would move the position of the mistake."""
+        found = self._validator.validate(values[at])
+        if isinstance(values, FilledTexts) and isinstance(found, Rejection) and found.reason == REASON_DECODE:
+            as_sent = self._validator.validate(values.without_sources[at])
+            if isinstance(as_sent, Rejection) and as_sent.reason == REASON_DECODE:
+                return as_sent
+        return found
 
     def _doubtful_texts(self, values: Sequence[Any], columns: _Columns) -> set[int]:
         """Return the rows that can break a rule that the parser doesn't check: UTF-8, depth of nesting, and unique keys.

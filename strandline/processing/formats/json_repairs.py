@@ -33,6 +33,16 @@ class JsonRepairs:
             text = _TOKEN.sub(self._of_token, text)
         return None if text == value else text
 
+    def position_in(self, value: bytes, at: int) -> int:
+        """Return the position in the record of byte `at` of the repaired text. `value`: the record."""
+        text = value.removeprefix(BYTE_ORDER_MARK)
+        shift = len(value) - len(text)
+        for token in _TOKEN.finditer(text) if self._words else ():
+            if token.start() + len(value) - len(text) - shift >= at:
+                break
+            shift += len(token[0]) - len(self._of_token(token))
+        return at + shift
+
     def _of_token(self, token: re.Match[bytes]) -> bytes:
         word = token[0]
         return b"null" if word not in _JSON_WORDS and word.lower() in self._words else word

@@ -32,8 +32,8 @@ from strandline.processing.formats.record_fields import (
     RecordField,
     Rejection,
     may_nest_deep,
+    readable_text,
     shown,
-    why_unreadable,
 )
 from strandline.processing.formats.text_values import json_of_text
 
@@ -251,7 +251,10 @@ class FieldPaths:
                 return _at_positions(value, self.paths)
             except msgspec.DecodeError:  # not an array
                 pass
-        if why_unreadable(value) is not None:
+        text = readable_text(value, self._repairs)
+        if isinstance(text, Rejection):
+            return text  # here, because the position in the reason is that in the record, before its source adds fields
+        if text is not value:
             return value
         if (start := value.lstrip()[:1]) not in (self._starts[:1], self._starts[-1:]):
             if self._starts == b"[":
@@ -290,8 +293,8 @@ class FieldPaths:
         """Return the text, repaired if it can't be read otherwise."""
         if value[:1] == b"{" and not self._repairs.has_words:
             return value
-        repaired = self._repairs.repaired(value) if why_unreadable(value) is not None else None
-        return value if repaired is None else repaired
+        text = readable_text(value, self._repairs)
+        return value if isinstance(text, Rejection) else text
 
     def written(self, values: list[_Value]) -> bytes:
         if self._joined:

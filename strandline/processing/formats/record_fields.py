@@ -312,12 +312,10 @@ class RecordValidator:
         """Return the JSON text, repaired where the stream allows it. Raises `_RejectedError`."""
         if value is None:
             raise _RejectedError(REASON_DECODE, "no value (a tombstone)")
-        why = why_unreadable(value)
-        if why is not None and (repaired := self.repairs.repaired(value)) is not None:
-            value, why = repaired, why_unreadable(repaired)
-        if why is not None:
-            raise _RejectedError(REASON_DECODE, why)
-        return value
+        text = readable_text(value, self.repairs)
+        if isinstance(text, Rejection):
+            raise _RejectedError(text.reason, text.message)
+        return text
 
     def _parse_field(self, at: int, raw: bytes) -> Any:
         """Return the value of one field in the form of the row. Raises ValidationError."""
@@ -449,9 +447,9 @@ def _remedy(field: RecordField, raw: bytes) -> str:
 _raw_value = msgspec.json.Decoder(msgspec.Raw)
 
 
-def not_utf8(error: UnicodeDecodeError) -> str:
-    """Return the message for bytes that aren't UTF-8."""
-    return f"not UTF-8: {error.reason} (byte {error.start})"
+def not_utf8(error: UnicodeDecodeError, position: int | None = None) -> str:
+    """Return the message for bytes that aren't UTF-8. `position`: index of the byte in the record. None for that of the error."""
+    return f"not UTF-8: {error.reason} (byte {error.start if position is None else position})"
 
 
 def is_utf8(text: bytes) -> bool:
@@ -469,12 +467,29 @@ def may_nest_deep(value: bytes) -> bool:
     return len(value) > 2 * NESTING_MAX and value.count(b"{") + value.count(b"[") > NESTING_MAX
 
 
-def why_unreadable(value: bytes) -> str | None:
-    """Return the reason why the bytes aren't readable JSON. None if they are."""
+def readable_text(value: bytes, repairs: JsonRepairs) -> bytes | Rejection:
+    """Return the JSON text of a record, repaired if it can't be read otherwise, or the reason why it can't be read. The reason
+    names the position in the record, not in the repaired text."""
+    why = why_unreadable(value)
+    if why is None:
+        return value
+    repaired = repairs.repaired(value)
+    if repaired is not None:
+        why = why_unreadable(repaired, lambda at: repairs.position_in(value, at))
+        if why is None:
+            return repaired
+    return Rejection(REASON_DECODE, why)
+
+
+def why_unreadable(value: bytes, position_in_record: Callable[[int], int] = lambda at: at) -> str | None:
+    """Return the reason why the bytes aren't readable JSON. None if they are.
+
+    `position_in_record`: function from a byte of `value` to the byte of the record that the reason names.
+    """
     try:
         value.decode()
     except UnicodeDecodeError as error:
-        return not_utf8(error)
+        return not_utf8(error, position_in_record(error.start))
     if _nesting(value) > NESTING_MAX:
         return f"nested deeper than {NESTING_MAX} levels"
     try:
@@ -489,6 +504,8 @@ def why_unreadable(value: bytes) -> str | None:
             remedy = (
                 f"{remedy or f'; JSON has no {word[0].decode()}'}, or add 'missing: [{word[0].decode()}]' to the stream"
             )
+        if place is not None:
+            text = f"{text[: place.start()]}(byte {position_in_record(int(place[1]))}){text[place.end() :]}"
         return f"not JSON: {text[0].lower()}{text[1:]}{remedy}"
     return None
 

@@ -6,7 +6,7 @@ Sources only add fields that the record lacks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from urllib.parse import parse_qsl
@@ -28,6 +28,15 @@ _write = msgspec.json.encode
 
 Members = tuple[tuple[bytes, bytes], ...]
 """Names and JSON values."""
+
+
+class FilledTexts(list[JsonText]):
+    """Records with the fields that their sources add, and the same records without them."""
+
+    def __init__(self, texts: Iterable[JsonText], without_sources: Sequence[JsonText]) -> None:
+        super().__init__(texts)
+        self.without_sources = without_sources
+        """Records as they were, so that a message about one names a position in it."""
 
 
 class SourceFields:
@@ -65,9 +74,9 @@ class SourceFields:
             return ()
         return (self._remembered if len(source) <= _SOURCE_BYTES_REMEMBERED_MAX else self._read_source)(source)
 
-    def fill_in(self, values: Sequence[JsonText], sources: Sequence[bytes | None]) -> list[JsonText]:
+    def fill_in(self, values: Sequence[JsonText], sources: Sequence[bytes | None]) -> FilledTexts:
         """Return the values with the fields that their sources add. `sources`: a header of each record."""
-        return in_blocks(self._fill_in_at_once, self._fill_in_one, values, sources)
+        return FilledTexts(in_blocks(self._fill_in_at_once, self._fill_in_one, values, sources), values)
 
     def _fill_in_at_once(self, values: Sequence[JsonText], sources: Sequence[bytes | None]) -> list[bytes] | None:
         """Return the values with their fields, if all are objects that certainly have none of them. None if one needs a closer

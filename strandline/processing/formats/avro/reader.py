@@ -31,7 +31,7 @@ from strandline.core.schemas.avro_schemas import (
 )
 from strandline.processing.formats.avro.columns import avro_columns
 from strandline.processing.formats.columns.read_columns import ColumnsAndMarks
-from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection, not_utf8
+from strandline.processing.formats.record_fields import JsonText, RecordField, Rejection
 from strandline.processing.formats.timestamps import PER_SECOND, format_timestamp
 from strandline.processing.formats.with_schema.registered_schemas import PREFIX_BYTES, RegisteredSchemas, number_of
 
@@ -235,7 +235,7 @@ class RecordType:
 def _why(error: Exception) -> str:
     """Return the problem of the bytes. Messages of the library aren't used, because they can contain memory addresses."""
     if isinstance(error, UnicodeDecodeError):
-        return not_utf8(error)
+        return f"a string isn't UTF-8: {error.reason} at byte {error.start} of the string"
     return "it ends too soon" if isinstance(error, EOFError) else "it ends too soon, or a number in it leads nowhere"
 
 
