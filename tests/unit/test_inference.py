@@ -233,6 +233,43 @@ def test_an_object_that_few_records_have_otherwise_is_no_field(other: Any) -> No
     assert f"$.gps is an object, but in 1 of 60 records it has another type, as {shown}; left out" in proposal.notes
 
 
+@pytest.mark.parametrize(("lacking", "is_required"), [(1, True), (5, True), (6, False)])
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_a_time_that_few_records_lack_is_required_and_it_is_said(lacking: int, is_required: bool, form: str) -> None:
+    times = [None] * lacking + [f"2026-10-05 06:00:{at % 60:02}" for at in range(100 - lacking)]
+    records: list[dict[str, Any]] = [
+        {"n": at} | ({} if time is None else {"at": time}) for at, time in enumerate(times)
+    ]
+    records.reverse()
+    lines = (
+        map(json.dumps, records)
+        if form == "json"
+        else ["n,at", *(f"{one['n']},{one.get('at', '')}" for one in records)]
+    )
+    proposal = infer("\n".join(lines))
+    assert proposal.document["schema"]["at"] == ("timestamp" if is_required else "timestamp?")
+    assert any(f"at: records without it: {lacking} of 100" in note for note in proposal.notes) == is_required
+    assert proposal.accepted == (100 - lacking if is_required else 100)
+    wanted = "event_time: {field: at, " if is_required else "event_time: {from: log}"
+    assert any(wanted in note for note in proposal.notes)
+
+
+@pytest.mark.parametrize(
+    ("other", "field"), [({"settings": {"time": 1764000000}}, "received_at"), ({"time": 1764000000}, "time")]
+)
+def test_a_time_further_in_replaces_no_time_that_few_records_lack(other: dict[str, Any], field: str) -> None:
+    records = [{"received_at": f"2026-10-05T06:00:{at:02}Z", **other} for at in range(50)] + [other]
+    proposal = infer("\n".join(map(json.dumps, records)))
+    assert any(f"event_time: {{field: {field}, " in note for note in proposal.notes), proposal.notes
+
+
+def test_an_identifier_that_few_records_lack_is_pointed_out() -> None:
+    records = [{"id": "a.b", "v": at / 2} for at in range(99)] + [{"v": 1.5}]
+    proposal = infer("\n".join(map(json.dumps, records)))
+    assert proposal.document["schema"]["id"] == "string?"
+    assert any(note.startswith("id: records without it: 1 of 100") for note in proposal.notes)
+
+
 def test_a_time_in_another_unit_changes_no_type() -> None:
     times = [{"ts": 1_793_534_400 + at} for at in range(99)]
     proposal = infer("\n".join(map(json.dumps, [*times[:40], {"ts": 1_793_534_440_000}, *times[40:]])))
@@ -775,7 +812,7 @@ def test_a_few_odd_values_cost_no_more_than_their_records(data: st.DataObject, k
     assert found == kind or (kind, found) == ("long", "double")
     assert proposal.records == len(values)
     assert proposal.accepted >= len([value for value in values if value not in odd])
-    told = [note for note in proposal.notes if f"values that don't fit {found}: " in note]
+    told = [note for note in proposal.notes if "become dead letters" in note]
     assert bool(told) == (proposal.accepted < proposal.records)
 
 

@@ -42,7 +42,7 @@ def first_pipeline(document: Mapping[str, Any], columns: Columns, *, has_event_t
         columns: Values of the accepted rows, in their order.
         has_event_time: False if no field of the records is their event time.
     """
-    field = event_time_of(document) if has_event_time else None
+    field = event_time_of(document["schema"]) if has_event_time else None
     size_ms, window = _window(columns, field)
     sender = sender_of(document, columns)
     by = [] if sender is None else [sender]

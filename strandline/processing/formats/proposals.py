@@ -152,7 +152,7 @@ def _try_out(proposal: Proposal, values: list[bytes]) -> None:
     reader = RowReader(config := record_format(StreamSpec.from_document(proposal.document)))
     fields = [one.name for one in config.fields]
     decoder = Decoder(config.fields, EventTimeSource(None), fields)
-    event_time = event_time_of(proposal.document)
+    event_time = event_time_of(proposal.document["schema"])
     proposal.records = len(values)
     columns: dict[str, list[pa.Array]] = {name: [] for name in fields}
     for rows in reader.parts(values, []):

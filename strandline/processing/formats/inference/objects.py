@@ -17,6 +17,7 @@ from strandline.processing.formats.inference.sample_shapes import (
     shape_of_lists,
 )
 from strandline.processing.formats.inference.schemas import Path, leaves, schema_of
+from strandline.processing.formats.inference.time_order import event_time_of
 from strandline.processing.formats.record_fields import JsonText
 
 
@@ -92,4 +93,7 @@ def _schema_of(
         for path, value in row.items():
             found[path].append(value)
     fields_max = COLUMNS_MAX - len(taken or ())
-    return schema_of(found, len(rows), proposal.notes, is_text=False, declared=types, fields_max=fields_max)
+    has_time = event_time_of(taken or {}) is not None
+    return schema_of(
+        found, len(rows), proposal.notes, is_text=False, declared=types, fields_max=fields_max, has_time=has_time
+    )

@@ -20,8 +20,10 @@ from strandline.processing.formats.inference.field_types import (
     type_of,
     value_of,
 )
-from strandline.processing.formats.inference.names import is_counted
+from strandline.processing.formats.inference.missing_values import is_marker
+from strandline.processing.formats.inference.names import is_counted, is_identifier
 from strandline.processing.formats.inference.text_hints import hint_of, only_pattern, time_patterns
+from strandline.processing.formats.inference.time_order import TimeField, best_time
 from strandline.processing.formats.timestamps import parse_timestamp
 from strandline.processing.pipelines.expressions import column_text
 
@@ -55,6 +57,7 @@ def schema_of(
     is_text: bool,
     fields_max: int = COLUMNS_MAX,
     declared: Mapping[Path, str] | None = None,
+    has_time: bool = False,
 ) -> dict[str, Any]:
     """Return a field for the values at each path. Notes for the user are added to `notes`.
 
@@ -64,9 +67,11 @@ def schema_of(
         rows: Number of rows.
         is_text: True if the values are strings, whatever their meaning.
         declared: Known types.
+        has_time: True if each row has its time in another field.
     """
     schema: dict[str, Any] = {}
     whole: list[str] = []
+    times: list[TimeField] = []
     if len(found) > fields_max:
         notes.append(f"{len(found) - fields_max:,} fields that occur in the fewest records are left out")
         found = dict(sorted(found.items(), key=lambda one: -len(one[1]))[:fields_max])
@@ -75,7 +80,8 @@ def schema_of(
     for path, values in found.items():
         if path in joined:
             if (whole_time := joined[path]) is not None:
-                schema[_field_name((*path[:-1], "at"), schema)] = whole_time
+                schema[name := _field_name((*path[:-1], "at"), schema)] = whole_time
+                times.append(TimeField(name, len(path), 0))
             continue
         if len(path) >= STEPS_MAX:
             notes.append(f"{path_text(path)} has more steps than a path may have; left out")
@@ -99,10 +105,24 @@ def schema_of(
         spec = _spec_of(name, path, proposed, is_required=len(known) == rows)
         if proposed.spec["type"] == "long" and type_known is None and not is_counted(str(path[-1])):
             whole.append(name)
+        lacking = rows - len(known) + ("missing" in proposed.spec) * sum(map(is_marker, known))
+        if proposed.spec["type"] == "timestamp":
+            times.append(TimeField(name, len(path), lacking))
+        elif lacking and are_most(rows - lacking, rows) and is_identifier(str(path[-1])):
+            notes.append(
+                f"{name}: records without it: {lacking:,} of {rows:,}; if it identifies the sender, declare it as "
+                "required, so that nothing is computed without it"
+            )
         notes += _notes_of(name, proposed.spec, known, proposed.unfitting)
         schema[name] = spec
     if not schema:
         raise NoSampleError("the records of the sample contain no value that a field can have")
+    if not has_time and (time := best_time(times, rows)) is not None and time.lacking:
+        schema[time.name] = _required(schema[time.name])
+        notes.append(
+            f"{time.name}: records without it: {time.lacking:,} of {rows:,}; they become dead letters, because it is the event "
+            f"time. To use their log time instead, declare {time.name} as optional, and add else: log to the event time"
+        )
     if whole:
         notes.append(
             f"{', '.join(whole)}: all values of the sample are integers, and a fraction, as 26.5, would be rejected; declare a "
@@ -130,6 +150,13 @@ def _spec_of(name: str, path: Path, proposed: ProposedType, *, is_required: bool
     if set(spec) == {"type", "required"}:
         return f"{spec['type']}?"
     return spec if len(spec) > 1 else str(spec["type"])
+
+
+def _required(spec: dict[str, Any] | str) -> dict[str, Any] | str:
+    """Return the declaration of a field that each record must have."""
+    if isinstance(spec, str):
+        return spec.removesuffix("?")
+    return {key: value for key, value in spec.items() if key != "required"}
 
 
 def _times_in_two(found: Mapping[Path, list[Any]], rows: int, notes: list[str]) -> dict[Path, dict[str, Any] | None]:

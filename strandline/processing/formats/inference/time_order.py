@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.times.durations import format_duration
+from strandline.processing.formats.inference.field_types import are_most
 
 _DELAY_MIN_MS = 10_000
 _DAY_MS = 86_400_000
@@ -20,9 +22,29 @@ _STEPS_MS = (10_000, 60_000, 3_600_000, _DAY_MS)
 """A delay is a multiple of the largest of these that is at most half of it."""
 
 
-def event_time_of(document: Mapping[str, Any]) -> str | None:
+@dataclass(frozen=True)
+class TimeField:
+    """A field that is a time in the records that have it."""
+
+    name: str
+    steps: int
+    """Number of steps of its path."""
+    lacking: int
+    """Number of records without it."""
+
+
+def best_time(fields: Sequence[TimeField], rows: int) -> TimeField | None:
+    """Return the field that is the event time: the first that nearly all records have. If some records lack it, a field that
+    all records have is better, unless its path is longer. None if there is no such field."""
+    usual = [one for one in fields if are_most(rows - one.lacking, rows)]
+    if not usual:
+        return None
+    return next((one for one in usual if not one.lacking and one.steps <= usual[0].steps), usual[0])
+
+
+def event_time_of(schema: Mapping[str, Any]) -> str | None:
     """Return the first field that is a time in each record. None if there is none."""
-    for name, spec in document["schema"].items():
+    for name, spec in schema.items():
         if spec == "timestamp" or (
             isinstance(spec, dict) and spec["type"] == "timestamp" and spec.get("required", True) is not False
         ):

@@ -7,6 +7,7 @@ from typing import Any
 
 from strandline.processing.formats.inference.sample import Proposal, Proposed, Sample, readable
 from strandline.processing.formats.inference.schemas import Path, schema_of
+from strandline.processing.formats.inference.time_order import event_time_of
 from strandline.processing.formats.influx.reader import InfluxLines
 from strandline.processing.formats.record_fields import Rejection
 
@@ -36,7 +37,10 @@ def _of_influx(name: str, lines: list[str]) -> Proposed:
     if times and all(isinstance(value, int) for value in times):
         proposed = schema["time"]
         unit = proposed.get("unit", "ns") if isinstance(proposed, dict) else "ns"
-        schema["time"] = {"type": "timestamp?" if len(times) < good else "timestamp", "unit": unit}
+        schema["time"] = {
+            "type": "timestamp" if event_time_of(schema) == "time" or len(times) == good else "timestamp?",
+            "unit": unit,
+        }
         if unit != "ns":
             proposal.notes.append(
                 f"time counts {unit} in these lines. A write request by HTTP with ?precision={unit} converts it to ns; if "
