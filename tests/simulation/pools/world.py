@@ -278,7 +278,7 @@ class Committer:
             committed_ms=int(self._world.now_s * 1_000),
         )
 
-    def committed(self, row: CheckpointRow, outcomes: Any, seconds: float) -> None:
+    def committed(self, row: CheckpointRow, outcomes: Any, seconds: float, waited_s: float = 0.0) -> None:
         pass
 
 
