@@ -25,7 +25,7 @@ from strandline.results.writer import WriteReport
 from tests.integration.test_log_reader import make_topic
 from tests.support.stage_batches import MAY_1_NOON_MS, MINUTE_MS, stage_batch
 from tests.support.topic_reader import read_messages
-from tests.support.waiting import stretched
+from tests.support.waiting import stretched, wait_until
 
 FIELDS = (("device", "string"), ("n", "long"))
 PARTITIONS = 3
@@ -278,7 +278,9 @@ def test_a_result_that_no_record_can_hold_is_refused(kafka: str) -> None:
 
 def test_the_largest_result_is_as_large_as_the_largest_record(kafka: str) -> None:
     stage = Stage(kafka, "results-largest")
-    Topics(kafka, replication=1, record_bytes_max=RECORD_BYTES_MAX).ensure_room_for_records(stage.name)
+    topics = Topics(kafka, replication=1, record_bytes_max=RECORD_BYTES_MAX)
+    wait_until(lambda: topics.find(stage.name), lambda found: found is not None, "every broker knows the topic")
+    topics.ensure_room_for_records(stage.name)
     (document,) = stage.stream.shape.documents(stage_batch(FIELDS, [("", 1)]), 1, 1)
     assert isinstance(document, Document)
     fills = RECORD_BYTES_MAX - len(document.source)

@@ -5,17 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from structlog.testing import capture_logs
 
 from strandline.ledger.ledger import Ledger
-from strandline.services.processes import pids
+from strandline.services.processes import pids, worker_process
 from strandline.services.processes.pids import PidFile
 from strandline.services.processes.worker_process import WorkerProcess
 from strandline.services.supervision.runner_process import RunnerProcess
@@ -61,6 +64,41 @@ def test_a_process_is_reaped_even_where_it_stays_recorded(tmp_path: Path, disk: 
     disk.is_full = False
     assert process.reap() == -signal.SIGKILL, "again is the same"
     assert recorded(tmp_path) is None
+
+
+def test_a_process_that_can_not_be_recorded_is_killed_although_it_shows_no_mark_yet(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between `exec` and the end of loading, the environment of a process is empty."""
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(worker_process, "kill_tree", lambda mark: 0)
+    monkeypatch.setattr(subprocess, "Popen", start)
+    disk.is_full = True
+    with pytest.raises(OSError, match="No space left"):
+        WorkerProcess(tmp_path, f"runner-{JOB}", SLEEP)
+    assert [one.returncode for one in started] == [-signal.SIGKILL]
+
+
+def test_a_process_whose_mark_can_not_be_read_yet_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = WorkerProcess(tmp_path, f"runner-{JOB}", SLEEP)
+    environ, looks = psutil.Process.environ, Counter[int]()
+
+    def empty_at_first(one: psutil.Process) -> dict[str, str]:
+        looks[one.pid] += 1
+        return {} if one.pid == process.pid and looks[one.pid] < 3 else environ(one)
+
+    monkeypatch.setattr(psutil.Process, "environ", empty_at_first)
+    process.kill_tree()
+    assert process.has_ended() and looks[process.pid] >= 3
+    process.reap()
 
 
 def test_a_standby_is_reaped_even_where_its_first_words_can_not_be_kept(tmp_path: Path) -> None:

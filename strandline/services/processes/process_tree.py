@@ -18,6 +18,8 @@ from strandline.core.errors import StackError
 MARK_VARIABLE = "STRANDLINE_RUNNER_OF"
 _POLL_S = 0.02
 _TIMEOUT_S = 10.0
+_STARTING_S = 1.0
+"""Maximum age in seconds of a process whose empty environment can mean that it is just starting."""
 
 
 def tree_mark(data_dir: Path, job: str = "") -> str:
@@ -41,14 +43,24 @@ def kill_tree(mark: str, *, whole_stack: bool = False) -> int:
 
 
 def _kill_if_marked(pid: int, mark: str, whole_stack: bool) -> bool:
+    """Return True if the process had the mark, or if it has just started and its mark can't be read yet."""
     if pid == os.getpid():
         return False
     try:
         process = psutil.Process(pid)
-        found = process.environ().get(MARK_VARIABLE, "")
+        environment = process.environ()
+        if not environment:
+            return _is_starting(process)
+        found = environment.get(MARK_VARIABLE, "")
         is_marked = found.startswith(mark) if whole_stack else found == mark
         if is_marked:
             process.kill()  # psutil refuses if the kernel has given the pid to another process in the meantime
     except psutil.Error:
         return False  # ended, or of another user
     return is_marked
+
+
+def _is_starting(process: psutil.Process) -> bool:
+    """Return True if the process may be loading its program: until then, its environment is empty (Linux, `load_elf_binary`).
+    A process that keeps an empty environment counts for a second only."""
+    return process.status() != psutil.STATUS_ZOMBIE and 0 <= time.time() - process.create_time() < _STARTING_S

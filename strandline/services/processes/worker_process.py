@@ -56,6 +56,7 @@ class WorkerProcess:
         try:
             self._record()
         except BaseException:  # an unrecorded process would keep running unnoticed
+            self._process.kill()  # by its pid, too: a process that is just starting shows no mark
             self.kill_tree()
             self._process.wait()
             raise
@@ -103,6 +104,7 @@ class WorkerProcess:
         Raises StackError if a process doesn't end. A record that stays in `pids.json`, for example because the disk is full, is
         no error: it has no effect.
         """
+        self._process.kill()  # by its pid, too: a process that is just starting shows no mark
         self.kill_tree()
         code = self._process.wait()
         try:
