@@ -58,13 +58,17 @@ class Outcome:
 def run_histories(seeds: Sequence[int], jobs: int, steps: int = STEPS, stops: bool = False) -> Outcome:
     """Run one history for each seed. `stops`: True to end with the first history that has a violation."""
     outcome = Outcome()
+    before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    for seed in seeds:
-        world = World(seed, jobs, steps)
-        world.run()
-        outcome.add(seed, world)
-        if stops and outcome.wrong:
-            break
+    try:
+        for seed in seeds:
+            world = World(seed, jobs, steps)
+            world.run()
+            outcome.add(seed, world)
+            if stops and outcome.wrong:
+                break
+    finally:
+        structlog.configure(**before)
     return outcome
 
 
