@@ -379,6 +379,20 @@ def test_unforeseen_error_tells_nothing_of_its_inside(api: Api, monkeypatch: pyt
     assert "secret" not in json.dumps(problem_of(api.ask("GET", "/v1/jobs"), 500, "internal"))
 
 
+def test_the_watermark_of_a_job_is_not_below_the_windows_that_it_has_emitted(api: Api) -> None:
+    """A slice records the watermark at its beginning; its records advance it."""
+    api.apply(BOTH)
+    epoch = api.ledger.begin_run("power", 1).epoch
+    api.ledger.plan_slice(a_slice(1, epoch))
+    assert api.ask("GET", "/v1/jobs/power").json()["watermark_ms"] == 900
+    api.ledger.commit_checkpoint(a_checkpoint(1, epoch, closes_ms=60_500))
+    job = api.ask("GET", "/v1/jobs/power").json()
+    assert (job["watermark_ms"], job["last_emission"]) == (60_500, {"per_minute": 60_000})
+    # A slice without records can begin later, after the silence of all partitions.
+    api.ledger.plan_slice(a_slice(2, epoch, watermark_ms=90_000))
+    assert api.ask("GET", "/v1/jobs/power").json()["watermark_ms"] == 90_000
+
+
 def test_job_shows_position_lag_counts_and_legal_verbs(api: Api) -> None:
     api.apply(BOTH)
     assert api.ask("GET", "/v1/jobs/power").json()["lag_records"] == 300

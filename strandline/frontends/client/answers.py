@@ -98,6 +98,7 @@ class Job(ApiModel):
     slice: int | None
     """Last committed slice. None before the first commit."""
     watermark_ms: int | None
+    """Current watermark. Windows that end at or before it are final. None before a record was accepted."""
     lag_records: int | None
     """Number of records in the log after the last committed slice. None if Kafka doesn't respond."""
     last_emission: dict[str, int]

@@ -45,6 +45,7 @@ from strandline.processing.pipelines.stored import (
     spec_of_row,
 )
 from strandline.processing.slices.rewind import RUN_BEGINS, RewindCost, rewind_costs
+from strandline.processing.slices.watermark import greatest
 from strandline.services.jobs.backfills import BackfillView, backfill_view
 from strandline.services.jobs.explanation import ExplanationView, JobExplanationView, JobFacts, explain, notes_of
 from strandline.services.jobs.lookups import lookup_warnings_of
@@ -169,7 +170,8 @@ class JobStatus(Described):
     slice: int | None
     """Last committed slice."""
     watermark_ms: int | None
-    """Watermark of the last planned slice. Older records of the slice are late."""
+    """Current watermark, after the last committed slice. Windows that end at or before it are final, and older records of later
+    slices are late. Null before a record was accepted."""
     latest_event_ms: int | None
     """Latest event time in all committed slices."""
     lag_records: int | None
@@ -325,7 +327,10 @@ def _status(
         streams=streams,
         leader=leader,
         slice=checkpoint.slice if checkpoint else None,
-        watermark_ms=last_slice.watermark_ms if last_slice else None,
+        # A slice records the watermark at its beginning, and closes windows up to that of its checkpoint.
+        watermark_ms=greatest(
+            last_slice.watermark_ms if last_slice else None, checkpoint.closes_ms if checkpoint else None
+        ),
         latest_event_ms=checkpoint.latest_event_ms if checkpoint else None,
         lag_records=_left(job, held, position),
         batch=_batch(ledger, progress, position),
