@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 from strandline.core.errors import PermanentError
 from strandline.core.streams.stream import StreamSpec
+from strandline.core.times.durations import DURATION_MS_MAX, parse_duration_ms
 from strandline.ingest.gateway.framing import split_json
 from strandline.processing.desk.record_files import read_records
 from strandline.processing.formats.decoder import Decoder
@@ -261,6 +262,15 @@ def test_a_time_further_in_replaces_no_time_that_few_records_lack(other: dict[st
     records = [{"received_at": f"2026-10-05T06:00:{at:02}Z", **other} for at in range(50)] + [other]
     proposal = infer("\n".join(map(json.dumps, records)))
     assert any(f"event_time: {{field: {field}, " in note for note in proposal.notes), proposal.notes
+
+
+def test_the_delay_is_one_that_a_document_may_have() -> None:
+    years = [*range(2001, 2027), 2001]
+    proposal = infer("\n".join(json.dumps({"at": f"{year}-01-01T00:00:00Z", "v": 0.5}) for year in years))
+    (note,) = (note for note in proposal.notes if "event_time: " in note)
+    rule = yaml.safe_load(note.removeprefix("for a pipeline: "))["event_time"]
+    assert parse_duration_ms(rule["delay"]) == DURATION_MS_MAX
+    assert any(note.startswith("a delay is at most ten years") for note in proposal.notes)
 
 
 def test_an_identifier_that_few_records_lack_is_pointed_out() -> None:

@@ -59,6 +59,17 @@ def test_a_sample_becomes_a_stream_with_a_key_and_a_pipeline_of_means_by_sender(
     assert (answer.json()["records"], answer.json()["accepted"]) == (60, 60)
 
 
+def test_a_clock_that_was_never_set_changes_neither_the_windows_nor_the_delay(api: Api) -> None:
+    _, wanted = yaml.safe_load_all(propose(api, READINGS).json()["documents"])
+    lines = READINGS.splitlines()
+    lines[30] = lines[30].replace(b'"ts": 1764000600', b'"ts": 3.41')
+    answer = propose(api, b"\n".join(lines)).json()
+    stream, pipeline = yaml.safe_load_all(answer["documents"])
+    assert pipeline == wanted
+    assert "retention" not in stream
+    assert "times of ts that are not of 2000 to 2099: 1 of 60; they are left out of the delay" in answer["notes"]
+
+
 @pytest.mark.parametrize(
     ("records", "sender"),
     [

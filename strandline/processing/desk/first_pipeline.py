@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.times.durations import format_duration
-from strandline.processing.formats.inference.time_order import delay_of, event_time_of
+from strandline.processing.formats.inference.time_order import delay_of, event_time_of, usual_times_ms
 
 Columns = Mapping[str, pa.Array | pa.ChunkedArray]
 
@@ -86,7 +86,7 @@ def _window(columns: Columns, field: str | None) -> tuple[int, str]:
     """Return the size and the name of the smallest window that divides the sample into few windows."""
     if field is None or not len(columns[field]):
         return _WINDOWS[0]
-    times = pc.drop_null(columns[field]).cast(pa.timestamp("ms"), safe=False).cast(pa.int64()).to_numpy()
+    times = usual_times_ms([columns[field]])
     span_ms = int(np.max(times) - np.min(times)) if len(times) else 0
     fitting = (one for one in _WINDOWS if span_ms <= one[0] * min(_WINDOWS_WANTED, len(times) / _RECORDS_WANTED))
     return next(fitting, _WINDOWS[-1])

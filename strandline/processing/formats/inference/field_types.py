@@ -21,7 +21,7 @@ from strandline.processing.formats.timestamps import PER_SECOND, parse_timestamp
 
 FITS_MIN = 20
 FITS_SHARE = 0.95
-_CENTURY_S = (946_684_800, 4_102_444_800)
+CENTURY_S = (946_684_800, 4_102_444_800)
 """The years 2000 to 2099: the range of numbers that are regarded as times."""
 _CODE = re.compile(r"0\d+", re.ASCII)
 _PART_NUMBER = re.compile(r"\d+[eE]\d+", re.ASCII)
@@ -161,7 +161,7 @@ def _is_time(value: Any, unit: str | None) -> bool:
 
 
 def _is_of_century(number: float, unit: str) -> bool:
-    return _CENTURY_S[0] <= number / PER_SECOND[unit] < _CENTURY_S[1]
+    return CENTURY_S[0] <= number / PER_SECOND[unit] < CENTURY_S[1]
 
 
 def _number_type(name: str, numbers: list[int | float]) -> str:

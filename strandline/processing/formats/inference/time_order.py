@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.core.times.durations import format_duration
-from strandline.processing.formats.inference.field_types import are_most
+from strandline.core.times.durations import DURATION_MS_MAX, format_duration
+from strandline.processing.formats.inference.field_types import CENTURY_S, are_most
 
 _DELAY_MIN_MS = 10_000
 _DAY_MS = 86_400_000
@@ -62,9 +62,15 @@ def time_notes(field: str | None, columns: Mapping[str, Sequence[pa.Array]], doc
     if field is None:
         yield "no field is a time in every record; for a pipeline: event_time: {from: log}"
         return
-    late_ms = _late_ms(columns[field])
+    times, usual = _times_ms(columns[field]), usual_times_ms(columns[field])
+    late_ms = _late_ms(usual)
     delay_ms = delay_for(late_ms)
     yield f"for a pipeline: event_time: {{field: {field}, delay: {format_duration(delay_ms)}}}"
+    if len(usual) < len(times):
+        yield (
+            f"times of {field} that are not of 2000 to 2099: {len(times) - len(usual):,} of {len(times):,}; they are left out of "
+            "the delay"
+        )
     if late_ms <= _DELAY_MIN_MS:
         return
     group = _sorted_by(field, columns) if late_ms >= _DAY_MS else None
@@ -73,6 +79,8 @@ def time_notes(field: str | None, columns: Mapping[str, Sequence[pa.Array]], doc
         f"{order} a row is up to {format_duration(late_ms)} older than a row before it; with a shorter delay, windows lose such "
         "rows"
     )
+    if late_ms >= DURATION_MS_MAX:
+        yield "a delay is at most ten years; send the rows in the order of their times, or check the times"
     if delay_ms >= _RETENTION_MS // 2 and "retention" not in document:
         schema = document.pop("schema")
         document |= {"retention": "forever", "schema": schema}
@@ -80,33 +88,52 @@ def time_notes(field: str | None, columns: Mapping[str, Sequence[pa.Array]], doc
 
 def delay_of(parts: Sequence[pa.Array]) -> str:
     """Return the delay that accepts each row, as a document writes it. `parts`: event times of the rows, in their order."""
-    return format_duration(delay_for(_late_ms(parts)))
+    return format_duration(delay_for(_late_ms(usual_times_ms(parts))))
 
 
 def delay_for(late_ms: int) -> int:
-    """Return the delay in milliseconds that accepts rows that are this late: a round duration of at least 10 s."""
+    """Return the delay in milliseconds that accepts rows that are this late: a round duration of at least 10 s.
+    At most the longest duration that a document may have, although later rows are lost."""
     step = max((one for one in _STEPS_MS if 2 * one <= late_ms), default=_DELAY_MIN_MS)
-    return max(_DELAY_MIN_MS, ceil((late_ms + 1) / step) * step)
+    return min(DURATION_MS_MAX, max(_DELAY_MIN_MS, ceil((late_ms + 1) / step) * step))
 
 
-def _late_ms(parts: Sequence[pa.Array]) -> int:
-    """Return how much older a row is than a row before it, at most, in milliseconds."""
+def usual_times_ms(parts: Sequence[pa.Array | pa.ChunkedArray]) -> np.ndarray:
+    """Return the times of 2000 to 2099 in milliseconds. Others are of clocks that were never set."""
+    times = _times_ms(parts)
+    return times[_are_of_century(times)]
+
+
+def _times_ms(parts: Sequence[pa.Array | pa.ChunkedArray]) -> np.ndarray:
     if not parts:
-        return 0
-    times = pc.drop_null(pa.chunked_array(parts)).cast(pa.timestamp("ms"), safe=False).cast(pa.int64()).to_numpy()
+        return np.empty(0, np.int64)
+    chunks = [chunk for part in parts for chunk in (part.chunks if isinstance(part, pa.ChunkedArray) else [part])]
+    times = pc.drop_null(pa.chunked_array(chunks, parts[0].type))
+    return np.asarray(times.cast(pa.timestamp("ms"), safe=False).cast(pa.int64()).to_numpy())
+
+
+def _are_of_century(times: np.ndarray) -> np.ndarray:
+    first, end = (1_000 * one for one in CENTURY_S)
+    return np.asarray((first <= times) & (times < end))
+
+
+def _late_ms(times: np.ndarray) -> int:
+    """Return how much older a row is than a row before it, at most, in milliseconds."""
     return int((np.maximum.accumulate(times) - times).max()) if len(times) else 0
 
 
 def _sorted_by(field: str, columns: Mapping[str, Sequence[pa.Array]]) -> str | None:
     """Return a string field whose values each have their times in order. None if there is none."""
-    times = pa.chunked_array(columns[field]).cast(pa.timestamp("ms"), safe=False).cast(pa.int64()).to_numpy()
+    times = _times_ms(columns[field])
+    is_usual = _are_of_century(times)
+    times = times[is_usual]
     for name, parts in columns.items():
         array = pa.chunked_array(parts)
         if not pa.types.is_string(array.type):
             continue
         codes = array.combine_chunks().dictionary_encode()
         codes = codes.combine_chunks() if isinstance(codes, pa.ChunkedArray) else codes
-        keys = pc.fill_null(codes.indices, -1).to_numpy(zero_copy_only=False)
+        keys = pc.fill_null(codes.indices, -1).to_numpy(zero_copy_only=False)[is_usual]
         if 1 < len(codes.dictionary) < len(keys):
             order = np.argsort(keys, kind="stable")
             same = keys[order][1:] == keys[order][:-1]
