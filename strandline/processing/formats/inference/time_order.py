@@ -101,7 +101,7 @@ def delay_for(late_ms: int) -> int:
 def usual_times_ms(parts: Sequence[pa.Array | pa.ChunkedArray]) -> np.ndarray:
     """Return the times of 2000 to 2099 in milliseconds. Others are of clocks that were never set."""
     times = _times_ms(parts)
-    return times[_are_of_century(times)]
+    return np.asarray(times[_are_of_century(times)])
 
 
 def _times_ms(parts: Sequence[pa.Array | pa.ChunkedArray]) -> np.ndarray:
