@@ -273,6 +273,18 @@ def test_the_delay_is_one_that_a_document_may_have() -> None:
     assert any(note.startswith("a delay is at most ten years") for note in proposal.notes)
 
 
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_a_time_of_each_row_is_preferred_to_one_of_the_whole_record(lacking: int) -> None:
+    rows = [{"id": "a.b", "v": at + 0.5, "q": True, "t": 1699999999000 + at} for at in range(50)]
+    rows += [{"id": "a.b", "v": 0.5, "q": True}] * lacking
+    records = [{"timestamp": 1700000000000 + at, "values": [row]} for at, row in enumerate(rows)]
+    proposal = infer("\n".join(map(json.dumps, records)))
+    assert proposal.event_time == "t"
+    assert "for a pipeline: event_time: {field: t, delay: 10s}" in proposal.notes
+    assert "t is a time of each row, so it is the event time; timestamp: of the whole record" in proposal.notes
+    assert proposal.accepted == 50
+
+
 def test_an_identifier_that_few_records_lack_is_pointed_out() -> None:
     records = [{"id": "a.b", "v": at / 2} for at in range(99)] + [{"v": 1.5}]
     proposal = infer("\n".join(map(json.dumps, records)))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.core.times.durations import format_duration
-from strandline.processing.formats.inference.time_order import delay_of, event_time_of, usual_times_ms
+from strandline.processing.formats.inference.time_order import delay_of, usual_times_ms
 
 Columns = Mapping[str, pa.Array | pa.ChunkedArray]
 
@@ -34,21 +34,22 @@ _NAME_LENGTH_MAX = 40
 """Maximum length of the stream's name in the names of the job and its results."""
 
 
-def first_pipeline(document: Mapping[str, Any], columns: Columns, *, has_event_time: bool) -> dict[str, Any]:
+def first_pipeline(document: Mapping[str, Any], columns: Columns, *, event_time: str | None) -> dict[str, Any]:
     """Return the document of a pipeline: the mean of each number by sender, in windows that divide the sample.
 
     Args:
         document: Document of the stream.
         columns: Values of the accepted rows, in their order.
-        has_event_time: False if no field of the records is their event time.
+        event_time: Field of the event time. None for the log time.
     """
-    field = event_time_of(document["schema"]) if has_event_time else None
-    size_ms, window = _window(columns, field)
+    size_ms, window = _window(columns, event_time)
     sender = sender_of(document, columns)
     by = [] if sender is None else [sender]
     count = next(name for name in _COUNTS if name not in document["schema"])
     aggregate = {count: "count(*)"} | {name: f"avg({name})" for name in _numbers(document, by)}
-    rule: dict[str, Any] = {"from": "log"} if field is None else {"field": field, "delay": delay_of([columns[field]])}
+    rule: dict[str, Any] = (
+        {"from": "log"} if event_time is None else {"field": event_time, "delay": delay_of([columns[event_time]])}
+    )
     name = f"{str(document['stream'])[:_NAME_LENGTH_MAX]}-{window.replace('_', '-')}".lower()
     shape: dict[str, Any] = {"name": window, "tumbling": format_duration(size_ms)}
     if by:

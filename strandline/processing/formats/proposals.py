@@ -152,7 +152,6 @@ def _try_out(proposal: Proposal, values: list[bytes]) -> None:
     reader = RowReader(config := record_format(StreamSpec.from_document(proposal.document)))
     fields = [one.name for one in config.fields]
     decoder = Decoder(config.fields, EventTimeSource(None), fields)
-    event_time = event_time_of(proposal.document["schema"])
     proposal.records = len(values)
     columns: dict[str, list[pa.Array]] = {name: [] for name in fields}
     for rows in reader.parts(values, []):
@@ -164,4 +163,5 @@ def _try_out(proposal: Proposal, values: list[bytes]) -> None:
     proposal.rejected = proposal.rejected[:5]
     if any("event_time:" in note for note in proposal.notes):
         return
-    proposal.notes += time_notes(event_time, columns, proposal.document)
+    proposal.event_time = proposal.event_time or event_time_of(proposal.document["schema"])
+    proposal.notes += time_notes(proposal.event_time, columns, proposal.document)

@@ -32,7 +32,6 @@ ROWS_MAX = 20
 _REASONS_MAX = 5
 _OF_PIPELINE = "for a pipeline: "
 """Begin of the note that the pipeline already follows."""
-_FROM_LOG = "event_time: {from: log}"
 
 
 @dataclass(frozen=True)
@@ -85,8 +84,7 @@ def propose_documents(name: str, sample: bytes) -> SampleProposalView:
     columns = _decode(StreamSpec.from_document(document), values).columns
     if "key" not in document and _may_have_key(document, sender := sender_of(document, columns)):
         document["key"] = sender
-    has_event_time = not any(_FROM_LOG in note for note in proposal.notes)
-    pipeline = first_pipeline(document, columns, has_event_time=has_event_time)
+    pipeline = first_pipeline(document, columns, event_time=proposal.event_time)
     return SampleProposalView(
         stream=name,
         documents=f"{document_text(document)}---\n{document_text(pipeline)}",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from strandline.core.documents import COLUMNS_MAX
+from strandline.core.json_paths import path_text
 from strandline.processing.formats.inference.embedded_text import with_opened
 from strandline.processing.formats.inference.sample import Proposal, Proposed, readable
 from strandline.processing.formats.inference.sample_shapes import (
@@ -17,7 +18,7 @@ from strandline.processing.formats.inference.sample_shapes import (
     shape_of_lists,
 )
 from strandline.processing.formats.inference.schemas import Path, leaves, schema_of
-from strandline.processing.formats.inference.time_order import event_time_of
+from strandline.processing.formats.inference.time_order import event_time_of, times_of
 from strandline.processing.formats.record_fields import JsonText
 
 
@@ -81,12 +82,34 @@ def _with_rows(
         return proposal
     document["explode"] = shape.explode
     proposal.notes += shape.notes
-    document["schema"] = shape.schema | _schema_of(shape.rows, proposal, types, taken=shape.schema)
+    document["schema"] = shape.schema | _schema_of(shape.rows, proposal, types, taken=shape.schema, own=shape.own)
+    _choose_time(proposal, shape)
     return proposal
 
 
+def _choose_time(proposal: Proposal, shape: SampleShape) -> None:
+    """Choose a time of each row as the event time, if there is one. A note names the time of the whole record."""
+    schema = proposal.document["schema"]
+    own_paths = set(map(path_text, shape.own))
+    own: list[str] = []
+    outer: list[str] = []
+    for name in times_of(schema):
+        spec = schema[name]
+        path = spec.get("from", f"$.{name}") if isinstance(spec, dict) else f"$.{name}"
+        (own if name in shape.schema or path in own_paths else outer).append(name)
+    if own and outer:
+        proposal.notes.append(
+            f"{own[0]} is a time of each row, so it is the event time; {', '.join(outer)}: of the whole record"
+        )
+    proposal.event_time = next(iter(own), None)
+
+
 def _schema_of(
-    rows: Sequence[Row], proposal: Proposal, types: Mapping[Path, str] | None, taken: Mapping[str, Any] | None = None
+    rows: Sequence[Row],
+    proposal: Proposal,
+    types: Mapping[Path, str] | None,
+    taken: Mapping[str, Any] | None = None,
+    own: Set[Path] = frozenset(),
 ) -> dict[str, Any]:
     found: dict[Path, list[Any]] = defaultdict(list)
     for row in rows:
@@ -95,5 +118,12 @@ def _schema_of(
     fields_max = COLUMNS_MAX - len(taken or ())
     has_time = event_time_of(taken or {}) is not None
     return schema_of(
-        found, len(rows), proposal.notes, is_text=False, declared=types, fields_max=fields_max, has_time=has_time
+        found,
+        len(rows),
+        proposal.notes,
+        is_text=False,
+        declared=types,
+        fields_max=fields_max,
+        has_time=has_time,
+        own=own,
     )

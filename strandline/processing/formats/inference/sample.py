@@ -34,6 +34,8 @@ class Proposal:
     """Rows that the document accepts."""
     rejected: list[str] = field(default_factory=list)
     """Reasons of the first rejected rows."""
+    event_time: str | None = None
+    """Field of the event time. None for the log time."""
 
 
 Proposed = tuple[Proposal, list[bytes]]

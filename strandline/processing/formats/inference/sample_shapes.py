@@ -45,6 +45,8 @@ class SampleShape:
     """Fields that no value of a row fills."""
     array: Path | None = None
     """Path of the array whose elements are rows. None for another shape."""
+    own: frozenset[Path] = frozenset()
+    """Paths of values that belong to one row, not to the whole record."""
 
 
 def shape_of(objects: Sequence[dict[str, Any]]) -> tuple[SampleShape | None, list[str]]:
@@ -110,7 +112,9 @@ def _table(objects: Sequence[dict[str, Any]], notes: list[str]) -> SampleShape |
                     ]
                 explode = {"columns": path_text(names_path), "rows": path_text(rows_path)}
                 note = f"each element of {path_text(rows_path)} becomes a row"
-                return SampleShape(explode, [outer | own for outer, own in found], [note, *_hidden(found)])
+                return SampleShape(
+                    explode, [outer | own for outer, own in found], [note, *_hidden(found)], own=_own_of(found)
+                )
     return None
 
 
@@ -164,7 +168,11 @@ def _array_of_objects(
         if isinstance(element, dict)
     ]
     rows = [outer | own for outer, own in parts]
-    return SampleShape(path_text(found), rows, [note, *_hidden(parts)], array=found)
+    return SampleShape(path_text(found), rows, [note, *_hidden(parts)], array=found, own=_own_of(parts))
+
+
+def _own_of(parts: Sequence[tuple[Row, Row]]) -> frozenset[Path]:
+    return frozenset(path for _, own in parts for path in own)
 
 
 def _hidden(parts: Sequence[tuple[Row, Row]]) -> Iterator[str]:
@@ -209,7 +217,8 @@ def _within_elements(path: Path, elements: Sequence[tuple[Row, dict[str, Any]]])
         f"each element of {path_text(inner)} becomes a row, with the values of its element of {path_text(path)}, which are "
         "repeated in its rows"
     )
-    return SampleShape({"elements": path_text(path), "inner": path_text(inner)}, rows, [note])
+    own_paths = frozenset(where for row in rows for where in row if where[: len(inner)] == inner)
+    return SampleShape({"elements": path_text(path), "inner": path_text(inner)}, rows, [note], own=own_paths)
 
 
 def _inner_row(value: Any, inner: Path) -> Row:
@@ -292,7 +301,7 @@ def _parallel_arrays(objects: Sequence[dict[str, Any]], notes: list[str]) -> Sam
             for at in range(len(columns[arrays[0]]))
         ]
         note = f"the values of {', '.join(map(path_text, arrays))} with the same index become a row"
-        return SampleShape(explode, rows, [note])
+        return SampleShape(explode, rows, [note], own=frozenset(arrays))
     return None
 
 
@@ -412,7 +421,9 @@ def _array_of_arrays(objects: Sequence[dict[str, Any]], notes: list[str]) -> Sam
             for element in _at(one, path) or ()
             if isinstance(element, list)
         ]
-        return SampleShape(path_text(path), rows, [f"each element of {path_text(path)} becomes a row"], array=path)
+        note = f"each element of {path_text(path)} becomes a row"
+        own = frozenset(where for row in rows for where in row if where[: len(path)] == path)
+        return SampleShape(path_text(path), rows, [note], array=path, own=own)
     return None
 
 

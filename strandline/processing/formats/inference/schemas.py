@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from itertools import pairwise
 from typing import Any
 
@@ -58,6 +58,7 @@ def schema_of(
     fields_max: int = COLUMNS_MAX,
     declared: Mapping[Path, str] | None = None,
     has_time: bool = False,
+    own: Set[Path] = frozenset(),
 ) -> dict[str, Any]:
     """Return a field for the values at each path. Notes for the user are added to `notes`.
 
@@ -68,6 +69,7 @@ def schema_of(
         is_text: True if the values are strings, whatever their meaning.
         declared: Known types.
         has_time: True if each row has its time in another field.
+        own: Paths of values that belong to one row, if others belong to the whole record.
     """
     schema: dict[str, Any] = {}
     whole: list[str] = []
@@ -81,7 +83,7 @@ def schema_of(
         if path in joined:
             if (whole_time := joined[path]) is not None:
                 schema[name := _field_name((*path[:-1], "at"), schema)] = whole_time
-                times.append(TimeField(name, len(path), 0))
+                times.append(TimeField(name, len(path), 0, is_own=not own or path in own))
             continue
         if len(path) >= STEPS_MAX:
             notes.append(f"{path_text(path)} has more steps than a path may have; left out")
@@ -107,7 +109,7 @@ def schema_of(
             whole.append(name)
         lacking = rows - len(known) + ("missing" in proposed.spec) * sum(map(is_marker, known))
         if proposed.spec["type"] == "timestamp":
-            times.append(TimeField(name, len(path), lacking))
+            times.append(TimeField(name, len(path), lacking, is_own=not own or path in own))
         elif lacking and are_most(rows - lacking, rows) and is_identifier(str(path[-1])):
             notes.append(
                 f"{name}: records without it: {lacking:,} of {rows:,}; if it identifies the sender, declare it as "

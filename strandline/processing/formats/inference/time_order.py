@@ -31,12 +31,16 @@ class TimeField:
     """Number of steps of its path."""
     lacking: int
     """Number of records without it."""
+    is_own: bool = True
+    """False if it belongs to the whole record, and other values to its rows."""
 
 
 def best_time(fields: Sequence[TimeField], rows: int) -> TimeField | None:
     """Return the field that is the event time: the first that nearly all records have. If some records lack it, a field that
-    all records have is better, unless its path is longer. None if there is no such field."""
+    all records have is better, unless its path is longer. A time of each row is better than one of the whole record. None if
+    there is no such field."""
     usual = [one for one in fields if are_most(rows - one.lacking, rows)]
+    usual = [one for one in usual if one.is_own] or usual
     if not usual:
         return None
     return next((one for one in usual if not one.lacking and one.steps <= usual[0].steps), usual[0])
@@ -44,12 +48,16 @@ def best_time(fields: Sequence[TimeField], rows: int) -> TimeField | None:
 
 def event_time_of(schema: Mapping[str, Any]) -> str | None:
     """Return the first field that is a time in each record. None if there is none."""
+    return next(times_of(schema), None)
+
+
+def times_of(schema: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the fields that are a time in each record."""
     for name, spec in schema.items():
         if spec == "timestamp" or (
             isinstance(spec, dict) and spec["type"] == "timestamp" and spec.get("required", True) is not False
         ):
-            return str(name)
-    return None
+            yield str(name)
 
 
 def time_notes(field: str | None, columns: Mapping[str, Sequence[pa.Array]], document: dict[str, Any]) -> Iterator[str]:
