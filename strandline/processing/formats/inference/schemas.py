@@ -62,6 +62,8 @@ def schema_of(
 ) -> dict[str, Any]:
     """Return a field for the values at each path. Notes for the user are added to `notes`.
 
+    `own`: paths of values that belong to one row, if others belong to the whole record.
+
     Raises NoSampleError if no field remains.
 
     Args:
@@ -69,7 +71,6 @@ def schema_of(
         is_text: True if the values are strings, whatever their meaning.
         declared: Known types.
         has_time: True if each row has its time in another field.
-        own: Paths of values that belong to one row, if others belong to the whole record.
     """
     schema: dict[str, Any] = {}
     whole: list[str] = []
