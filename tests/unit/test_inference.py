@@ -285,6 +285,33 @@ def test_a_time_of_each_row_is_preferred_to_one_of_the_whole_record(lacking: int
     assert proposal.accepted == 50
 
 
+@pytest.mark.parametrize(
+    ("begin", "end", "accepted"),
+    [
+        ("", "", ["form", "query"]),
+        ("GET /?", " HTTP/1.1", ["query"]),
+        ("http://host:5055/?", "", ["query"]),
+        ("/update?", "", ["query"]),
+    ],
+)
+def test_parameters_of_forms_and_queries_are_recognized(begin: str, end: str, accepted: list[str]) -> None:
+    lines = [f"{begin}id=car+{at % 2}&timestamp={1700000000 + at}&lat=52.5{at % 9}1{end}" for at in range(30)]
+    proposal = infer("\n".join(lines))
+    assert proposal.document == {
+        "stream": "s",
+        "format": "json",
+        "http": {"accept": accepted},
+        "schema": {
+            "id": "string",
+            "timestamp": {"type": "timestamp", "unit": "s", "text": True},
+            "lat": {"type": "double", "text": True},
+        },
+    }
+    assert (proposal.accepted, proposal.rejected) == (30, [])
+    assert any(note.startswith("the lines are parameters of forms or queries") for note in proposal.notes)
+    assert infer("\n".join([*lines, "hello world"])).document["format"] == "value"
+
+
 def test_an_identifier_that_few_records_lack_is_pointed_out() -> None:
     records = [{"id": "a.b", "v": at / 2} for at in range(99)] + [{"v": 1.5}]
     proposal = infer("\n".join(map(json.dumps, records)))

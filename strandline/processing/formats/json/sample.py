@@ -9,6 +9,7 @@ from strandline.processing.formats.inference.objects import propose_for_lists, p
 from strandline.processing.formats.inference.parquet_sample import declared_types, read_parquet
 from strandline.processing.formats.inference.sample import SAMPLE_RECORDS_MAX, Proposed, Sample
 from strandline.processing.formats.inference.schemas import NoSampleError
+from strandline.processing.formats.json.parameters_sample import propose_for_parameters
 
 _PARQUET_FILE = b"PAR1"
 
@@ -18,7 +19,7 @@ def propose(name: str, sample: Sample) -> Proposed | None:
     if sample.content.startswith(_PARQUET_FILE):
         return _of_parquet(name, sample.content)
     if sample.json is None:
-        return None
+        return propose_for_parameters(name, sample)
     lists = [record for record in sample.json.records if isinstance(record, list)]
     proposal = propose_for_lists(name, lists) if len(lists) > len(sample.json.objects) else None
     if proposal is None and not sample.json.objects:
