@@ -296,7 +296,10 @@ def test_what_can_not_be_done_with_them_is_said(old: str, new: str, sentence: st
         ({"schema": {"pump": "string", "xs": {"type": "array<long>", "text": True}}}, "can't be a string"),
         ({"schema": {"pump": "string", "xs": "array<array<long>>"}}, "an array can't contain arrays"),
         ({"schema": {"pump": "string", "xs": "array<float>"}}, "is not a type"),
-        ({"schema": {"pump": "string", "xs": {"type": "array<long>", "min": 1}}}, "'min' is for numbers"),
+        (
+            {"schema": {"pump": "string", "xs": {"type": "array<long>", "min": 1}}},
+            "'min' is for numbers and timestamps",
+        ),
     ],
 )
 def test_a_stream_says_where_they_can_not_stand(change: dict[str, Any], sentence: str) -> None:

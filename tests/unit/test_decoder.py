@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
 import time
@@ -613,3 +614,38 @@ def test_an_event_before_1970_is_refused_because_sparks_watermark_begins_there()
     assert [(reject.index, reject.reason) for reject in decoded.rejects] == [(0, "schema"), (2, "schema")]
     assert decoded.rejects[0].message == "ts: 1969-12-31T23:59:59.999000Z is before 1970-01-01 UTC; is the unit right?"
     assert len(decoded.event_time) == 1
+
+
+# --- Limits of timestamps
+
+
+@pytest.mark.parametrize("values", [["2020-01-01T00:00:00Z", "2019-12-31T23:59:59.999999Z"], [1_577_836_800, 3.41]])
+@pytest.mark.parametrize("neighbours", [0, 200])
+def test_a_time_outside_of_its_limits_is_rejected_as_a_number_would_be(
+    values: list[str | float], neighbours: int
+) -> None:
+    field = RecordField("ts", "timestamp", unit="s", earliest="2020-01-01", latest="2030-01-01T01:00:00+01:00")
+    texts = [b'{"ts":"2030-01-01T00:00:00Z"}'] * neighbours + [json.dumps({"ts": value}).encode() for value in values]
+    texts.append(b'{"ts":"2030-01-01T00:00:00.000001Z"}')
+    decoded = Decoder([field], EventTimeSource("ts"), ["ts"]).decode(texts, [1_600_000_000_000] * len(texts), None)
+    assert [(one.index - neighbours, one.reason) for one in decoded.rejects] == [(1, "schema"), (2, "schema")]
+    expected = (
+        "ts: expected a timestamp >= 2020-01-01 and <= 2030-01-01T01:00:00+01:00 (a number in s, or ISO 8601 text), got"
+    )
+    assert all(one.message.startswith(expected) for one in decoded.rejects)
+    assert len(decoded.arrays["ts"]) == neighbours + 1
+
+
+@pytest.mark.parametrize("pattern", [None, "d/M/yyyy"])
+def test_a_time_outside_of_its_limits_is_null_if_it_may_be(pattern: str | None) -> None:
+    times = ["1/1/1970", "2/1/2020"] if pattern else ["1970-01-01", "2020-01-02"]
+    texts = [json.dumps({"seen": time}).encode() for time in [*times, None]] + [b"{}"]
+    for or_null in (True, False):
+        field = RecordField(
+            "seen", "timestamp", required=False, earliest="2020-01-01", pattern=pattern, or_null=or_null
+        )
+        decoded = Decoder([field], EventTimeSource(None), ["seen"]).decode(texts, [5] * 4, None)
+        seen = [None if one is None else one.isoformat()[:10] for one in decoded.arrays["seen"].to_pylist()]
+        assert seen == ([None] if or_null else []) + ["2020-01-02", None, None]
+        assert [one.index for one in decoded.rejects] == ([] if or_null else [0])
+        assert decoded.misfits == ({"seen": 1} if or_null else {})

@@ -603,3 +603,18 @@ def test_what_can_not_be_is_refused_in_a_sentence(schema: Any, document: dict[st
     with pytest.raises(InvalidDocument) as refused:
         StreamSpec.from_document({"stream": "s", "schema": schema, **document})
     assert problem in str(refused.value)
+
+
+# --- Limits of timestamps
+
+
+@pytest.mark.parametrize("neighbours", [0, 100])
+def test_a_clock_of_1970_is_a_dead_letter_if_the_schema_says_so(neighbours: int) -> None:
+    """Whatever slice the record is in: without a minimum, it makes a window in the first slice, and is late afterwards."""
+    schema = {"ts": {"type": "timestamp", "unit": "s", "min": "2020-01-01"}}
+    good = b'{"ts":1700000000}'
+    accepted, rejected = read(schema, *[good] * neighbours, b'{"ts":3.41}', good)
+    assert len(accepted) == neighbours + 1
+    assert rejected == [
+        f"{neighbours} schema: ts: expected a timestamp >= 2020-01-01 (a number in s, or ISO 8601 text), got 3.41"
+    ]

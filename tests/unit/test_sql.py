@@ -344,7 +344,7 @@ def test_records_and_windows_are_emitted_by_one_job():
 
 def test_a_stream_with_all_that_a_document_may_hold():
     text = """create stream meters (
-      id varchar(20) not null, at timestamp(3) with (unit = 's', from = '$.time'), n int null, total bigint,
+      id varchar(20) not null, at timestamp(3) with (unit = 's', from = '$.time', min = '2020-01-01'), n int null, total bigint,
       cost decimal(10, 2) null with (min = -1.5), exact numeric(5), value double precision, rest json
     ) with (partitions = 8, key = 'id', retention = interval '2' week, 'mqtt.topics' = array['a/+', 'a/b''s'],
       mqtt.fields.id = 1, poll = array[map('url', 'http://10.0.0.5/x', 'fields', map('id', 'a.b'))]);"""
@@ -358,7 +358,7 @@ def test_a_stream_with_all_that_a_document_may_hold():
             "poll": [{"url": "http://10.0.0.5/x", "fields": {"id": "a.b"}}],
             "schema": {
                 "id": "string",
-                "at": {"type": "timestamp", "unit": "s", "from": "$.time"},
+                "at": {"type": "timestamp", "unit": "s", "from": "$.time", "min": "2020-01-01"},
                 "n": "integer?",
                 "total": "long",
                 "cost": {"type": "decimal(10,2)", "required": False, "min": -1.5},

@@ -195,7 +195,7 @@ def test_the_same_stream_written_in_two_ways_is_the_same_document() -> None:
         ("{type: double, min: 0}", "{min: 0}", ":7: schema.power.type: is missing; expected: Type of the field"),
         ("min: 0}", "mni: 0}", ":7: schema.power.mni: unknown field 'mni'; did you mean 'min'?"),
         ("min: 0}", "min: low}", ":7: schema.power.min: expected a number, got 'low'"),
-        ("min: 0}", "min: true}", ":7: schema.power.min: expected a number, got true"),
+        ("min: 0}", "min: true}", ":7: schema.power.min: expected a number, or a time of a timestamp, got true"),
         ("min: 0}", "min: 2, max: 1}", ":7: schema.power.min: 'min' 2 is greater than 'max' 1"),
         (
             "{type: double, min: 0}",
@@ -206,7 +206,23 @@ def test_the_same_stream_written_in_two_ways_is_the_same_document() -> None:
         (
             "{type: double, min: 0}",
             "{type: string, min: 0}",
-            ":7: schema.power.min: 'min' is for numbers, and this is a s",
+            ":7: schema.power.min: 'min' is for numbers and timestamps, and this is a s",
+        ),
+        (
+            "{type: double, min: 0}",
+            "{type: timestamp, min: 0}",
+            ":7: schema.power.min: 0 is not a time with a zone; expected",
+        ),
+        (
+            "{type: double, min: 0}",
+            "{type: timestamp, max: 2020-01-01T00:00}",
+            "is not a time with a zone; expected 2020",
+        ),
+        ("{type: double, min: 0}", "{type: timestamp, max: 2020-13-01}", "'2020-13-01' is not a time with a zone"),
+        (
+            "{type: double, min: 0}",
+            "{type: timestamp, min: 2020-01-01, max: 2020-01-01T00:00:00+01:00}",
+            "'min' 2020-01-01 is greater than 'max' 2020-01-01T00:00:00+01:00",
         ),
         ("{type: double, min: 0}", "{type: double, unit: ms}", ":7: schema.power.unit: 'unit' is for timestamps"),
         ("{type: double, min: 0}", "{type: double, tz: UTC}", ":7: schema.power.tz: 'tz' is for timestamps"),

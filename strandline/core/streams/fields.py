@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -10,7 +11,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from strandline.core.document_model import DocumentModel, shown
-from strandline.core.document_values import Number, PathTexts
+from strandline.core.document_values import PathTexts
 from strandline.core.documents import Path, did_you_mean
 from strandline.core.field_types import (
     ANY_TYPE,
@@ -22,9 +23,12 @@ from strandline.core.field_types import (
     is_number,
     normal_type,
 )
+from strandline.core.times.durations import parse_time_ms
 from strandline.core.times.time_patterns import read_pattern
 from strandline.core.times.time_zones import zone_names
 
+_TIME_LIMIT = re.compile(r"\d{4}-\d\d-\d\d(?:[T ][0-2]\d:\d\d(?::\d\d(?:\.\d{1,6})?)?(?:Z|[+-]\d\d:\d\d))?", re.ASCII)
+"""Form of a time that is read the same here and in records."""
 MISSING_MAX = 50
 """Maximum number of markers of missing values in a field or a stream."""
 
@@ -39,6 +43,28 @@ Marker = Annotated[str | int | float, BeforeValidator(_marker)]
 """String or number that a sender writes if it has no value."""
 
 
+def _limit(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"expected a number, or a time of a timestamp, got {shown(value)}")
+    return value
+
+
+Limit = Annotated[str | int | float, BeforeValidator(_limit)]
+"""Minimum or maximum: a number, or a time in ISO 8601."""
+
+
+def time_limit_ms(limit: str | float) -> int:
+    """Return the minimum or maximum of a timestamp in milliseconds since 1970. Raises ValueError if it is neither a date, which
+    begins in UTC, nor a time with a zone."""
+    text = str(limit)
+    try:
+        if _TIME_LIMIT.fullmatch(text):
+            return parse_time_ms(text)
+    except ValueError:
+        pass  # a day or an hour that doesn't exist
+    raise ValueError(f"{shown(limit)} is not a time with a zone; expected 2020-01-01 or 2020-01-01T06:00:00Z")
+
+
 class FieldSpec(DocumentModel):
     """One field of the schema. `double?` is short for `{type: double, required: false}`."""
 
@@ -47,10 +73,10 @@ class FieldSpec(DocumentModel):
     string with a value of any type as it was written. `json` contains the members that have no other field."""
     required: bool = True
     """True if a record without the field, or with null, becomes a dead letter."""
-    min: Number | None = None
-    """Minimum of the number."""
-    max: Number | None = None
-    """Maximum of the number."""
+    min: Limit | None = None
+    """Minimum of the number, or of the time, as 2020-01-01 or 2020-01-01T06:00:00Z."""
+    max: Limit | None = None
+    """Maximum of the number, or of the time."""
     unit: Literal["s", "ms", "us", "ns"] | None = None
     """Unit of a timestamp that is a number (default ms). A string is read as ISO 8601 in any case."""
     tz: str | None = None
@@ -106,16 +132,7 @@ class FieldSpec(DocumentModel):
         return value
 
     def contradictions(self) -> Iterator[tuple[Path, str]]:
-        whole_range = WHOLE_RANGES.get(self.type)
-        for side, limit in (("min", self.min), ("max", self.max)):
-            if limit is None:
-                continue
-            if not is_number(self.type):
-                yield (side,), f"'{side}' is for numbers, and this is a {self.type}; remove it"
-            elif whole_range and (limit != int(limit) or not whole_range[0] <= limit <= whole_range[1]):
-                yield (side,), f"'{side}' is {limit}, which is not a value of {self.type}"
-        if self.min is not None and self.max is not None and self.min > self.max:
-            yield ("min",), f"'min' {self.min} is greater than 'max' {self.max}; no record could pass"
+        yield from self._contradictions_of_limits()
         if self.unit is not None and self.type != "timestamp":
             yield ("unit",), f"'unit' is for timestamps, and this is a {self.type}; remove it"
         if self.tz is not None and self.type != "timestamp":
@@ -132,6 +149,28 @@ class FieldSpec(DocumentModel):
             )
         if self.type == JSON_TYPE and (self.text or self.source is not None):
             yield ("type",), "json is for the members that have no other field; remove 'from' and 'text'"
+
+    def _contradictions_of_limits(self) -> Iterator[tuple[Path, str]]:
+        whole_range = WHOLE_RANGES.get(self.type)
+        limits: dict[str, float] = {}
+        for side, limit in (("min", self.min), ("max", self.max)):
+            if limit is None:
+                continue
+            if self.type == "timestamp":
+                try:
+                    limits[side] = time_limit_ms(limit)
+                except ValueError as error:
+                    yield (side,), str(error)
+            elif not is_number(self.type):
+                yield (side,), f"'{side}' is for numbers and timestamps, and this is a {self.type}; remove it"
+            elif isinstance(limit, str):
+                yield (side,), f"expected a number, got {shown(limit)}"
+            elif whole_range and (limit != int(limit) or not whole_range[0] <= limit <= whole_range[1]):
+                yield (side,), f"'{side}' is {limit}, which is not a value of {self.type}"
+            else:
+                limits[side] = limit
+        if len(limits) == 2 and limits["min"] > limits["max"]:
+            yield ("min",), f"'min' {self.min} is greater than 'max' {self.max}; no record could pass"
 
     def _contradictions_of_values(self) -> Iterator[tuple[Path, str]]:
         """Yield contradictions about values that can replace a plain value of the type."""

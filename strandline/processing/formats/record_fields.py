@@ -89,6 +89,7 @@ class RecordField:
     min: float | None = None
     """Minimum number that is allowed."""
     max: float | None = None
+    """Maximum number that is allowed."""
     unit: str | None = None
     """Unit of a timestamp that is a number: `s`, `ms`, `us` or `ns`. None for `ms`."""
     tz: str | None = None
@@ -109,6 +110,10 @@ class RecordField:
     """True if the field is a string that accepts a value of any type, as it was written."""
     rest: bool = False
     """True if it contains the members of the object that no other field reads, as one JSON string."""
+    earliest: str | None = None
+    """Minimum time that is allowed, in ISO 8601. None if there is none, or the field isn't a timestamp."""
+    latest: str | None = None
+    """Maximum time that is allowed. See `earliest`."""
 
     def __post_init__(self) -> None:
         if not _is_type(self.type):
@@ -117,13 +122,18 @@ class RecordField:
             raise ValueError(f"field {self.name}: no unit {self.unit!r}; expected one of: {', '.join(PER_SECOND)}")
         if not is_number(self.type) and (self.min, self.max) != (None, None):
             raise ValueError(f"field {self.name}: a {self.type} has no min or max")
+        if self.type != "timestamp" and (self.earliest, self.latest) != (None, None):
+            raise ValueError(f"field {self.name}: a {self.type} has no earliest or latest time")
+        for limit, micros in zip((self.earliest, self.latest), self.limits_micros, strict=True):
+            if limit is not None and micros is None:
+                raise ValueError(f"field {self.name}: {limit!r} is not a time")
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ValueError(f"field {self.name}: min {self.min} is above max {self.max}")
 
     @property
     def has_parser(self) -> bool:
         """True if the values are read by a parser of `field_parsers.table`."""
-        return bool(self.is_any or self.missing or self.or_null or self.pattern)
+        return bool(self.is_any or self.missing or self.or_null or self.pattern or self.earliest or self.latest)
 
     @property
     def time_unit(self) -> str:
@@ -165,12 +175,22 @@ class RecordField:
         return first <= number < end
 
     @property
+    def limits_micros(self) -> tuple[int | None, int | None]:
+        """`earliest` and `latest` in microseconds since 1970."""
+        first, last = (None if one is None else parse_timestamp(one, "us") for one in (self.earliest, self.latest))
+        return first, last
+
+    @property
     def expected(self) -> str:
         """Words for messages."""
-        if self.pattern is not None:
-            return f"a timestamp written as {self.pattern}"
         if self.type == "timestamp":
-            return f"a timestamp of years 1 to 9999 (a number in {self.time_unit}, or ISO 8601 text)"
+            times = [f">= {self.earliest}"] * (self.earliest is not None) + [f"<= {self.latest}"] * (
+                self.latest is not None
+            )
+            within = " " + " and ".join(times) if times else ""
+            if self.pattern is not None:
+                return f"a timestamp{within} written as {self.pattern}"
+            return f"a timestamp{within or ' of years 1 to 9999'} (a number in {self.time_unit}, or ISO 8601 text)"
         if self.type == "boolean":
             return "a boolean (true or false)"
         limits = [f">= {self.min}"] * (self.min is not None) + [f"<= {self.max}"] * (self.max is not None)
@@ -185,8 +205,7 @@ def record_fields(stream: StreamSpec | LookupSpec) -> tuple[RecordField, ...]:
             name=name,
             type="string" if spec.type in (JSON_TYPE, ANY_TYPE) else spec.type,
             required=spec.required,
-            min=spec.min,
-            max=spec.max,
+            **_limits(spec),
             unit=spec.unit,
             tz=spec.tz,
             path=None if spec.path is None else parse_json_path(spec.path),
@@ -200,6 +219,11 @@ def record_fields(stream: StreamSpec | LookupSpec) -> tuple[RecordField, ...]:
         )
         for name, spec in stream.fields.items()
     )
+
+
+def _limits(spec: FieldSpec) -> dict[str, Any]:
+    names = ("earliest", "latest") if spec.type == "timestamp" else ("min", "max")
+    return dict(zip(names, (spec.min, spec.max), strict=True))
 
 
 def _markers(spec: FieldSpec, stream: StreamSpec | LookupSpec) -> tuple[str | float, ...]:

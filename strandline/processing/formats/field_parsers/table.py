@@ -7,6 +7,7 @@ from typing import Any
 
 from strandline.processing.formats.field_parsers.field_parser import FieldParser, ParsedField
 from strandline.processing.formats.field_parsers.lenient_values import LenientParser
+from strandline.processing.formats.field_parsers.limited_times import LimitedTimesParser
 from strandline.processing.formats.field_parsers.plain_values import PlainParser
 from strandline.processing.formats.field_parsers.written_values import WrittenValueParser
 
@@ -23,6 +24,8 @@ def parser_of(field: ParsedField, parse_plain: ParseValue) -> FieldParser:
         from strandline.processing.formats.field_parsers.patterned_times import PatternedTimeParser  # imports kernels
 
         plain = PatternedTimeParser(field.pattern, field.tz)
+    if field.limits_micros != (None, None):
+        plain = LimitedTimesParser(plain, *field.limits_micros)
     if not field.missing and not field.or_null:
         return plain
     is_plain = field.type == "double" and field.min is None and field.max is None
