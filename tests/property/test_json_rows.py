@@ -94,11 +94,12 @@ def numbers(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def expected(record: bytes, explode: str | None) -> list[dict[str, Any]] | str:
-    """The rows by the json module; `same` for what stays as it is, `rejected` for what is rejected whole."""
+    """The rows by the json module; `same` for what stays as it is, `rejected` for what is rejected whole, as unreadable
+    records are: their reason names a byte of the record."""
     try:
         value = json.loads(record, object_pairs_hook=Pairs)
     except ValueError:
-        return "same"
+        return "rejected"
     if not isinstance(value, Pairs):
         return "same"
     names = {step for path in PATHS.values() for step in path if isinstance(step, str)} | {explode or "a"}
