@@ -94,8 +94,8 @@ def numbers(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def expected(record: bytes, explode: str | None) -> list[dict[str, Any]] | str:
-    """The rows by the json module; `same` for what stays as it is, `rejected` for what is rejected whole, as unreadable
-    records are: their reason names a byte of the record."""
+    """The rows by the json module; `same` for what stays as it is, `rejected` for what is rejected whole.
+    Unreadable records are rejected here, so that their reason names a byte of the record."""
     try:
         value = json.loads(record, object_pairs_hook=Pairs)
     except ValueError:
