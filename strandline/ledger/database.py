@@ -198,12 +198,10 @@ class _SharedTransactions:
             if self._waiting and shared.error is None and shared.takes_more:
                 self._is_writing = False
                 self._changed.notify_all()
-                if has_failed:
-                    return  # what it wrote is undone; the others commit
                 while not shared.is_done and (self._is_writing or self._waiting):
                     self._changed.wait()
                 if shared.is_done:
-                    if shared.error is not None:
+                    if shared.error is not None and not has_failed:
                         raise exc.TimeoutError(f"the transaction that it shared has failed: {shared.error}")
                     return
                 self._is_writing = True  # the threads that waited have given up
