@@ -55,7 +55,7 @@ def test_retention_that_cuts_below_the_rewind_ends_the_job_and_another_name_begi
     assert "retention removed" in message and "records that its open windows need" in message
     assert "Raise the stream's retention and submit the pipeline under another name" in message
 
-    stack.jobs[0] = replace(stack.jobs[0], name=f"{stack.job}-anew")
+    stack.jobs[0] = replace(stack.jobs[0], name=f"{stack.job}-again")
     text = stack.text().replace("retention: 7d", "retention: 14d").encode()
     ask(stack, "to start again", lambda control: control.apply(text, "anew.yaml"))
     wait_until(

@@ -56,9 +56,7 @@ class WorkerProcess:
         try:
             self._record()
         except BaseException:  # an unrecorded process would keep running unnoticed
-            self._process.kill()  # by its pid, too: a process that is just starting shows no mark
-            self.kill_tree()
-            self._process.wait()
+            self._end()
             raise
 
     @property
@@ -104,9 +102,7 @@ class WorkerProcess:
         Raises StackError if a process doesn't end. A record that stays in `pids.json`, for example because the disk is full, is
         no error: it has no effect.
         """
-        self._process.kill()  # by its pid, too: a process that is just starting shows no mark
-        self.kill_tree()
-        code = self._process.wait()
+        code = self._end()
         try:
             self._pids.remove(self.name, self.pid)
         except (StackError, OSError) as error:
@@ -115,6 +111,12 @@ class WorkerProcess:
             if pipe is not None:
                 pipe.close()
         return code
+
+    def _end(self) -> int:
+        """Kill the tree, reap the process, and return its exit code."""
+        self._process.kill()  # by its pid, too: a process that is just starting shows no mark
+        self.kill_tree()
+        return self._process.wait()
 
     def _record(self) -> None:
         try:

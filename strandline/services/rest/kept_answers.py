@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from fastapi import Query
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -88,6 +89,12 @@ class KeptAnswers:
         self._clock = clock
         self._changed = threading.Condition()
         self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+
+    def respond(
+        self, request: Request, question: Hashable, max_age_s: float, compute: Callable[[], BaseModel]
+    ) -> Response:
+        """Return the response to a request that asks this question. See `get`."""
+        return self.get(question, max_age_s, lambda: compute().model_dump_json(by_alias=True).encode()).to(request)
 
     def get(self, question: Hashable, max_age_s: float, compute: Callable[[], bytes]) -> Answer:
         """Return a response to a question whose data were read at most `max_age_s` seconds ago. With 0, always compute it.

@@ -67,12 +67,11 @@ Names = Annotated[
 def list_jobs(request: Request, control: Control, name: Names = None, max_age_s: MaxAge = 0) -> Response:
     """Return all jobs, by name."""
 
-    def compute() -> bytes:
-        ranges = StreamRanges(control.log)
-        found = job_statuses(control.ledger, ranges, _chosen(control, name))
-        return JobList(jobs=[job_view(one) for one in found]).model_dump_json(by_alias=True).encode()
+    def compute() -> JobList:
+        found = job_statuses(control.ledger, StreamRanges(control.log), _chosen(control, name))
+        return JobList(jobs=[job_view(one) for one in found])
 
-    return control.kept_jobs.get(_question(name), max_age_s, compute).to(request)
+    return control.kept_jobs.respond(request, _question(name), max_age_s, compute)
 
 
 @router.get("/v1/jobs/{name}")
@@ -92,7 +91,7 @@ def explain_job(control: Control, name: str) -> ExplanationView:
 def explain_jobs(request: Request, control: Control, name: Names = None, max_age_s: MaxAge = 0) -> Response:
     """Return the explanation of each job, by name. It also covers jobs whose stream or lookup no longer exists."""
 
-    def compute() -> bytes:
+    def compute() -> ExplanationList:
         found = explanations(
             control.ledger,
             StreamRanges(control.log),
@@ -100,9 +99,9 @@ def explain_jobs(request: Request, control: Control, name: Names = None, max_age
             control.unavailable_store,
             control.newest_results,
         )
-        return ExplanationList(explanations=found).model_dump_json(by_alias=True).encode()
+        return ExplanationList(explanations=found)
 
-    return control.kept_explanations.get(_question(name), max_age_s, compute).to(request)
+    return control.kept_explanations.respond(request, _question(name), max_age_s, compute)
 
 
 @router.get("/v1/jobs/{name}/log")
@@ -296,11 +295,11 @@ def show_history(control: Control, name: str) -> HistoryView:
 def list_histories(request: Request, control: Control, name: Names = None, max_age_s: MaxAge = 0) -> Response:
     """Return counts of each job in the last 24 hours, by name, in steps of 10 minutes."""
 
-    def compute() -> bytes:
+    def compute() -> HistoryList:
         found = [JobHistoryView(job=one.name, **vars(control.histories.of(one))) for one in _chosen(control, name)]
-        return HistoryList(histories=found).model_dump_json(by_alias=True).encode()
+        return HistoryList(histories=found)
 
-    return control.kept_histories.get(_question(name), max_age_s, compute).to(request)
+    return control.kept_histories.respond(request, _question(name), max_age_s, compute)
 
 
 def _question(names: list[str] | None) -> Hashable:

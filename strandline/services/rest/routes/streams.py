@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
@@ -13,6 +12,7 @@ from strandline.core.documents import document_text
 from strandline.core.errors import Conflict
 from strandline.core.streams.stream import StreamSpec
 from strandline.core.times.durations import format_retention
+from strandline.ledger.database import now_ms
 from strandline.processing.formats.proposals import infer_from_topic
 from strandline.processing.formats.undeclared import undeclared_fields
 from strandline.processing.pipelines.result_streams import emitter_of
@@ -45,14 +45,12 @@ def list_streams(control: Control) -> StreamList:
 def list_arrivals(request: Request, control: Control, max_age_s: MaxAge = 0) -> Response:
     """Return the newest record of each stream, by partition. A stream without new records may be silent."""
 
-    def compute() -> bytes:
+    def compute() -> ArrivalList:
         queries = ArrivalQueries(control.log)
         arrivals = [queries.of(row.name) for row in control.ledger.streams()]
-        return (
-            ArrivalList(now_ms=time.time_ns() // 1_000_000, arrivals=arrivals).model_dump_json(by_alias=True).encode()
-        )
+        return ArrivalList(now_ms=now_ms(), arrivals=arrivals)
 
-    return control.kept_arrivals.get(None, max_age_s, compute).to(request)
+    return control.kept_arrivals.respond(request, None, max_age_s, compute)
 
 
 SAMPLE_RECORDS = 1_000

@@ -73,15 +73,15 @@ def read(record: Record) -> Read:
     raws = []
     topic = record.headers["strandline-source"].removeprefix("mqtt:")
     for item in items:
-        beside = {"client": first_of(member(parsed, "client"), topic.split("/")[2]), "id": member(parsed, "id")}
-        beside |= {"sensor": member(item, "tag")}
+        shared = {"client": first_of(member(parsed, "client"), topic.split("/")[2]), "id": member(parsed, "id")}
+        shared |= {"sensor": member(item, "tag")}
         samples = member(item, "samples")
         if not isinstance(samples, list):
-            raws.append(beside)
+            raws.append(shared)
             noted.add("an element without its array")
             continue
         noted |= set() if samples else {"an empty array"}
-        raws += [beside | {"ts": member(one, "t"), "value": member(one, "v")} for one in samples]
+        raws += [shared | {"ts": member(one, "t"), "value": member(one, "v")} for one in samples]
     rows = [
         Reading(at, "schema") if values is None else Reading(at, None, values) for at, values in rows_of(_FIELDS, raws)
     ]

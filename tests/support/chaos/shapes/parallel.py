@@ -64,8 +64,8 @@ def read(record: Record) -> Read:
     noted = {"a shorter array"} if len({*map(len, arrays.values())}) > 1 else set()
     raws = []
     for at in range(max(map(len, arrays.values()))):
-        beside = {name: member(parsed, name) for name in ("client", "id", "sensor")}
-        raws.append(beside | {name: one[at] if at < len(one) else ABSENT for name, one in arrays.items()})
+        shared = {name: member(parsed, name) for name in ("client", "id", "sensor")}
+        raws.append(shared | {name: one[at] if at < len(one) else ABSENT for name, one in arrays.items()})
     rows = []
     for (at, values), raw in zip(rows_of(_FIELDS, raws), raws, strict=True):
         rows.append(Reading(at, "schema") if values is None else Reading(at, None, values))

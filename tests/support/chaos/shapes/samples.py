@@ -69,9 +69,9 @@ def read(record: Record) -> Read:
     noted = {"a first time in a string"} if isinstance(first, str) and first_ms is not None else set[str]()
     raws = []
     for at, value in enumerate(values):
-        beside = {name: member(parsed, name) for name in ("client", "id", "sensor")}
+        shared = {name: member(parsed, name) for name in ("client", "id", "sensor")}
         time = Number(str(first_ms + at * _STEP_MS)) if first_ms is not None else first if at == 0 else None
-        raws.append(beside | {"ts": time, "number": Number(str(at)), "value": value})
+        raws.append(shared | {"ts": time, "number": Number(str(at)), "value": value})
     rows = []
     for (at, row), raw in zip(rows_of(_FIELDS, raws), raws, strict=True):
         rows.append(Reading(at, "schema") if row is None else Reading(at, None, row))

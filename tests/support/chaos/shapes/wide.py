@@ -59,8 +59,8 @@ def read(record: Record) -> Read:
     raws = []
     for name, value in parsed.items():
         if found := _NAME.fullmatch(name):
-            beside = {one: member(parsed, one) for one in ("client", "id", "ts")}
-            raws.append(beside | {"sensor": found["sensor"], "value": value})
+            shared = {one: member(parsed, one) for one in ("client", "id", "ts")}
+            raws.append(shared | {"sensor": found["sensor"], "value": value})
     noted = set()
     rows = []
     for (at, values), raw in zip(rows_of(_FIELDS, raws), raws, strict=True):
