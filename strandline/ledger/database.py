@@ -201,7 +201,7 @@ class _SharedTransactions:
                 while not shared.is_done and (self._is_writing or self._waiting):
                     self._changed.wait()
                 if shared.is_done:
-                    if shared.error is not None and not has_failed:
+                    if not has_failed and shared.error is not None:
                         raise exc.TimeoutError(f"the transaction that it shared has failed: {shared.error}")
                     return
                 self._is_writing = True  # the threads that waited have given up
