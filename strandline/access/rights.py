@@ -75,6 +75,8 @@ REST_OPERATIONS: dict[str, RequiredRight] = {
     "GET /v1/streams/{name}/document": RequiredRight.VIEWER,
     "GET /v1/streams/{name}/undeclared": RequiredRight.VIEWER,
     "GET /v1/streams/{name}/devices": RequiredRight.VIEWER,
+    # Names of topics of other applications, which only an operator can read.
+    "GET /v1/topics": RequiredRight.OPERATOR,
     "GET /v1/topics/{name}/proposal": RequiredRight.VIEWER,
     "GET /v1/lookups": RequiredRight.VIEWER,
     "GET /v1/lookups/{name}": RequiredRight.VIEWER,
@@ -112,6 +114,7 @@ REST_OPERATIONS: dict[str, RequiredRight] = {
     "POST /v1/documents/plan": RequiredRight.VIEWER,
     "POST /v1/samples/proposal": RequiredRight.VIEWER,
     "POST /v1/samples/preview": RequiredRight.VIEWER,
+    "POST /v1/topics/{name}/preview": RequiredRight.VIEWER,
     "POST /v1/documents": RequiredRight.OPERATOR,
     "POST /v1/jobs/{name}/start": RequiredRight.OPERATOR,
     "POST /v1/jobs/{name}/stop": RequiredRight.OPERATOR,

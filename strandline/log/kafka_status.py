@@ -29,6 +29,17 @@ class LogRange:
 
 
 @dataclass(frozen=True)
+class TopicSummary:
+    """Size and settings of a topic."""
+
+    partitions: int
+    records: int
+    """Range of offsets, over all partitions: the maximum number of records."""
+    config: Mapping[str, str]
+    """All settings of the topic by name."""
+
+
+@dataclass(frozen=True)
 class DeadLetterRange:
     """A range of a dead-letter topic: from `offset_first` up to, but not including, `offset_next`."""
 
@@ -115,6 +126,21 @@ class KafkaStatus:
             return LogRange(answer_of(starts, topic), answer_of(ends, topic))
 
         return answers_of(topics, range_of)
+
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics that this client can see, in order."""
+        return sorted(self._admin.replicas())
+
+    def summaries(self, topics: Collection[str]) -> Answers[TopicSummary]:
+        """Return size and settings of each of these topics, with one request for each of four questions."""
+        ranges, configs = self.ranges_of(topics), self._admin.config_each(topics)
+
+        def summary_of(topic: str) -> TopicSummary:
+            held = answer_of(ranges, topic)
+            records = sum(held.offset_next[at] - first for at, first in held.offset_first.items())
+            return TopicSummary(len(held.offset_next), records, answer_of(configs, topic))
+
+        return answers_of(topics, summary_of)
 
     def newest_log_times(self, topic: str, partitions: Collection[int], wait_s: float | None = None) -> dict[int, int]:
         """Return the latest log time of a record in each partition, in ms. 0 for an empty partition.

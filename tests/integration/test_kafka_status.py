@@ -50,6 +50,24 @@ def test_dead_letters_are_read_from_an_offset_up_to_a_limit(kafka, job):
     producer.abort_transaction()
 
 
+def test_topics_are_listed_with_their_size_and_settings(kafka, job):
+    topic = f"{job}.dead-letter"
+    producer = Producer({"bootstrap.servers": kafka})
+    for number in range(3):
+        producer.produce(topic, b"%d" % number)
+    producer.flush()
+    status = KafkaStatus(kafka)
+    assert topic in status.topic_names()
+    found = status.summaries([topic, "nowhere"])
+    assert isinstance(found["nowhere"], NotFound)
+    summary = found[topic]
+    assert (summary.partitions, summary.records) == (1, 3)
+    assert (summary.config["cleanup.policy"], summary.config["retention.ms"]) == (
+        "delete",
+        str(DEAD_LETTER_RETENTION_MS),
+    )
+
+
 def test_what_is_not_there(kafka):
     assert KafkaStatus(kafka).dead_letters("nobody", -1, 10) == []
     with pytest.raises(NotFound, match="has no topic nowhere"):

@@ -26,7 +26,7 @@ from strandline.access.authenticator import Authenticator
 from strandline.access.oidc import OidcIssuer
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import EventTimeRule, JobState, SliceKind
-from strandline.log.kafka_status import LogRange, NewestRecords, StoredDeadLetter
+from strandline.log.kafka_status import LogRange, NewestRecords, Sample, StoredDeadLetter
 from strandline.processing.lineage.views import (
     OpenWindow,
     OpenWindows,
@@ -129,6 +129,9 @@ class FurnishedLog(Log):
             "pumps": LogRange({0: 0, 1: 0}, {0: 48_120, 1: 47_901}),
             "meters": LogRange({0: 0}, {0: 9_304}),
             "turbine-hours": LogRange({0: 0, 1: 0}, {0: 1_210, 1: 1_188}),
+            "boilers": LogRange({0: 0, 1: 0}, {0: 30, 1: 30}),
+            "Invoices": LogRange({0: 0}, {0: 8}),
+            "pump-pressure.dead-letter": LogRange({0: 0}, {0: 64}),
         }
         self.newest = {
             "turbines": {0: now_ms - 1_200, 1: now_ms - 800, 2: now_ms - 2_400, 3: now_ms - 9 * MINUTE_MS},
@@ -137,6 +140,17 @@ class FurnishedLog(Log):
             "turbine-hours": {0: now_ms - 130_000, 1: now_ms - 130_000},
         }
         self._began_ms = now_ms
+
+    def sample(self, topic: str, count: int) -> Sample:
+        """Return the records of boilers. Other topics have the records of the double."""
+        if topic != "boilers":
+            return super().sample(topic, count)
+        first_ms = self._began_ms - 60 * 5_000
+        rows = [
+            {"boiler": f"b-{at % 2}", "ts": first_ms + at * 5_000, "temperature": round(61 + 3 * math.sin(at / 9), 2)}
+            for at in range(60)
+        ]
+        return Sample([json.dumps(row).encode() for row in rows], 2, self.retention_ms(topic))
 
     def newest_records(
         self,
@@ -148,7 +162,13 @@ class FurnishedLog(Log):
         headers_beside: Sequence[str] = (),
         partitions: Collection[int] | None = None,
     ) -> NewestRecords:
-        """240 turbines send, and T007 has been silent for 41 minutes. Other topics have the records of the double."""
+        """240 turbines send, and T007 has been silent for 41 minutes. Boilers send records of their event time. Other topics
+        have the records of the double."""
+        if topic == "boilers":
+            values = [*self.sample(topic, records_max).values][-records_max:]
+            log_times_ms = [int(json.loads(value)["ts"]) + 800 for value in values]
+            count = len(values)
+            return NewestRecords([0] * count, [*range(count)], log_times_ms, [*values], [None] * count)
         if topic != "turbines":
             return super().newest_records(topic, records_max, bytes_max, headers, since, headers_beside, partitions)
         now_ms = time.time_ns() // 1_000_000

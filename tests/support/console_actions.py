@@ -27,6 +27,7 @@ READING = {
     '"/v1/documents/plan"': "POST /v1/documents/plan",
     '"/v1/samples/preview"': "POST /v1/samples/preview",
     "`/v1/pipelines/preview?records=${NEWEST}`": "POST /v1/pipelines/preview",
+    "`/v1/topics/${quoted(this.topic)}/preview?records=${NEWEST}`": "POST /v1/topics/{name}/preview",
     "`/v1/samples/proposal?name=${quoted(this.name)}`": "POST /v1/samples/proposal",
     "next": "POST /v1/jobs/{name}/dead-letters/requeue",
 }

@@ -22,7 +22,7 @@ from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, JobRow, JobState
 from strandline.log.admin import Hazard, KafkaAdmin, TopicDescription
-from strandline.log.answers import Answers
+from strandline.log.answers import Answers, good
 from strandline.log.kafka_status import (
     DeadLetterRange,
     KafkaStatus,
@@ -30,6 +30,7 @@ from strandline.log.kafka_status import (
     NewestRecords,
     Sample,
     StoredDeadLetter,
+    TopicSummary,
 )
 from strandline.log.topics import require_complete_log
 from strandline.notices.service import NoticeService
@@ -147,6 +148,7 @@ class Log(KafkaStatus):
         self.letters: list[StoredDeadLetter] = []
         self.newest_ms = 1_700_000_000_000
         """Log time of the newest record in each partition; 0: there is none."""
+        self.config = {"retention.ms": "604800000", "cleanup.policy": "delete"}
         self.waits_s: list[float | None] = []
         """How long each question about a topic or the brokers might take."""
 
@@ -161,6 +163,16 @@ class Log(KafkaStatus):
         except LogUnavailable as error:
             return dict.fromkeys(topics, error)
         return {topic: self.ranges.get(topic) or NotFound(f"no topic {topic}") for topic in topics}
+
+    def topic_names(self) -> list[str]:
+        self.check()
+        return sorted(self.ranges)
+
+    def summaries(self, topics: Collection[str]) -> Answers[TopicSummary]:
+        """All topics have the settings of `config`."""
+        ranges = good(self.ranges_of(topics))
+        sizes = {topic: sum(held.offset_next.values()) for topic, held in ranges.items()}
+        return {topic: TopicSummary(len(ranges[topic].offset_next), sizes[topic], self.config) for topic in ranges}
 
     def newest_log_times(self, topic: str, partitions: Collection[int], wait_s: float | None = None) -> dict[int, int]:
         return {at: self.newest_ms for at in partitions}

@@ -648,7 +648,7 @@ def test_a_preview_takes_its_turn(api: Api, say: Say, tmp_path: Path, monkeypatc
     asked = []
     monkeypatch.setattr(api.log, "newest_records", lambda *given, **_: asked.append(given) or newest_of([]))
     monkeypatch.setattr(previews, "_WAIT_S", 0.01)
-    with previews._turn():
+    with previews.preview_turn():
         said = say("pipeline", "preview", str(tmp_path / "farm.yaml"))
         with previews._places, monkeypatch.context() as no_wait:  # one waits already
             no_wait.setattr(previews, "_one_at_a_time", None)

@@ -160,6 +160,7 @@ def test_the_control_service_computes_nothing_of_a_request_without_the_limits(
             ("proposal", "POST", "/v1/samples/proposal", {"content": b"1.5\n"}),
             ("preview", "GET", "/v1/jobs/power/preview", {}),
             ("proposal", "GET", "/v1/topics/turbines/proposal", {}),
+            ("check", "POST", "/v1/topics/turbines/preview", yaml),
             ("list of fields", "GET", "/v1/streams/turbines/undeclared", {}),
         ):
             refused.clear()
@@ -172,6 +173,9 @@ def test_the_control_service_computes_nothing_of_a_request_without_the_limits(
         refused.clear()
         assert api.ask("POST", "/v1/samples/preview", json=sample).status_code == 422
         assert refused == ["preview"], "a sample is decoded and computed with limits"
+        refused.clear()
+        assert api.ask("POST", "/v1/topics/turbines/preview", **yaml).status_code == 422
+        assert refused == ["preview"], "records of a topic are decoded and computed with limits"
     finally:
         made.close_limited()
         ledger.close()

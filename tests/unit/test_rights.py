@@ -184,6 +184,8 @@ def test_a_viewer_reads_records_of_registered_streams_only(ledger: Ledger, authe
         assert ask(role, "POST", preview, stream.format("payroll") + pipeline.format("payroll")) == of_other_topic
         assert ask(role, "GET", "/v1/jobs/p/preview?stream=payroll") == of_other_topic
         assert ask(role, "GET", "/v1/topics/payroll/proposal") == of_other_topic
+        assert ask(role, "POST", "/v1/topics/turbines/preview", registered) == 200
+        assert ask(role, "POST", "/v1/topics/payroll/preview", registered) == of_other_topic
 
 
 @pytest.mark.guarantee("G321")

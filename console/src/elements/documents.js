@@ -1,6 +1,6 @@
 /** Documents that a user edits: the editor, the problems while the user types, the plan, the difference, a preview, and applying. */
 import { html, nothing } from "lit";
-import { ApiError, request } from "../core/api.js";
+import { ApiError, quoted, request } from "../core/api.js";
 import { difference } from "../core/diff.js";
 import { capital, duration, exact, short, sum, time, whole } from "../core/format.js";
 import { route } from "../core/route.js";
@@ -20,7 +20,7 @@ const TONES = { forbidden: "bad", rewind: "warn", safe: "ok" };
 
 export class Documents extends Element {
   static properties = {
-    text: { attribute: false }, running: { attribute: false }, sample: { attribute: false }, file: { type: String },
+    text: { attribute: false }, running: { attribute: false }, sample: { attribute: false }, topic: { attribute: false }, file: { type: String },
     edited: { state: true }, check: { state: true }, plan: { state: true }, preview: { state: true }, failure: { state: true }, isChecking: { state: true }, isRunning: { state: true },
   };
 
@@ -29,6 +29,7 @@ export class Documents extends Element {
     /** @type {string} initial text */ this.text = "";
     /** @type {string | null} text of the running version; null for new documents */ this.running = null;
     /** @type {string | null} sample in base64, over which the preview runs; null for the newest records */ this.sample = null;
+    /** @type {string | null} topic of the newest records, if it need not be a stream; null for the stream of the pipeline */ this.topic = null;
     this.file = "documents.yaml";
     this.edited = "";
     /** @type {any} */ this.check = null;
@@ -47,7 +48,7 @@ export class Documents extends Element {
     if (changed.has("text")) {
       this.edited = this.text;
       this.#later(0);
-    } else if (changed.has("sample")) this.#later(0);
+    } else if (changed.has("sample") || changed.has("topic")) this.#later(0);
   }
 
   disconnectedCallback() {
@@ -75,7 +76,8 @@ export class Documents extends Element {
       this.check = check;
       if (check.valid) {
         const plan = request("POST", "/v1/documents/plan", { body: text, type: YAML, signal });
-        if (this.sample !== null) this.preview = await request("POST", "/v1/samples/preview", { body: { documents: text, sample: this.sample }, signal });
+        if (this.topic !== null) this.preview = await request("POST", `/v1/topics/${quoted(this.topic)}/preview?records=${NEWEST}`, { body: text, type: YAML, signal });
+        else if (this.sample !== null) this.preview = await request("POST", "/v1/samples/preview", { body: { documents: text, sample: this.sample }, signal });
         this.plan = await plan;
       } else this.plan = null;
     } catch (error) {
@@ -211,7 +213,7 @@ export class Documents extends Element {
 
   #preview() {
     const found = this.preview;
-    const ofSample = this.sample !== null;
+    const ofSample = this.sample !== null || this.topic !== null;
     const valid = this.check?.valid ?? false;
     const hasPipeline = /^pipeline\s*:/m.test(this.edited);
     const button = ofSample || !hasPipeline ? nothing : html`<button class="quiet" ?disabled=${!valid || this.isRunning} @click=${() => void this.#previewNewest()}>${this.isRunning ? "Running…" : `Run over the newest ${NEWEST} records`}</button>`;

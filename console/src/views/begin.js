@@ -1,4 +1,4 @@
-/** Begin: from some records of their own, users get a stream, a pipeline, and first results. Nothing is written before they apply. */
+/** Begin: from some records of their own, or a topic of Kafka, users get a stream, a pipeline, and first results. Nothing is written before they apply. */
 import { html, nothing } from "lit";
 import { quoted, request } from "../core/api.js";
 import { whole } from "../core/format.js";
@@ -6,6 +6,7 @@ import { route } from "../core/route.js";
 import { Element, Follow } from "../elements/base.js";
 import "../elements/documents.js";
 import { command } from "../elements/parts.js";
+import "../elements/topics.js";
 
 /** Maximum size of a sample: in base64, and with its documents, it fits into a request. */
 const SAMPLE_BYTES_MAX = 650_000;
@@ -16,7 +17,7 @@ const EXAMPLE = Array.from({ length: 24 }, (_, at) => at)
   .join("\n");
 
 export class BeginView extends Element {
-  static properties = { name: { state: true }, bytes: { state: true }, source: { state: true }, proposal: { state: true }, problem: { state: true }, isBusy: { state: true }, isOver: { state: true }, note: { state: true } };
+  static properties = { name: { state: true }, bytes: { state: true }, source: { state: true }, proposal: { state: true }, problem: { state: true }, isBusy: { state: true }, isOver: { state: true }, note: { state: true }, topic: { state: true }, topicProblem: { state: true } };
 
   constructor() {
     super();
@@ -24,8 +25,10 @@ export class BeginView extends Element {
     /** @type {Uint8Array | null} the sample */ this.bytes = null;
     this.source = "";
     this.note = "";
-    /** @type {any} */ this.proposal = null;
+    /** @type {any} with `sample` in base64, or with the name of its `topic` */ this.proposal = null;
     this.problem = "";
+    /** Topic that was chosen last. */ this.topic = "";
+    this.topicProblem = "";
     this.isBusy = false;
     this.isOver = false;
     this.follow = new Follow(this, [route, "change"]);
@@ -35,7 +38,7 @@ export class BeginView extends Element {
     return html`<div class="view begin-view">
       <div class="title"><p class="crumbs"><a href=${route.href([])}>Home</a></p>
         <h1>Begin with your own records</h1>
-        <p class="about">Paste some records as a device sends them: JSON, CSV, InfluxDB lines, and others. Strandline proposes a stream and a pipeline, and shows first results. Nothing is written before you apply.</p></div>
+        <p class="about">Paste some records as a device sends them: JSON, CSV, InfluxDB lines, and others. Or choose a topic of Kafka. Strandline proposes a stream and a pipeline, and shows first results. Nothing is written before you apply.</p></div>
       <section class="panel sample ${this.isOver ? "over" : ""}" @dragover=${this.#over} @dragleave=${() => (this.isOver = false)} @drop=${this.#drop}>
         <header><h2>Sample</h2><div class="aside"><button type="button" class="quiet" @click=${() => this.#take(new TextEncoder().encode(EXAMPLE), "an example")}>Use an example</button></div></header>
         <form @submit=${this.#submit}>
@@ -51,23 +54,26 @@ export class BeginView extends Element {
           ${this.problem ? html`<p class="problem" role="alert">${this.problem}</p>` : nothing}
         </form>
       </section>
+      <sl-topics .chosen=${this.topic} .isBusy=${this.isBusy} @chosen=${(/** @type {CustomEvent} */ event) => void this.#choose(event.detail)}></sl-topics>
+      ${this.topicProblem ? html`<p class="problem" role="alert">${this.topicProblem}</p>` : nothing}
       ${this.proposal ? this.#proposed() : nothing}
     </div>`;
   }
 
   #proposed() {
     const proposal = this.proposal;
-    return html`<section class="panel"><header><h2>Proposal</h2></header>
-        <p>${whole(proposal.records)} ${proposal.records === 1 ? "record" : "records"} of the sample: the proposed stream accepts ${whole(proposal.accepted)} ${proposal.accepted === 1 ? "row" : "rows"}.</p>
+    const { topic } = proposal;
+    return html`<section class="panel proposal"><header><h2>Proposal${topic ? ` for topic ${topic}` : ""}</h2></header>
+        <p>${whole(proposal.records)} ${proposal.records === 1 ? "record" : "records"} of the ${topic ? "topic" : "sample"}: the proposed stream accepts ${whole(proposal.accepted)} ${proposal.accepted === 1 ? "row" : "rows"}.</p>
         ${proposal.notes.length || proposal.rejected.length
           ? html`<ul class="notes">${proposal.notes.map((/** @type {string} */ note) => html`<li>${note}</li>`)}${proposal.rejected.map((/** @type {string} */ one) => html`<li class="warn">rejected: ${one}</li>`)}</ul>`
           : nothing}
         <details class="why"><summary>Command line and REST call</summary><div class="calls">
-          ${command(`strandline stream infer --sample FILE --name ${proposal.stream}`)}
-          ${command(`POST /v1/samples/proposal?name=${proposal.stream}`)}
+          ${command(topic ? `strandline stream infer --from-topic ${topic}` : `strandline stream infer --sample FILE --name ${proposal.stream}`)}
+          ${command(topic ? `GET /v1/topics/${topic}/proposal` : `POST /v1/samples/proposal?name=${proposal.stream}`)}
         </div></details>
       </section>
-      <sl-documents .text=${proposal.documents} .sample=${proposal.sample} file="${proposal.stream}.yaml" @applied=${this.#applied}></sl-documents>`;
+      <sl-documents .text=${proposal.documents} .sample=${proposal.sample ?? null} .topic=${topic ?? null} file="${proposal.stream}.yaml" @applied=${this.#applied}></sl-documents>`;
   }
 
   /** @param {CustomEvent} event */
@@ -125,11 +131,31 @@ export class BeginView extends Element {
     if (!bytes) return;
     this.isBusy = true;
     this.problem = "";
+    this.topicProblem = "";
+    this.topic = "";
     try {
       const proposal = await request("POST", `/v1/samples/proposal?name=${quoted(this.name)}`, { body: bytes, type: "application/octet-stream" });
       this.proposal = { ...proposal, sample: base64(bytes) };
     } catch (error) {
       this.problem = error instanceof Error ? error.message : String(error);
+      this.proposal = null;
+    }
+    this.isBusy = false;
+  }
+
+  /** @param {string} topic */
+  async #choose(topic) {
+    this.isBusy = true;
+    this.topic = topic;
+    this.problem = "";
+    this.topicProblem = "";
+    try {
+      const proposal = await request("GET", `/v1/topics/${quoted(topic)}/proposal`);
+      this.proposal = { ...proposal, topic, stream: topic };
+      await this.updateComplete;
+      this.querySelector(".proposal")?.scrollIntoView({ block: "start" });
+    } catch (error) {
+      this.topicProblem = error instanceof Error ? error.message : String(error);
       this.proposal = null;
     }
     this.isBusy = false;

@@ -26,7 +26,15 @@ from strandline.processing.formats.inference.time_order import event_time_of, ti
 from strandline.processing.formats.record_rows import RowReader, record_format
 from strandline.processing.pipelines.event_time import EventTimeSource
 
-__all__ = ["SAMPLE_RECORDS_MAX", "NoSampleError", "Proposal", "infer_from_topic", "infer_sample", "infer_stream"]
+__all__ = [
+    "SAMPLE_RECORDS_MAX",
+    "NoSampleError",
+    "Proposal",
+    "infer_from_topic",
+    "infer_sample",
+    "infer_stream",
+    "infer_topic_sample",
+]
 
 _CONTROLS = frozenset(range(32)) - frozenset(b"\t\n\f\r")
 """Bytes that text doesn't contain."""
@@ -111,16 +119,22 @@ def infer_from_topic(name: str, records: Sequence[bytes], partitions: int, reten
 
     Raises NoSampleError.
     """
+    return infer_topic_sample(name, records, partitions, retention)[0]
+
+
+def infer_topic_sample(name: str, records: Sequence[bytes], partitions: int, retention: str) -> Proposed:
+    """Propose a document as `infer_from_topic`. Also return the records from which it was inferred."""
     given = [record for record in records if record.strip()][:SAMPLE_RECORDS_MAX]
     if not given:
         raise NoSampleError(
             f"topic {name} contains no record; propose a document from a file: strandline stream infer --sample FILE"
         )
     lines = [line for record in given if (line := _as_line(record)) is not None]
-    proposal = infer_stream(name, b"\n".join(lines)) if 2 * len(lines) >= len(given) else _of_packed(name, given)
+    is_text = 2 * len(lines) >= len(given)
+    proposal, values = infer_sample(name, b"\n".join(lines)) if is_text else _of_packed(name, given)
     document, schema = proposal.document, proposal.document.pop("schema")
     proposal.document = document | {"partitions": partitions, "retention": retention, "schema": schema}
-    return proposal
+    return proposal, values
 
 
 def _as_line(record: bytes) -> bytes | None:
@@ -135,12 +149,12 @@ def _as_line(record: bytes) -> bytes | None:
     return text.replace("\r", " ").replace("\n", " ").encode()
 
 
-def _of_packed(name: str, records: list[bytes]) -> Proposal:
+def _of_packed(name: str, records: list[bytes]) -> Proposed:
     """Return a proposal for records that aren't text."""
     for form in _formats():
         if (found := form.propose_for_records(name, records)) is not None:
             _try_out(*found)
-            return found[0]
+            return found
     raise NoSampleError(
         f"most of {len(records)} records of topic {name} are neither text nor maps in MessagePack or CBOR; write the document by "
         "hand, see docs/formats.md"

@@ -29,7 +29,8 @@ from strandline.services.processes.limited_work import RunLimited, run_here
 
 RECORDS_MAX = 10_000
 SECONDS_MAX = 30.0
-_BYTES_MAX = 32 << 20
+BYTES_MAX = 32 << 20
+"""Approximate maximum size in bytes of the records of a preview."""
 _RESULTS_MAX = 1_000
 _LETTERS_MAX = 100
 _SLICE_RECORDS = 1_000
@@ -88,14 +89,14 @@ def preview(
     """
     own = stream if stream in pipeline.streams else pipeline.inputs[0].name
     registry = registry_settings(pipeline)
-    with _turn():
+    with preview_turn():
         headers, beside = run_limited("preview", _headers, pipeline, own, environment=registry)
         if seconds is None:
-            newest = log.newest_records(stream, records, _BYTES_MAX, headers, headers_beside=beside)
+            newest = log.newest_records(stream, records, BYTES_MAX, headers, headers_beside=beside)
         else:
             begins = log.committed_ends(stream)
             time.sleep(seconds)
-            newest = log.newest_records(stream, records, _BYTES_MAX, headers, since=begins, headers_beside=beside)
+            newest = log.newest_records(stream, records, BYTES_MAX, headers, since=begins, headers_beside=beside)
         found = run_limited("preview", _run_desk, pipeline, own, newest, environment=registry)
     return PreviewView(pipeline=pipeline.job, stream=stream, is_cut=newest.is_cut, **found)
 
@@ -113,7 +114,7 @@ def _headers(pipeline: CheckedPipeline, stream: str) -> tuple[tuple[str, ...], t
 
 
 def _run_desk(pipeline: CheckedPipeline, stream: str, newest: NewestRecords) -> dict[str, Any]:
-    return run_over(pipeline, replace(_in_order(newest), stream=stream))
+    return run_over(pipeline, replace(in_log_order(newest), stream=stream))
 
 
 def run_over(pipeline: CheckedPipeline, records: DeskRecords) -> dict[str, Any]:
@@ -140,7 +141,8 @@ def run_over(pipeline: CheckedPipeline, records: DeskRecords) -> dict[str, Any]:
 
 
 @contextmanager
-def _turn() -> Iterator[None]:
+def preview_turn() -> Iterator[None]:
+    """Wait until no other preview runs. Raises TransientError if that takes too long, or if another one waits."""
     has_place = _places.acquire(blocking=False)
     try:
         if not has_place or not _one_at_a_time.acquire(timeout=_WAIT_S):
@@ -154,7 +156,7 @@ def _turn() -> Iterator[None]:
             _places.release()
 
 
-def _in_order(newest: NewestRecords) -> DeskRecords:
+def in_log_order(newest: NewestRecords) -> DeskRecords:
     """Return the records of all partitions, ordered by log time. Records of one partition keep their order."""
     log_ms = np.array(newest.log_times_ms, np.int64)
     partitions = np.array(newest.partitions, np.int64)

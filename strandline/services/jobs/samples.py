@@ -1,10 +1,11 @@
-"""Samples: records that a user sends with a request, not through a gateway. They are decoded and computed, and never written."""
+"""Samples: records that a user sends with a request, not through a gateway, or the newest records of a topic. They are decoded
+and computed, and never written."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,16 +16,24 @@ from strandline.core.documents import document_text
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.core.files.parquet_rows import json_rows
 from strandline.core.streams.stream import StreamSpec
+from strandline.log.kafka_status import KafkaStatus, NewestRecords
 from strandline.processing.desk.asked_schemas import asked_schemas
 from strandline.processing.desk.first_pipeline import Columns, first_pipeline, sender_of
 from strandline.processing.desk.records import DeskRecords
 from strandline.processing.formats.decoder import Decoder
-from strandline.processing.formats.proposals import infer_sample
-from strandline.processing.formats.record_rows import RowReader, record_format
+from strandline.processing.formats.proposals import Proposal, infer_sample, infer_topic_sample
+from strandline.processing.formats.record_rows import RecordFormat, RowReader, record_format
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import EventTimeSource
 from strandline.services.jobs.apply_documents import Batch
-from strandline.services.jobs.previews import chosen_pipeline, registry_settings, run_over
+from strandline.services.jobs.previews import (
+    BYTES_MAX,
+    chosen_pipeline,
+    in_log_order,
+    preview_turn,
+    registry_settings,
+    run_over,
+)
 from strandline.services.processes.limited_work import RunLimited, run_here
 
 ROWS_MAX = 20
@@ -53,7 +62,8 @@ class SampleProposalView(Described):
 
 @dataclass(frozen=True)
 class SamplePreviewView(Described):
-    """Records of a sample as the stream's document decodes them, and the results of the pipeline. Nothing was written."""
+    """Records of a sample, or the newest records of a topic, as the stream's document decodes them, and the results of the
+    pipeline. Nothing was written."""
 
     stream: str
     fields: dict[str, str]
@@ -84,15 +94,28 @@ def propose_documents(name: str, sample: bytes) -> SampleProposalView:
     columns = _decode(StreamSpec.from_document(document), values).columns
     if "key" not in document and _may_have_key(document, sender := sender_of(document, columns)):
         document["key"] = sender
-    pipeline = first_pipeline(document, columns, event_time=proposal.event_time)
     return SampleProposalView(
         stream=name,
-        documents=f"{document_text(document)}---\n{document_text(pipeline)}",
+        documents=_with_pipeline(proposal, columns),
         notes=[note for note in proposal.notes if not note.startswith(_OF_PIPELINE)],
         records=proposal.records,
         accepted=proposal.accepted,
         rejected=proposal.rejected,
     )
+
+
+def propose_for_topic(name: str, records: Sequence[bytes], partitions: int, retention: str) -> tuple[Proposal, str]:
+    """Return the proposal for an existing topic, and its document with a first pipeline in YAML. Raises NoSampleError.
+
+    No key is proposed: the producers of the topic choose the partitions of its records.
+    """
+    proposal, values = infer_topic_sample(name, records, partitions, retention)
+    return proposal, _with_pipeline(proposal, _decode(StreamSpec.from_document(proposal.document), values).columns)
+
+
+def _with_pipeline(proposal: Proposal, columns: Columns) -> str:
+    pipeline = first_pipeline(proposal.document, columns, event_time=proposal.event_time)
+    return f"{document_text(proposal.document)}---\n{document_text(pipeline)}"
 
 
 def _may_have_key(document: dict[str, Any], field: str | None) -> bool:
@@ -110,11 +133,41 @@ def preview_sample(
 
     Raises NoSampleError, TooExpensive, TransientError; InvalidDocument if the batch contains neither a stream nor a pipeline.
     """
+    stream = _read_stream(batch, pipeline)
+    registry = {} if pipeline is None else registry_settings(pipeline)
+    return run_limited("preview", _preview, stream, pipeline, sample, environment=registry)
+
+
+def preview_topic(
+    log: KafkaStatus,
+    batch: Batch,
+    pipeline: CheckedPipeline | None,
+    topic: str,
+    records: int,
+    run_limited: RunLimited = run_here,
+) -> SamplePreviewView:
+    """Decode the newest records of the topic by the stream's document, and run the pipeline over them, as `preview_sample`.
+
+    At most BYTES_MAX bytes are read, by this process. The records have their log times and headers. Records of several
+    partitions are ordered by their log time.
+
+    Raises NotFound, LogUnavailable, TooExpensive; TransientError if another preview takes too long; InvalidDocument if the batch
+    contains neither a stream nor a pipeline.
+    """
+    stream = _read_stream(batch, pipeline)
+    registry = {} if pipeline is None else registry_settings(pipeline)
+    with preview_turn():
+        headers, beside = run_limited("preview", _headers, stream, environment=registry)
+        newest = log.newest_records(topic, records, BYTES_MAX, headers, headers_beside=beside)
+        return run_limited("preview", _preview_newest, stream, pipeline, newest, environment=registry)
+
+
+def _read_stream(batch: Batch, pipeline: CheckedPipeline | None) -> StreamSpec:
+    """Return the stream to which sample records belong. Raises InvalidDocument if there is none."""
     stream = pipeline.inputs[0].stream if pipeline is not None else next(iter(batch.streams), None)
     if stream is None:
         raise InvalidDocument([Problem("the documents contain no stream and no pipeline that reads a sample")])
-    registry = {} if pipeline is None else registry_settings(pipeline)
-    return run_limited("preview", _preview, stream, pipeline, sample, environment=registry)
+    return stream
 
 
 def pipeline_of(batch: Batch, name: str | None, source: str) -> CheckedPipeline | None:
@@ -124,7 +177,27 @@ def pipeline_of(batch: Batch, name: str | None, source: str) -> CheckedPipeline 
 
 def _preview(stream: StreamSpec, pipeline: CheckedPipeline | None, sample: bytes) -> SamplePreviewView:
     _, values = infer_sample(stream.stream, sample)
-    found = _decode(stream, values)
+    return _view(stream, pipeline, _decode(stream, values), lambda run: _records(run, values))
+
+
+def _headers(stream: StreamSpec) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the headers on which the rows of the stream's records depend. See RowReader."""
+    reader = _row_reader(record_format(stream))
+    return reader.headers, reader.headers_beside
+
+
+def _preview_newest(stream: StreamSpec, pipeline: CheckedPipeline | None, newest: NewestRecords) -> SamplePreviewView:
+    records = in_log_order(newest)
+    found = _decode(stream, records.values, records.sources)
+    return _view(stream, pipeline, found, lambda run: replace(records, stream=run.inputs[0].name))
+
+
+def _view(
+    stream: StreamSpec,
+    pipeline: CheckedPipeline | None,
+    found: _Decoded,
+    records_for: Callable[[CheckedPipeline], DeskRecords],
+) -> SamplePreviewView:
     shown = pa.RecordBatch.from_pydict({name: _first(one) for name, one in found.columns.items()})
     view = SamplePreviewView(
         stream=stream.stream,
@@ -141,7 +214,7 @@ def _preview(stream: StreamSpec, pipeline: CheckedPipeline | None, sample: bytes
     )
     if pipeline is None:
         return view
-    return replace(view, pipeline=pipeline.job, **run_over(pipeline, _records(pipeline, values)))
+    return replace(view, pipeline=pipeline.job, **run_over(pipeline, records_for(pipeline)))
 
 
 def _records(pipeline: CheckedPipeline, values: Sequence[bytes]) -> DeskRecords:
@@ -161,16 +234,20 @@ class _Decoded:
     reasons: list[str]
 
 
-def _decode(stream: StreamSpec, values: Sequence[bytes]) -> _Decoded:
-    """Decode records as a job does."""
+def _row_reader(config: RecordFormat) -> RowReader:
+    return RowReader(config, asked_schemas(config))
+
+
+def _decode(stream: StreamSpec, values: Sequence[bytes | None], sources: Sequence[bytes | None] = ()) -> _Decoded:
+    """Decode records as a job does. `sources`: see `RowReader.parts`."""
     config = record_format(stream)
-    reader = RowReader(config, asked_schemas(config))
+    reader = _row_reader(config)
     fields = [one.name for one in config.fields]
     decoder = Decoder(config.fields, EventTimeSource(None), fields)
     parts: dict[str, list[pa.Array]] = {name: [] for name in fields}
     records = accepted = 0
     reasons: list[str] = []
-    for rows in reader.parts(values, []):
+    for rows in reader.parts(values, sources):
         decoded = decoder.decode(rows.texts, [0] * len(rows.texts), None)
         records += len(rows.texts)
         accepted += len(decoded.event_time)

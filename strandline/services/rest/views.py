@@ -116,9 +116,12 @@ class UndeclaredView(View):
 
 
 class ProposalView(View):
-    """Document of a stream, proposed from the newest records of a topic."""
+    """Documents that were proposed from the newest records of a topic. Nothing was registered."""
 
     document: dict[str, Any]
+    """Document of the stream."""
+    documents: str
+    """Document of the stream and of a first pipeline, in YAML."""
     notes: list[str]
     """Remarks for the reader of the proposal."""
     records: int

@@ -18,7 +18,7 @@ from strandline.services.rest.views import Applied, AppliedList, CheckView, chec
 router = APIRouter(tags=["documents"])
 
 MEDIA_TYPES = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/plain")
-_YAML_BODY: dict[str, Any] = {
+YAML_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {"application/yaml": {"schema": {"type": "string", "description": "One or more YAML documents"}}},
@@ -26,6 +26,7 @@ _YAML_BODY: dict[str, Any] = {
 }
 Records = Annotated[int, Query(ge=1, le=RECORDS_MAX, description="Number of newest records")]
 Seconds = Annotated[float | None, Query(gt=0, le=SECONDS_MAX, description="Seconds to wait for new records")]
+PipelineName = Annotated[str | None, Query(description="Name of the pipeline, if there are several")]
 Source = Annotated[str, Query(max_length=300, description="Name of the file, for the lines in problems")]
 
 
@@ -39,7 +40,7 @@ async def yaml_body(request: Request) -> bytes:
     return await request.body()
 
 
-@router.post("/v1/documents", openapi_extra=_YAML_BODY)
+@router.post("/v1/documents", openapi_extra=YAML_BODY)
 def apply_documents(
     control: Control,
     caller: Caller,
@@ -62,7 +63,7 @@ def show_schema() -> dict[str, Any]:
     return json_schema()
 
 
-@router.post("/v1/documents/plan", openapi_extra=_YAML_BODY)
+@router.post("/v1/documents/plan", openapi_extra=YAML_BODY)
 def plan_documents(
     control: Control,
     body: Annotated[bytes, Depends(yaml_body)],
@@ -74,13 +75,13 @@ def plan_documents(
     return control.applier.plan(body, source)
 
 
-@router.post("/v1/pipelines/preview", openapi_extra=_YAML_BODY)
+@router.post("/v1/pipelines/preview", openapi_extra=YAML_BODY)
 def preview_pipeline(
     control: Control,
     may_read_topics: MayReadTopics,
     body: Annotated[bytes, Depends(yaml_body)],
     source: Source = "<request>",
-    pipeline: Annotated[str | None, Query(description="Name of the pipeline, if there are several")] = None,
+    pipeline: PipelineName = None,
     stream: Annotated[str | None, Query(description="Stream to read. Default: the stream of the pipeline")] = None,
     records: Records = 1_000,
     seconds: Seconds = None,
@@ -95,7 +96,7 @@ def preview_pipeline(
     return preview(control.log, chosen, read, records, seconds, control.run_limited)
 
 
-@router.post("/v1/pipelines/check", openapi_extra=_YAML_BODY)
+@router.post("/v1/pipelines/check", openapi_extra=YAML_BODY)
 def check_pipeline(
     control: Control,
     body: Annotated[bytes, Depends(yaml_body)],

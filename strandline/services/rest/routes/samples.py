@@ -18,7 +18,7 @@ from strandline.services.jobs.samples import (
     propose_documents,
 )
 from strandline.services.rest.dependencies import Control
-from strandline.services.rest.routes.documents import Source
+from strandline.services.rest.routes.documents import PipelineName, Source
 from strandline.services.rest.views import View
 
 router = APIRouter(tags=["documents"])
@@ -71,7 +71,7 @@ def preview_over_sample(
     control: Control,
     wanted: SampleOfDocuments,
     source: Source = "<request>",
-    pipeline: Annotated[str | None, Query(description="Name of the pipeline, if there are several")] = None,
+    pipeline: PipelineName = None,
 ) -> SamplePreviewView:
     """Decode sample records by the document of their stream, run the pipeline over them, and close all windows. Writes
     nothing.

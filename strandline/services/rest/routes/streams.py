@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from strandline.core.document_values import check_name
 from strandline.core.documents import document_text
@@ -13,13 +13,16 @@ from strandline.core.errors import Conflict
 from strandline.core.streams.stream import StreamSpec
 from strandline.core.times.durations import format_retention
 from strandline.ledger.database import now_ms
-from strandline.processing.formats.proposals import infer_from_topic
 from strandline.processing.formats.undeclared import undeclared_fields
 from strandline.processing.pipelines.result_streams import emitter_of
+from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.services.jobs.arrivals import ArrivalQueries
 from strandline.services.jobs.devices import DeviceList, Order, chosen_devices
+from strandline.services.jobs.samples import SamplePreviewView, pipeline_of, preview_topic, propose_for_topic
+from strandline.services.jobs.topics import TOPICS_MAX, TopicList, topic_names, topic_views
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control, MayReadTopics, require_readable
 from strandline.services.rest.kept_answers import NOT_MODIFIED, MaxAge
+from strandline.services.rest.routes.documents import YAML_BODY, PipelineName, Records, Source, yaml_body
 from strandline.services.rest.views import (
     ArrivalList,
     DeletedStreamView,
@@ -53,6 +56,26 @@ def list_arrivals(request: Request, control: Control, max_age_s: MaxAge = 0) -> 
     return control.kept_arrivals.respond(request, None, max_age_s, compute)
 
 
+@router.get("/v1/topics")
+def list_topics(
+    control: Control,
+    search: Annotated[
+        str, Query(max_length=250, description="Only topics whose name contains this text, regardless of case.")
+    ] = "",
+    skip: Annotated[int, Query(ge=0, le=INTEGER_MAX, description="Number of topics before the page.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=TOPICS_MAX)] = 100,
+) -> TopicList:
+    """Return the topics of the Kafka cluster by name, without Kafka's own topics and dead letters of jobs. A topic
+    need not be a stream.
+    """
+    names = topic_names(control.ledger, control.log, search)
+    following = None
+    if skip + limit < len(names):
+        following = f"/v1/topics?{urlencode({'search': search, 'skip': skip + limit, 'limit': limit})}"
+    page = topic_views(control.ledger, control.log, names[skip : skip + limit])
+    return TopicList(matches=len(names), topics=page, next=following)
+
+
 SAMPLE_RECORDS = 1_000
 RecordsWanted = Annotated[int, Query(ge=1, le=10_000, description="Maximum number of records to inspect.")]
 
@@ -61,8 +84,8 @@ RecordsWanted = Annotated[int, Query(ge=1, le=10_000, description="Maximum numbe
 def propose_stream(
     control: Control, may_read_topics: MayReadTopics, name: str, records: RecordsWanted = SAMPLE_RECORDS
 ) -> ProposalView:
-    """Propose the document of a stream from the newest records of a topic. For an operator, the topic need not be a
-    stream.
+    """Propose the document of a stream, and a first pipeline, from the newest records of a topic. For an operator, the
+    topic need not be a stream.
     """
     try:
         check_name(name)
@@ -71,8 +94,31 @@ def propose_stream(
     require_readable(control, name, may_read_topics=may_read_topics)
     sample = control.log.sample(name, records)
     retention = format_retention(sample.retention_ms)
-    proposal = control.run_limited("proposal", infer_from_topic, name, sample.values, sample.partitions, retention)
-    return ProposalView(**vars(proposal))
+    proposal, documents = control.run_limited(
+        "proposal", propose_for_topic, name, sample.values, sample.partitions, retention
+    )
+    return ProposalView(**vars(proposal), documents=documents)
+
+
+@router.post("/v1/topics/{name}/preview", openapi_extra=YAML_BODY)
+def preview_over_topic(
+    control: Control,
+    may_read_topics: MayReadTopics,
+    name: str,
+    body: Annotated[bytes, Depends(yaml_body)],
+    source: Source = "<request>",
+    pipeline: PipelineName = None,
+    records: Records = 1_000,
+) -> SamplePreviewView:
+    """Decode the newest records of a topic by the document of their stream, run the pipeline over them, and close all
+    windows. Writes nothing. A viewer can read registered streams only; an operator can read each topic.
+    """
+    require_readable(control, name, may_read_topics=may_read_topics)
+    batch = control.applier.check(body, source)
+    chosen = pipeline_of(batch, pipeline, source)
+    if chosen is not None:
+        chosen = with_present_tables(control.ledger, chosen)
+    return preview_topic(control.log, batch, chosen, name, records, control.run_limited)
 
 
 @router.get("/v1/streams/{name}/undeclared")
