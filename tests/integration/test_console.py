@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import httpx
@@ -41,6 +42,10 @@ def test_every_view_shows_its_data_without_errors_and_other_hosts(
         page.goto(f"/{address}")
         expect(page.locator(there).first).to_be_visible()
         assert page.locator(".failure, .stale").count() == 0
+
+    page.goto("/#/")
+    page.get_by_role("link", name="strandline dead-letters list pump-pressure").click()
+    expect(page).to_have_url(re.compile("#/dead-letters/pump-pressure$"))
 
     page.goto("/#/jobs/turbine-health")
     page.get_by_role("button", name="Stop", exact=True).click()

@@ -1,6 +1,7 @@
 /** Small pieces that views share: states, panels, numbers, commands. They are functions, not elements. */
 import { html, nothing } from "lit";
 import { ago, clock, duration, time } from "../core/format.js";
+import { route } from "../core/route.js";
 
 /** @param {string} tone @param {string} text */
 export const badge = (tone, text) => html`<span class="badge ${tone}"><i aria-hidden="true"></i>${text}</span>`;
@@ -64,12 +65,24 @@ const COMMAND = /(strandline (?:job|batch|stream|lookup|dead-letters) [a-z]+ [\w
 
 const INSTANT = /(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)/;
 
+/** Views of the page that show what a group of commands shows or does, each for one job or stream. */
+const VIEWS = /** @type {Record<string, string>} */ ({ job: "jobs", stream: "streams", "dead-letters": "dead-letters" });
+
 /**
  * A sentence of the service: command lines become code, and times those of the zone of the page.
+ * A command is a link to the view that does the same, unless this view is shown.
  * @param {string} text
  */
 export function sentence(text) {
-  return text.split(COMMAND).map((part, at) => (at % 2 ? html`<code>${part}</code>` : part.split(INSTANT).map((piece, place) => (place % 2 ? instant(piece) : piece))));
+  return text.split(COMMAND).map((part, at) => (at % 2 ? linked(part) : part.split(INSTANT).map((piece, place) => (place % 2 ? instant(piece) : piece))));
+}
+
+/** @param {string} text a command line */
+function linked(text) {
+  const [, group, , name] = text.split(" ");
+  const [view, shown, ...more] = route.now.parts;
+  const isHere = view === VIEWS[group] && shown === name && more.length === 0;
+  return VIEWS[group] && !isHere ? html`<a href=${route.href([VIEWS[group], name])}><code>${text}</code></a>` : html`<code>${text}</code>`;
 }
 
 /** A time of today without its date. @param {string} text */
