@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, Fenced, NotFound
 from strandline.ledger.journal import NewEvent, insert_event
 from strandline.ledger.lookups.needs import lookups_of_version
+from strandline.ledger.many_rows import Refusals, action_of, different_jobs, raise_refusal, refusals_of_each
 from strandline.ledger.models import (
     checkpoints,
     inputs,
@@ -42,6 +43,28 @@ NAMES = "names"
 IS_NAMED = jobs.c.name.in_(sa.bindparam(NAMES, expanding=True))
 _OF_NAMES = sa.select(*_JOB).where(IS_NAMED, _IS_THERE)
 _OF_NAMES_LOCKED = _OF_NAMES.order_by(jobs.c.name).with_for_update(key_share=True)
+
+
+_MOVE = (
+    sa.update(jobs)
+    .where(jobs.c.name == sa.bindparam("moved"))
+    .values(
+        state=sa.bindparam("to"),
+        desired=sa.bindparam("wanted"),
+        message=sa.bindparam("said"),
+        updated_ms=sa.bindparam("at_ms"),
+    )
+)
+
+
+class JobMove(NamedTuple):
+    """A change of a job's state. See `JobStates.move_job`."""
+
+    job: str
+    to: JobState
+    message: str = ""
+    epoch: int | None = None
+    lease: int | None = None
 
 
 class JobReader(Part):
@@ -259,32 +282,44 @@ class JobStates(Part):
         Raises NotFound; Conflict for a move that isn't in JOB_MOVES; Fenced if a newer run or another leader owns the
         job.
         """
-        with self._database.writing(f"move job {name} to {to.value}") as connection:
-            job = lock_job(connection, name)
-            if lease is not None:
-                refuse_old_lease(connection, name, lease)
-            if epoch is not None:
-                refuse_old_epoch(job, epoch)
-            if to is not job.state and to not in JOB_MOVES[job.state]:
-                legal = ", ".join(sorted(JOB_MOVES[job.state]))
-                raise Conflict(f"Job {name} is {job.state.value} and can't become {to.value} from there, only {legal}.")
-            completes = to is JobState.DRAINED and job.ends is not None
+        moved, refusals = self.move_jobs([JobMove(name, to, message, epoch, lease)])
+        raise_refusal(refusals)
+        return moved[name]
+
+    def move_jobs(self, moves: Sequence[JobMove]) -> tuple[dict[str, JobRow], Refusals]:
+        """Change the states of several jobs in one transaction. Return job -> its row after the move.
+
+        A job that is refused doesn't affect the others: its error is returned, one of those that `move_job` raises.
+        """
+        if not moves:
+            return {}, {}
+        names = different_jobs(moves)
+        with self._database.writing(action_of("change the state", names)) as connection:
+            known = lock_jobs(connection, names)
+            present = lease_epochs(connection, names) if any(one.lease is not None for one in moves) else {}
+
+            def refuse(move: JobMove) -> None:
+                if move.job not in known:
+                    raise no_job(move.job)
+                if move.lease is not None:
+                    refuse_other_lease(move.job, move.lease, present.get(move.job))
+                if move.epoch is not None:
+                    refuse_old_epoch(known[move.job], move.epoch)
+                _refuse_illegal_move(known[move.job], move.to)
+
+            refusals = refusals_of_each(moves, refuse)
+            moving = [one for one in moves if one.job not in refusals]
+            if not moving:
+                return {}, refusals
             connection.execute(
-                sa.update(jobs)
-                .where(jobs.c.name == name)
-                .values(
-                    state=to,
-                    desired=Desired.DRAINED if completes else job.desired,
-                    message=message,
-                    updated_ms=self._clock_ms(),
-                )
+                _MOVE, [_values_of_move(known[one.job], one) | {"at_ms": self._clock_ms()} for one in moving]
             )
-            if to is JobState.FAILED and job.state is not to:
-                self._insert_event(connection, NewEvent("job_failed", message, name, job.epoch))
-            if completes and job.state is not to:
-                text = f"batch {name} has completed: it has read all records up to its end and closed all windows"
-                self._insert_event(connection, NewEvent("batch_completed", text, name, job.epoch))
-            return read_job(connection, name)
+            for one in moving:
+                event = _event_of_move(known[one.job], one)
+                if event is not None:
+                    # In the transaction that it reports, so that neither exists without the other.
+                    insert_event(self._database, connection, self._clock_ms(), event)
+            return read_jobs(connection, [one.job for one in moving]), refusals
 
     def record_ends(self, name: str, epoch: int, ends: Offsets) -> Offsets:
         """Record the end offsets of a batch before it reads records. Return the recorded offsets.
@@ -321,10 +356,6 @@ class JobStates(Part):
         with self._database.writing(f"note that job {name} has restored its results") as connection:
             refuse_old_epoch(lock_job(connection, name), epoch)
             connection.execute(sa.update(jobs).where(jobs.c.name == name).values(restores=False))
-
-    def _insert_event(self, connection: sa.Connection, event: NewEvent) -> None:
-        """Record an event in the transaction that it reports, so that neither exists without the other."""
-        insert_event(self._database, connection, self._clock_ms(), event)
 
 
 class ResultIndices(Part):
@@ -386,12 +417,33 @@ def refuse_old_epoch(job: JobRow, epoch: int) -> None:
         raise Fenced(f"Run {epoch} of job {job.name} no longer owns it, run {job.epoch} does: stop this run now.")
 
 
-def refuse_old_lease(connection: sa.Connection, job: str, epoch: int) -> None:
-    """Raises Fenced unless `epoch` is the job's current lease.
+def _refuse_illegal_move(job: JobRow, to: JobState) -> None:
+    if to is not job.state and to not in JOB_MOVES[job.state]:
+        legal = ", ".join(sorted(JOB_MOVES[job.state]))
+        raise Conflict(f"Job {job.name} is {job.state.value} and can't become {to.value} from there, only {legal}.")
 
-    The caller has locked the job's row, so no other lease can begin before its transaction ends.
-    """
-    refuse_other_lease(job, epoch, lease_epochs(connection, [job]).get(job))
+
+def _completes(job: JobRow, move: JobMove) -> bool:
+    """Return True if the move is the end of a batch."""
+    return move.to is JobState.DRAINED and job.ends is not None
+
+
+def _values_of_move(job: JobRow, move: JobMove) -> dict[str, Any]:
+    """Return the parameters of `_MOVE`, except for the time."""
+    desired = Desired.DRAINED if _completes(job, move) else job.desired
+    return {"moved": job.name, "to": move.to, "wanted": desired, "said": move.message}
+
+
+def _event_of_move(job: JobRow, move: JobMove) -> NewEvent | None:
+    """Return the event that reports the move. None if it is none of the moves that are reported."""
+    if move.to is job.state:
+        return None
+    if move.to is JobState.FAILED:
+        return NewEvent("job_failed", move.message, job.name, job.epoch)
+    if _completes(job, move):
+        text = f"batch {job.name} has completed: it has read all records up to its end and closed all windows"
+        return NewEvent("batch_completed", text, job.name, job.epoch)
+    return None
 
 
 def lease_epochs(connection: sa.Connection, names: Collection[str]) -> dict[str, int]:

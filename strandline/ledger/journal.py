@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,6 +94,13 @@ class Journal(Part):
 
         Args: facts: Details for programs, any JSON. principal: Principal that caused it. None for the platform itself.
         """
-        event = NewEvent(kind, message, job, epoch, facts or {}, principal)
-        with self._database.writing(f"record an event {kind}") as connection:
-            return insert_event(self._database, connection, self._clock_ms(), event)
+        (row,) = self.record_events([NewEvent(kind, message, job, epoch, facts or {}, principal)])
+        return row
+
+    def record_events(self, new: Sequence[NewEvent]) -> list[EventRow]:
+        """Record several events in one transaction, in this order. Raises Conflict for an unknown job: then none is recorded."""
+        if not new:
+            return []
+        what = f"an event {new[0].kind}" if len(new) == 1 else f"{len(new)} events"
+        with self._database.writing(f"record {what}") as connection:
+            return [insert_event(self._database, connection, self._clock_ms(), event) for event in new]

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from strandline.core.errors import NotFound
-from strandline.ledger.jobs import lock_job
+from strandline.ledger.jobs import lock_job, lock_jobs
 from strandline.ledger.models import control_services, jobs, leases, runs
 from strandline.ledger.part import Part
-from strandline.ledger.states import FreeJob, LeaseRow
+from strandline.ledger.states import FreeJob, LeaseRow, RunRow
 
 _FORGET_SERVICE_MS = 86_400_000
 """A control service that leads no job is deleted after this time without an announcement."""
@@ -44,7 +44,15 @@ class Standing(NamedTuple):
 
 
 class LeaseReader(Part):
-    """Reads which control service leads each job."""
+    """Reads which control service leads each job, and which run is its newest."""
+
+    def newest_runs(self, names: Collection[str]) -> dict[str, RunRow]:
+        """Return the newest run of each of these jobs. A job without a run is left out."""
+        newest = sa.select(runs.c.job, sa.func.max(runs.c.epoch).label("epoch")).where(runs.c.job.in_(names))
+        last = newest.group_by(runs.c.job).subquery()
+        of_run = (runs.c.job == last.c.job) & (runs.c.epoch == last.c.epoch)
+        with self._database.reading(f"read the newest runs of {len(names)} jobs") as connection:
+            return {row.job: RunRow(*row) for row in connection.execute(sa.select(runs).join(last, of_run))}
 
     def standing(self, job: str) -> Standing:
         """Return the epochs with which a run compares its own to see if it is fenced. Raises NotFound."""
@@ -120,27 +128,43 @@ class Leases(Part):
         """
         with self._database.writing(f"claim the lease of job {job}") as connection:
             lock_job(connection, job)
-            # Claims lock the job's row, renewals don't: so lock the lease's row, too.
-            connection.execute(sa.select(leases.c.job).where(leases.c.job == job).with_for_update())
-            now_ms = connection.execute(sa.select(self._database.clock_ms())).scalar_one()
-            before = _read_lease(connection, now_ms, job)
-            values = {"holder": holder, "granted_ms": now_ms, "until_ms": now_ms + length_ms, "length_ms": length_ms}
-            if before is None:
-                connection.execute(sa.insert(leases).values(values | {"job": job, "epoch": 1}))
-            else:
-                may_have = (leases.c.holder == holder) | _has_run_out(now_ms)
-                taken = connection.execute(
-                    sa.update(leases)
-                    .where(leases.c.job == job, may_have)
-                    .values(values | {"epoch": leases.c.epoch + 1})
-                )
-                if taken.rowcount == 0:
-                    return None
-                if before.holder != holder:
-                    _end_open_run(connection, job, holder, self._clock_ms())
-            after = _read_lease(connection, now_ms, job)
-            assert after is not None
-            return after, before
+            return self._claim(connection, [job], holder, length_ms).get(job)
+
+    def claim_leases(
+        self, names: Collection[str], holder: str, length_ms: int
+    ) -> dict[str, tuple[LeaseRow, LeaseRow | None]]:
+        """Claim the leases of several jobs in one transaction. Return job -> its lease and the previous one, as
+        `claim_lease` does.
+
+        A job that doesn't exist, or whose lease another control service has or just renews, is left out.
+        """
+        if not names:
+            return {}
+        with self._database.writing(f"claim the leases of {len(names)} jobs") as connection:
+            return self._claim(connection, list(lock_jobs(connection, names)), holder, length_ms)
+
+    def _claim(
+        self, connection: sa.Connection, names: Collection[str], holder: str, length_ms: int
+    ) -> dict[str, tuple[LeaseRow, LeaseRow | None]]:
+        """Claim the leases of these jobs, whose rows are locked."""
+        # Claims lock the job's row, renewals don't: so lock the lease's row, too. Without a wait: a renewal locks several rows
+        # in any order, and a lease that is being renewed is not free.
+        wanted = sa.select(leases.c.job).where(leases.c.job.in_(names)).with_for_update(skip_locked=True)
+        locked = set(connection.execute(wanted).scalars())
+        now_ms = connection.execute(sa.select(self._database.clock_ms())).scalar_one()
+        before = {row.job: row for row in _read_leases(connection, now_ms, names)}
+        taken = [job for job in locked if before[job].holder == holder or not before[job].is_held]
+        new = [job for job in names if job not in before]
+        values = {"holder": holder, "granted_ms": now_ms, "until_ms": now_ms + length_ms, "length_ms": length_ms}
+        if new:
+            connection.execute(sa.insert(leases), [values | {"job": job, "epoch": 1} for job in new])
+        if taken:
+            renewed = sa.update(leases).where(leases.c.job.in_(taken))
+            connection.execute(renewed.values(values | {"epoch": leases.c.epoch + 1}))
+            left = [job for job in taken if before[job].holder != holder]
+            _end_open_runs(connection, left, holder, self._clock_ms())
+        after = _read_leases(connection, now_ms, [*new, *taken])
+        return {row.job: (row, before.get(row.job)) for row in after}
 
     def renew_leases(self, holder: str, held: Mapping[str, int], length_ms: int) -> set[str]:
         """Renew the leases in `held` (job -> epoch) for `length_ms` from now. Return the jobs whose lease was renewed.
@@ -159,15 +183,17 @@ class Leases(Part):
             )
             return set(renewed.scalars())
 
-    def release_lease(self, job: str, holder: str, epoch: int) -> None:
-        """Release the lease, so that another service can lead the job immediately.
+    def release_leases(self, holder: str, held: Mapping[str, int]) -> None:
+        """Release the leases in `held` (job -> epoch), so that another service can lead the jobs immediately.
 
-        Does nothing if the lease was lost.
+        A lease that was lost doesn't change.
         """
-        with self._database.writing(f"release the lease of job {job}") as connection:
+        if not held:
+            return
+        with self._database.writing(f"release the leases of control service {holder}") as connection:
             connection.execute(
                 sa.update(leases)
-                .where(leases.c.job == job, leases.c.holder == holder, leases.c.epoch == epoch)
+                .where(leases.c.holder == holder, sa.tuple_(leases.c.job, leases.c.epoch).in_(list(held.items())))
                 .values(until_ms=self._database.clock_ms())
             )
 
@@ -183,11 +209,6 @@ def _has_run_out(now_ms: Any) -> sa.ColumnElement[bool]:
     return sa.or_(leases.c.until_ms <= now_ms, was_set_back)
 
 
-def _read_lease(connection: sa.Connection, now_ms: Any, job: str) -> LeaseRow | None:
-    found = _read_leases(connection, now_ms, [job])
-    return found[0] if found else None
-
-
 def _read_leases(connection: sa.Connection, now_ms: Any, names: Collection[str] | None = None) -> list[LeaseRow]:
     services = control_services
     wanted = sa.select(
@@ -201,9 +222,9 @@ def _read_leases(connection: sa.Connection, now_ms: Any, names: Collection[str] 
     return [LeaseRow(**row) for row in connection.execute(wanted.order_by(leases.c.job)).mappings()]
 
 
-def _end_open_run(connection: sa.Connection, job: str, holder: str, now_ms: int) -> None:
+def _end_open_runs(connection: sa.Connection, names: Collection[str], holder: str, now_ms: int) -> None:
     connection.execute(
         sa.update(runs)
-        .where(runs.c.job == job, runs.c.ended_ms.is_(None))
+        .where(runs.c.job.in_(names), runs.c.ended_ms.is_(None))
         .values(ended_ms=now_ms, outcome="superseded", message=f"control service {holder} took the job over")
     )

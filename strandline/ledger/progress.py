@@ -15,11 +15,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import fields, replace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
-from strandline.core.errors import Conflict, Fenced, LedgerBehind, NotFound, StrandlineError
+from strandline.core.errors import Conflict, Fenced, LedgerBehind, NotFound
 from strandline.core.failpoints import failpoint
 from strandline.ledger.database import Database
 from strandline.ledger.jobs import (
@@ -33,10 +33,10 @@ from strandline.ledger.jobs import (
     read_floor,
     read_jobs,
     refuse_old_epoch,
-    refuse_old_lease,
     refuse_other_lease,
 )
 from strandline.ledger.lookups.needs import require_rows
+from strandline.ledger.many_rows import Refusals, action_of, different_jobs, raise_refusal, refusals_of_each
 from strandline.ledger.models import checkpoints, jobs, runs, slices
 from strandline.ledger.part import Part
 from strandline.ledger.states import (
@@ -53,12 +53,8 @@ from strandline.ledger.states import (
     Totals,
 )
 
-Refusals = dict[str, StrandlineError]
-"""Jobs whose row was not written -> the error."""
-
 _Found = TypeVar("_Found")
 _Row = TypeVar("_Row", SliceRow, CheckpointRow)
-_Request = TypeVar("_Request", bound="_OfJob")
 _CHECKPOINT = [checkpoints.c[field.name] for field in fields(CheckpointRow)]
 _RESULTS_UP_TO = sa.select(checkpoints.c.results_total).where(
     checkpoints.c.job == sa.bindparam("of_job"), checkpoints.c.slice == sa.bindparam("number")
@@ -106,12 +102,29 @@ _TOTALS_OF_JOBS = (
 )
 
 
+_END_RUN = (
+    sa.update(runs)
+    .where(runs.c.job == sa.bindparam("of_job"), runs.c.epoch == sa.bindparam("of_epoch"), runs.c.ended_ms.is_(None))
+    .values(ended_ms=sa.bindparam("at_ms"), outcome=sa.bindparam("how"), message=sa.bindparam("said"))
+)
+
+
 class RunRequest(NamedTuple):
     """A run to begin. See `Runs.begin_run`."""
 
     job: str
     pid: int
     present_version: bool = False
+    lease: int | None = None
+
+
+class RunEnd(NamedTuple):
+    """The end of a run. See `Runs.end_run`."""
+
+    job: str
+    epoch: int
+    outcome: str
+    message: str = ""
     lease: int | None = None
 
 
@@ -430,7 +443,7 @@ class Runs(Part):
         - lease: Epoch of the leader's lease. None if no leader starts the run.
         """
         begun, refusals = self.begin_runs([RunRequest(job, pid, present_version, lease)])
-        _raise_refusal(refusals)
+        raise_refusal(refusals)
         return begun[job]
 
     def begin_runs(self, requests: Sequence[RunRequest]) -> tuple[dict[str, RunRow], Refusals]:
@@ -440,8 +453,8 @@ class Runs(Part):
         """
         if not requests:
             return {}, {}
-        names = _different_jobs(requests)
-        with self._database.writing(_action("begin a run", names)) as connection:
+        names = different_jobs(requests)
+        with self._database.writing(action_of("begin a run", names)) as connection:
             known, now_ms = lock_jobs(connection, names), self._clock_ms()
             present = lease_epochs(connection, names) if any(one.lease is not None for one in requests) else {}
 
@@ -451,7 +464,7 @@ class Runs(Part):
                 if one.lease is not None:
                     refuse_other_lease(one.job, one.lease, present.get(one.job))
 
-            refusals = _refusals_of_each(requests, refuse)
+            refusals = refusals_of_each(requests, refuse)
             beginning = [one for one in requests if one.job not in refusals]
             if not beginning:
                 return {}, refusals
@@ -495,20 +508,40 @@ class Runs(Part):
 
         `lease`: Epoch of the leader's lease, if the leader records it.
         """
-        with self._database.writing(f"end run {epoch} of job {job}") as connection:
-            if lease is not None:
-                lock_job(connection, job)
-                refuse_old_lease(connection, job, lease)
-            of_run = (runs.c.job == job) & (runs.c.epoch == epoch)
-            connection.execute(
-                sa.update(runs)
-                .where(of_run, runs.c.ended_ms.is_(None))
-                .values(ended_ms=self._clock_ms(), outcome=outcome, message=message)
-            )
-            row = connection.execute(sa.select(runs).where(of_run)).first()
-            if row is None:
-                raise NotFound(f"Job {job} has no run {epoch}.")
-            return RunRow(*row)
+        ended, refusals = self.end_each_run([RunEnd(job, epoch, outcome, message, lease)])
+        raise_refusal(refusals)
+        return ended[job]
+
+    def end_each_run(self, ends: Sequence[RunEnd]) -> tuple[dict[str, RunRow], Refusals]:
+        """Record the outcomes of runs of several jobs in one transaction. Return job -> the run, with its first record.
+
+        A job that is refused doesn't affect the others: its error is returned, one of those that `end_run` raises.
+        """
+        if not ends:
+            return {}, {}
+        names = different_jobs(ends)
+        leased = [one.job for one in ends if one.lease is not None]
+        with self._database.writing(action_of("end a run", names)) as connection:
+            known = lock_jobs(connection, leased) if leased else {}
+            present = lease_epochs(connection, leased) if leased else {}
+
+            def refuse(one: RunEnd) -> None:
+                if one.lease is not None:
+                    if one.job not in known:
+                        raise no_job(one.job)
+                    refuse_other_lease(one.job, one.lease, present.get(one.job))
+
+            refusals = refusals_of_each(ends, refuse)
+            ending = [one for one in ends if one.job not in refusals]
+            if not ending:
+                return {}, refusals
+            connection.execute(_END_RUN, [_values_of_end(one) | {"at_ms": self._clock_ms()} for one in ending])
+            of_ends = sa.tuple_(runs.c.job, runs.c.epoch).in_([(one.job, one.epoch) for one in ending])
+            rows = {row.job: RunRow(*row) for row in connection.execute(sa.select(runs).where(of_ends))}
+            for one in ending:
+                if one.job not in rows:
+                    refusals[one.job] = NotFound(f"Job {one.job} has no run {one.epoch}.")
+            return rows, refusals
 
     def set_run_slots(self, job: str, epoch: int, slots: int) -> None:
         """Record the number of buckets of the run, before its tasks write: a later run fences the slots of each bucket.
@@ -541,7 +574,7 @@ class SlicePlans(Part):
         Raises Conflict if the slice does not follow the last one, if the last one is not committed yet, or if rows of a
         lookup that it uses were removed. Raises Fenced if a newer run owns the job; LedgerBehind; NotFound.
         """
-        _raise_refusal(self.plan_slices([row]))
+        raise_refusal(self.plan_slices([row]))
 
     def plan_slices(self, rows: Sequence[SliceRow]) -> Refusals:
         """Record the next slice of each of several jobs in one transaction.
@@ -562,7 +595,7 @@ class SlicePlans(Part):
             require_rows(self._database, connection, row.lookup_versions)
             added.append(vars(row))
 
-        refusals = _refusals_of_each(rows, plan)
+        refusals = refusals_of_each(rows, plan)
         if added:
             connection.execute(sa.insert(slices), added)
         return refusals
@@ -578,7 +611,7 @@ class Checkpoints(Part):
         Raises Conflict if the slice doesn't follow the last commit, or if a value that never falls would fall. Also
         raises NotFound.
         """
-        _raise_refusal(self.commit_checkpoints([row]))
+        raise_refusal(self.commit_checkpoints([row]))
 
     def commit_checkpoints(self, rows: Sequence[CheckpointRow]) -> Refusals:
         """Make the slices of several jobs final in one transaction.
@@ -603,7 +636,7 @@ class Checkpoints(Part):
                 raise _behind(row.job, found, f"run {row.epoch} has planned slice {row.slice} and emitted its results")
             added.append(vars(row) | _add(totals, row).columns)
 
-        refusals = _refusals_of_each(rows, commit)
+        refusals = refusals_of_each(rows, commit)
         if added:
             final = sa.tuple_(slices.c.job, slices.c.number).in_([(one["job"], one["slice"]) for one in added])
             connection.execute(sa.update(slices).where(final).values(status=SliceStatus.COMMITTED))
@@ -621,9 +654,9 @@ def _write_of_each(
     """
     if not rows:
         return {}
-    names = _different_jobs(rows)
+    names = different_jobs(rows)
     try:
-        with database.writing(_action(what, names)) as connection:
+        with database.writing(action_of(what, names)) as connection:
             known, ended = lock_jobs(connection, names), _ended_runs(connection, rows)
 
             def refuse(row: _Row) -> None:
@@ -633,7 +666,7 @@ def _write_of_each(
                 if row.job in ended:
                     raise ended[row.job]
 
-            refusals = _refusals_of_each(rows, refuse)
+            refusals = refusals_of_each(rows, refuse)
             return refusals | write(connection, [row for row in rows if row.job not in refusals])
     except Conflict as error:  # the database refuses a row, and with it the transaction
         if len(rows) == 1:
@@ -641,39 +674,9 @@ def _write_of_each(
         return {job: why for row in rows for job, why in _write_of_each(database, [row], what, write).items()}
 
 
-class _OfJob(Protocol):
-    """A row, or a request, of a job."""
-
-    @property
-    def job(self) -> str: ...
-
-
-def _different_jobs(rows: Iterable[_OfJob]) -> list[str]:
-    """Return the job of each row. Raises ValueError if a job has several rows."""
-    names = [row.job for row in rows]
-    if len(set(names)) != len(names):
-        raise ValueError(f"several rows of one job: {', '.join(names)}; write each row of a job in its own call")
-    return names
-
-
-def _action(what: str, names: Sequence[str]) -> str:
-    return f"{what} of job {names[0]}" if len(names) == 1 else f"{what} of {len(names)} jobs"
-
-
-def _refusals_of_each(rows: Iterable[_Request], do: Callable[[_Request], None]) -> Refusals:
-    """Call `do` with each row, and return what it raises because of the row's job."""
-    refusals: Refusals = {}
-    for row in rows:
-        try:
-            do(row)
-        except (Fenced, Conflict, LedgerBehind, NotFound) as error:
-            refusals[row.job] = error
-    return refusals
-
-
-def _raise_refusal(refusals: Refusals) -> None:
-    for error in refusals.values():
-        raise error
+def _values_of_end(end: RunEnd) -> dict[str, Any]:
+    """Return the parameters of `_END_RUN`, except for the time."""
+    return {"of_job": end.job, "of_epoch": end.epoch, "how": end.outcome, "said": end.message}
 
 
 def _ended_runs(connection: sa.Connection, rows: Iterable[SliceRow] | Iterable[CheckpointRow]) -> dict[str, Fenced]:

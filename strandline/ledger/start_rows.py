@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from strandline.ledger.database import Database
 from strandline.ledger.jobs import IS_NAMED, NAMES, last_of_job, no_job, read_jobs
+from strandline.ledger.many_rows import Refusals
 from strandline.ledger.models import (
     checkpoints,
     inputs,
@@ -21,7 +22,6 @@ from strandline.ledger.models import (
     stream_versions,
     streams,
 )
-from strandline.ledger.progress import Refusals
 from strandline.ledger.roles import RunLedger
 from strandline.ledger.states import (
     CheckpointRow,

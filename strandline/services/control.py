@@ -58,7 +58,8 @@ from strandline.services.supervision.lookups.follower import LookupFollower
 from strandline.services.supervision.old_slices import SliceCleanup
 from strandline.services.supervision.placement import pool_placement
 from strandline.services.supervision.pools import Pools
-from strandline.services.supervision.supervisor import SupervisionTimes, Supervisor
+from strandline.services.supervision.supervision_times import SupervisionTimes
+from strandline.services.supervision.supervisor import Supervisor
 
 logger = structlog.get_logger()
 
@@ -223,7 +224,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         standbys=settings.standbys,
         external_services_up=external_services.are_up,
         pools=_pools(settings),
-        is_for_pool=pool_placement(ledger, [one.strip() for one in settings.own_runners.split(",")]),
+        placement=pool_placement(ledger, [one.strip() for one in settings.own_runners.split(",")]),
     )
     backfills = BackfillJobs(
         ledger,

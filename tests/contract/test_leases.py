@@ -118,7 +118,7 @@ def test_a_lease_that_was_taken_over_is_lost_for_good(ledger: Ledger, ledger_url
     assert before is not None
     assert (before.holder, before.epoch, new.holder, new.epoch) == ("a", 1, "b", 2)
     assert ledger.renew_leases("a", {"power": old.epoch}, LONG_MS) == set()
-    ledger.release_lease("power", "a", old.epoch)
+    ledger.release_leases("a", {"power": old.epoch})
     assert ledger.leases()["power"] == new
 
 
@@ -133,7 +133,7 @@ def test_one_of_many_is_lost_and_the_others_are_renewed(ledger: Ledger, ledger_u
 
 
 def test_a_lease_that_is_given_back_is_free_at_once(ledger: Ledger) -> None:
-    ledger.release_lease("power", "a", claim(ledger, "a").epoch)
+    ledger.release_leases("a", {"power": claim(ledger, "a").epoch})
     assert [job.name for job in ledger.free_jobs("b")] == ["power"]
     assert claim(ledger, "b").epoch == 2
 
@@ -279,6 +279,50 @@ def test_a_restart_is_asked_for_by_counting(ledger: Ledger) -> None:
     assert [ledger.ask_restart("power").restarts for _ in range(2)] == [1, 2]
     with pytest.raises(NotFound):
         ledger.ask_restart("none")
+
+
+@pytest.mark.guarantee("G1070")
+def test_leases_are_claimed_and_released_together(ledger: Ledger, ledger_url: str) -> None:
+    for name in ("ours", "expired", "new", "deleted"):
+        ledger.submit_job(name, "", {})
+    own, gone = claim(ledger, "a", job="ours"), claim(ledger, "b", SHORT_MS, "expired")
+    ledger.begin_run("expired", 1, lease=gone.epoch)
+    claim(ledger, "b")
+    wait_until(lambda: [job.name for job in ledger.free_jobs("c")], lambda free: "expired" in free, "expired")
+    run_sql(ledger_url, "UPDATE jobs SET deleted_ms = 1 WHERE name = 'deleted'")
+    granted = ledger.claim_leases(["power", "ours", "expired", "new", "deleted", "none"], "a", LONG_MS)
+    assert {name: (lease.holder, lease.epoch) for name, (lease, _) in granted.items()} == {
+        "ours": ("a", 2),
+        "expired": ("a", 2),
+        "new": ("a", 1),
+    }
+    assert {name: before.epoch if before else None for name, (_, before) in granted.items()} == {
+        "ours": own.epoch,
+        "expired": gone.epoch,
+        "new": None,
+    }
+    assert ledger.leases()["power"].holder == "b"
+    assert ledger.runs("expired")[0].message == "control service a took the job over"
+    assert ledger.claim_leases([], "a", LONG_MS) == {}
+    ledger.release_leases("a", {"ours": 2, "expired": 1, "power": 1})
+    assert {name for name, lease in ledger.leases().items() if lease.is_held} == {"power", "expired", "new"}
+    ledger.release_leases("a", {})
+
+
+def test_a_lease_that_is_just_renewed_is_not_free_and_holds_up_no_claim(ledger: Ledger, ledger_url: str) -> None:
+    """A renewal locks several leases in any order. A claim that waited for one of them, and held another, could stop both."""
+    database = Database(ledger_url)
+    if database.is_sqlite:
+        pytest.skip("SQLite has one writer at a time")
+    ledger.submit_job("other", "", {})
+    for job in ("power", "other"):
+        claim(ledger, "a", job=job)
+    let_run_out(ledger_url)
+    with database.writing("renew slowly") as connection:
+        connection.execute(sa.text("UPDATE leases SET length_ms = length_ms WHERE job = 'power'"))
+        assert set(ledger.claim_leases(["other", "power"], "b", LONG_MS)) == {"other"}
+    database.close()
+    assert set(ledger.claim_leases(["other", "power"], "b", LONG_MS)) == {"other", "power"}
 
 
 def _claim_all(url: str, me: str, meeting: Path, report: Path) -> None:

@@ -20,8 +20,10 @@ import sqlalchemy as sa
 
 from strandline.core.errors import Conflict, Fenced, InvalidSettings, LedgerBehind, LedgerUnavailable, NotFound
 from strandline.ledger.database import Database
+from strandline.ledger.jobs import JobMove
+from strandline.ledger.journal import NewEvent
 from strandline.ledger.ledger import Ledger
-from strandline.ledger.progress import RunRequest
+from strandline.ledger.progress import RunEnd, RunRequest
 from strandline.ledger.states import (
     JOB_MOVES,
     NO_TOTALS,
@@ -745,6 +747,82 @@ class TestManyJobs:
         assert many.job("fine").epoch == 1
 
 
+class TestJobsOfAService:
+    """Rows of several jobs that a control service writes in one transaction, each under the lease of its own job."""
+
+    NAMES = ("fine", "fenced", "gap", "quiet")
+
+    @pytest.fixture
+    def many(self, running: Ledger) -> Ledger:
+        for name in self.NAMES:
+            running.submit_job(name, "", {"pipeline": name})
+            running.begin_run(name, pid=1)
+        running.begin_run("fenced", pid=2)
+        return running
+
+    @pytest.mark.guarantee(
+        "G1070",
+        "States, ends of runs, leases, and events of many jobs can be written in one transaction. A job that is refused "
+        "doesn't affect the others.",
+        promise="one-leader-and-one-run-write",
+    )
+    def test_jobs_move_together_each_under_its_own_lease(self, many: Ledger) -> None:
+        leases = {name: lease.epoch for name, (lease, _) in many.claim_leases(self.NAMES, "a", 60_000).items()}
+        moves = [
+            JobMove("fine", JobState.STARTING, "again", lease=leases["fine"]),
+            JobMove("fenced", JobState.STARTING, epoch=1),
+            JobMove("no such job", JobState.STARTING),
+            JobMove("quiet", JobState.DRAINED, lease=leases["quiet"]),
+            JobMove("gap", JobState.FAILED, "too often", lease=leases["gap"] + 1),
+        ]
+        before = {name: many.job(name) for name in self.NAMES}
+        moved, refused = many.move_jobs(moves)
+        assert {name: type(error) for name, error in refused.items()} == {
+            "fenced": Fenced,
+            "no such job": NotFound,
+            "quiet": Conflict,
+            "gap": Fenced,
+        }
+        assert moved == {"fine": many.job("fine")}
+        assert (moved["fine"].state, moved["fine"].message) == (JobState.STARTING, "again")
+        assert all(many.job(name) == before[name] for name in ("fenced", "quiet", "gap"))
+        assert many.move_jobs([]) == ({}, {}) and many.events() == []
+
+    @pytest.mark.guarantee("G1070")
+    def test_jobs_that_fail_together_each_have_their_event(self, many: Ledger) -> None:
+        moved, refused = many.move_jobs([JobMove(name, JobState.FAILED, f"why {name}") for name in ("fine", "quiet")])
+        assert refused == {} and {row.state for row in moved.values()} == {JobState.FAILED}
+        assert [(one.kind, one.job, one.message) for one in many.events()] == [
+            ("job_failed", "fine", "why fine"),
+            ("job_failed", "quiet", "why quiet"),
+        ]
+
+    @pytest.mark.guarantee("G1070")
+    def test_runs_end_together_each_under_its_own_lease(self, many: Ledger) -> None:
+        leases = {name: lease.epoch for name, (lease, _) in many.claim_leases(["fine", "quiet"], "a", 60_000).items()}
+        many.end_run("gap", 1, "failed", "it said why")
+        ended, refused = many.end_each_run(
+            [
+                RunEnd("fine", 1, "died", "was killed", leases["fine"]),
+                RunEnd("quiet", 1, "died", "was killed", leases["quiet"] + 1),
+                RunEnd("gap", 1, "died", "was killed"),
+                RunEnd("fenced", 7, "died"),
+                RunEnd("no such job", 1, "died", lease=1),
+            ]
+        )
+        assert {name: type(error) for name, error in refused.items()} == {
+            "quiet": Fenced,
+            "fenced": NotFound,
+            "no such job": NotFound,
+        }
+        assert {name: (row.outcome, row.message) for name, row in ended.items()} == {
+            "fine": ("died", "was killed"),
+            "gap": ("failed", "it said why"),
+        }
+        assert ended == many.newest_runs(["fine", "gap", "no such job"])
+        assert many.runs("quiet")[-1].ended_ms is None and many.end_each_run([]) == ({}, {})
+
+
 class TestOldSlices:
     def test_they_go_from_the_oldest_on_a_few_at_a_time(self, running: Ledger) -> None:
         commit_slices(running, 1, 10)
@@ -881,6 +959,14 @@ class TestEvents:
         of_other = running.record_event("note", "of another", "other")
         assert running.last_events(["power", "other", "none"], "note") == {"power": written[1], "other": of_other}
         assert running.last_events([], "note") == {}
+
+    @pytest.mark.guarantee("G1070")
+    def test_several_events_are_recorded_in_order_or_none(self, running: Ledger) -> None:
+        written = running.record_events([NewEvent("note", "one", "power", 1, {"n": 1}), NewEvent("stack", "two")])
+        assert running.events() == written and [one.message for one in written] == ["one", "two"]
+        with pytest.raises(Conflict):
+            running.record_events([NewEvent("note", "three", "power"), NewEvent("note", "", "none")])
+        assert running.events() == written and running.record_events([]) == []
 
     def test_a_follower_misses_nothing_while_threads_write(self, running: Ledger) -> None:
         """An event never becomes visible behind the follower's back, below an id that it has already read."""

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +18,16 @@ from pathlib import Path
 import pytest
 
 from strandline.core.process_identity import process_identity
+from strandline.ledger.jobs import JobMove
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.many_rows import Refusals
 from strandline.ledger.states import Desired, JobRow, JobState
 from strandline.services.processes.pids import PidFile
 from strandline.services.processes.process_tree import MARK_VARIABLE, tree_mark
 from strandline.services.supervision.failures import FAILURES_MAX
 from strandline.services.supervision.leadership import ServiceIdentity
-from strandline.services.supervision.supervisor import SupervisionTimes, Supervisor
+from strandline.services.supervision.supervision_times import SupervisionTimes
+from strandline.services.supervision.supervisor import Supervisor
 from tests.support.ledger_server import LedgerServer
 from tests.support.ledgers import run_sql
 from tests.support.waiting import wait_until
@@ -190,13 +193,13 @@ def test_a_runner_that_is_killed_again_and_again_fails_the_job_with_that_cause(
 ) -> None:
     """The kernel kills it because of missing memory. Meanwhile the status shows how often."""
     messages: list[str] = []
-    move_job = stage.ledger.move_job
+    move_jobs = stage.ledger.move_jobs
 
-    def record(job: str, to: JobState, message: str = "", **given: int | None) -> JobRow:
-        messages.append(message)
-        return move_job(job, to, message, **given)
+    def record(moves: Sequence[JobMove]) -> tuple[dict[str, JobRow], Refusals]:
+        messages.extend(move.message for move in moves)
+        return move_jobs(moves)
 
-    monkeypatch.setattr(stage.ledger, "move_job", record)
+    monkeypatch.setattr(stage.ledger, "move_jobs", record)
     stage.behave("starve")
     stage.supervise()
     failed = wait_until(lambda: stage.ledger.job(JOB), lambda job: job.state is JobState.FAILED, "failed", 180)

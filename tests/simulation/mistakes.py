@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from strandline.ledger.progress import Refusals
+from strandline.ledger.many_rows import Refusals
 from strandline.ledger.states import CheckpointRow, EventTimeRule, Offsets, SliceRow
 from strandline.processing.slices import continuity, silence, watermark
 from strandline.processing.slices import planner as planner_module

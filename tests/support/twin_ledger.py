@@ -11,6 +11,7 @@ from typing import Any
 
 from strandline.core.errors import Conflict, Fenced, LedgerBehind, NotFound
 from strandline.ledger import progress
+from strandline.ledger.many_rows import Refusals, different_jobs, raise_refusal, refusals_of_each
 from strandline.ledger.states import (
     NO_TOTALS,
     ORDERED_MOVES,
@@ -61,13 +62,13 @@ class TwinLedger:
 
     def begin_run(self, job: str, pid: int, *, present_version: bool = False) -> RunRow:
         begun, refusals = self.begin_runs([progress.RunRequest(job, pid, present_version)])
-        progress._raise_refusal(refusals)
+        raise_refusal(refusals)
         return begun[job]
 
-    def begin_runs(self, requests: Sequence[progress.RunRequest]) -> tuple[dict[str, RunRow], progress.Refusals]:
-        progress._different_jobs(requests)
+    def begin_runs(self, requests: Sequence[progress.RunRequest]) -> tuple[dict[str, RunRow], Refusals]:
+        different_jobs(requests)
         begun: dict[str, RunRow] = {}
-        refusals = progress._refusals_of_each(requests, lambda one: begun.update({one.job: self._begin(one)}))
+        refusals = refusals_of_each(requests, lambda one: begun.update({one.job: self._begin(one)}))
         return begun, refusals
 
     def _begin(self, asked: progress.RunRequest) -> RunRow:
@@ -105,10 +106,10 @@ class TwinLedger:
         return list(self._runs[job])
 
     def plan_slice(self, row: SliceRow) -> None:
-        progress._raise_refusal(self.plan_slices([row]))
+        raise_refusal(self.plan_slices([row]))
 
-    def plan_slices(self, rows: Sequence[SliceRow]) -> progress.Refusals:
-        return progress._refusals_of_each(rows, self._plan)
+    def plan_slices(self, rows: Sequence[SliceRow]) -> Refusals:
+        return refusals_of_each(rows, self._plan)
 
     def _plan(self, row: SliceRow) -> None:
         self._refuse_old_epoch(row.job, row.epoch)
@@ -140,10 +141,10 @@ class TwinLedger:
         return len(self._slices[job])
 
     def commit_checkpoint(self, row: CheckpointRow) -> None:
-        progress._raise_refusal(self.commit_checkpoints([row]))
+        raise_refusal(self.commit_checkpoints([row]))
 
-    def commit_checkpoints(self, rows: Sequence[CheckpointRow]) -> progress.Refusals:
-        return progress._refusals_of_each(rows, self._commit)
+    def commit_checkpoints(self, rows: Sequence[CheckpointRow]) -> Refusals:
+        return refusals_of_each(rows, self._commit)
 
     def _commit(self, row: CheckpointRow) -> None:
         self._refuse_old_epoch(row.job, row.epoch)

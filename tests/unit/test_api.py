@@ -545,7 +545,7 @@ def test_job_shows_who_leads_it(api: Api) -> None:
     lease, _ = api.ledger.claim_lease("power", "here", 60_000) or pytest.fail("not free")
     leader = {"name": "here", "address": "http://here:8080", "lease_epoch": 1, "lease_until_ms": lease.until_ms}
     assert api.ask("GET", "/v1/jobs/power").json()["leader"] == leader
-    api.ledger.release_lease("power", "here", 1)
+    api.ledger.release_leases("here", {"power": 1})
     assert api.ask("GET", "/v1/jobs/power").json()["leader"] is None
 
 

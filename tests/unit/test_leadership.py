@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from unittest.mock import Mock
@@ -12,7 +12,7 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
-from strandline.core.errors import InvalidSettings, LedgerUnavailable, NotFound
+from strandline.core.errors import InvalidSettings, LedgerUnavailable
 from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import FreeJob, LeaseRow
 from strandline.services.supervision import leadership as leadership_module
@@ -52,18 +52,21 @@ class LeasingLedger:
     def free_jobs(self, holder: str) -> list[FreeJob]:
         return [FreeJob(name, free_for_ms) for name, free_for_ms in self.free.items()]
 
-    def claim_lease(self, job: str, holder: str, length_ms: int) -> tuple[LeaseRow, None] | None:
-        if job in self.deleted:
-            raise NotFound(f"there is no job {job}")
-        self._epochs[job] = self._epochs.get(job, 0) + 1
-        return LeaseRow(job, holder, self._epochs[job], 0, length_ms, "", "", True), None
+    def claim_leases(
+        self, names: Collection[str], holder: str, length_ms: int
+    ) -> dict[str, tuple[LeaseRow, LeaseRow | None]]:
+        granted = [name for name in names if name not in self.deleted]
+        self._epochs |= {name: self._epochs.get(name, 0) + 1 for name in granted}
+        return {
+            name: (LeaseRow(name, holder, self._epochs[name], 0, length_ms, "", "", True), None) for name in granted
+        }
 
     def renew_leases(self, holder: str, held: Mapping[str, int], length_ms: int) -> set[str]:
         self.renewals += 1
         return set(held) - self.lost
 
-    def release_lease(self, job: str, holder: str, epoch: int) -> None:
-        self.given_back.append((job, epoch))
+    def release_leases(self, holder: str, held: Mapping[str, int]) -> None:
+        self.given_back.extend(held.items())
 
     def withdraw_service(self, name: str) -> None:
         self.withdrawn = True

@@ -15,6 +15,7 @@ from py4j.protocol import Py4JNetworkError
 
 from strandline.core.logs import JobLogs
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import JobRow
 from strandline.processing.emission.work_marks import FoundMark, WorkMark, forget_marks, marks_of_living, read_marks
 from strandline.processing.run.pool_features import MOVED_OUT
 from strandline.processing.run.pool_orders import (
@@ -244,7 +245,13 @@ def test_placement_follows_settings_features_and_moves(tmp_path: Path) -> None:
         batch = {"input": {"stream": "readings", "start": "earliest", "end": "latest"}}
         for job, more in {"a": {}, "own": {}, "kept": {"recovery": "snapshot"}, "batch": batch}.items():
             ledger.submit_job(job, "", pipeline(job, **more))
-        is_for_pool = pool_placement(ledger, ["own"])
+        read = pool_placement(ledger, ["own"])
+
+        def is_for_pool(job: JobRow) -> bool:
+            return read([job])(job)
+
+        every = [ledger.job(job) for job in ("a", "own", "kept", "batch")]
+        assert list(map(read(every), every)) == [True, False, False, False], "all jobs are read together"
         assert [is_for_pool(ledger.job(job)) for job in ("a", "own", "kept", "batch")] == [True, False, False, False]
         ledger.submit_job("batch", "", pipeline("batch", **batch, placement="pool"))
         assert is_for_pool(ledger.job("batch"))

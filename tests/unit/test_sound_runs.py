@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +14,8 @@ from strandline.ledger.states import JobRow, JobState
 from strandline.processing.run.exit_codes import EXIT_TRY_AGAIN, exit_code_of
 from strandline.processing.slices.rewind import REPLAY_RECORDS_PER_S_MIN, RUN_BEGINS
 from strandline.services.supervision.failures import FAILURES_MAX, OUTAGE_EXITS_MAX, SOUND_S
-from strandline.services.supervision.supervisor import Supervisor, _Runner
+from strandline.services.supervision.run_failures import EndedRunner, RunFailures
+from strandline.services.supervision.supervision_times import SupervisionTimes
 from tests.support.ledgers import a_checkpoint, a_slice
 
 JOB = "power"
@@ -29,11 +28,7 @@ class Deadly:
     def __init__(self, directory: Path) -> None:
         self.ledger = Ledger.open(f"sqlite:///{directory / 'ledger.sqlite'}")
         self.ledger.submit_job(JOB, "pipeline: power", {"pipeline": JOB})
-        self.supervisor = Supervisor(self.ledger, directory, external_services_up=lambda: True)
-        claimed = self.ledger.claim_lease(JOB, "this service", 3_600_000)
-        assert claimed is not None
-        leadership: Any = SimpleNamespace(lease_of=lambda job: claimed[0].epoch)
-        self.supervisor._leadership = leadership
+        self.failures = RunFailures(self.ledger, SupervisionTimes(), external_services_up=lambda: True)
 
     def die(
         self, lived_s: float, *, state: JobState = JobState.RUNNING, replays: int = 0, code: int = EXIT_TRY_AGAIN
@@ -46,8 +41,9 @@ class Deadly:
         for step in (JobState.STARTING, state):
             if self.ledger.job(JOB).state is not step:
                 self.ledger.move_job(JOB, step)
-        process: Any = SimpleNamespace(pid=7, has_lost_pool=False, began_at=time.monotonic() - lived_s)
-        self.supervisor._count_failure(self.ledger.job(JOB), _Runner(process, 1, 0), code)
+        ended = EndedRunner(self.ledger.job(JOB), 1, 7, code, lived_s, Path("runner.log"))
+        moves, refusals = self.failures.count([ended])
+        assert not refusals and not self.ledger.move_jobs(moves)[1]
         return self.ledger.job(JOB)
 
 

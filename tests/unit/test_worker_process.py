@@ -22,7 +22,8 @@ from strandline.services.processes import pids, worker_process
 from strandline.services.processes.pids import PidFile
 from strandline.services.processes.worker_process import WorkerProcess
 from strandline.services.supervision.runner_process import RunnerProcess
-from strandline.services.supervision.supervisor import SupervisionTimes, Supervisor, _Runner
+from strandline.services.supervision.supervision_times import SupervisionTimes
+from strandline.services.supervision.supervisor import Supervisor, _Runner
 from tests.support.waiting import wait_until
 
 JOB = "power"

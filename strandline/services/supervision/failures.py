@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from strandline.ledger.roles import LedgerReader
-from strandline.ledger.states import JobRow, JobState, SliceStatus
+from strandline.ledger.states import EventRow, JobRow, JobState, SliceRow, SliceStatus
 from strandline.processing.run.exit_codes import EXIT_AWAY, EXIT_AWAY_UNSEEN
-from strandline.processing.slices.rewind import REPLAY_RECORDS_PER_S_MIN, RUN_BEGINS
+from strandline.processing.slices.rewind import REPLAY_RECORDS_PER_S_MIN
 
 _DOUBLINGS_MAX = 16
 FAILURES_MAX = 5
@@ -96,10 +95,12 @@ class JobFailures(FailureCounter):
         return ""
 
 
-def was_sound(ledger: LedgerReader, job: JobRow, lived_s: float) -> bool:
+def was_sound(job: JobRow, begun: EventRow | None, last: SliceRow | None, lived_s: float) -> bool:
     """Return True if the job's ended run lived for SOUND_S longer than its replay takes, and left no slice uncommitted. A job
-    can have no records for weeks, so a missing checkpoint doesn't mean that it made no progress."""
-    begun, last = ledger.last_event(job.name, RUN_BEGINS), ledger.last_slice(job.name)
+    can have no records for weeks, so a missing checkpoint doesn't mean that it made no progress.
+
+    `begun`: last event RUN_BEGINS of the job. `last`: its last slice.
+    """
     if job.state is not JobState.RUNNING or begun is None or begun.epoch != job.epoch:
         return False
     if last is not None and last.status is SliceStatus.PLANNED:

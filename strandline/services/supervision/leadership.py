@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from strandline.core.errors import LedgerUnavailable, NotFound, StrandlineError
+from strandline.core.errors import LedgerUnavailable, StrandlineError
 from strandline.ledger.leases import Leases
 from strandline.ledger.states import LeaseRow
 from strandline.services.supervision.repeated_errors import RepeatedErrors
@@ -103,8 +103,7 @@ class Leadership:
         with self._lock:
             held, self._held = self._held, {}
         try:
-            for job, lease in held.items():
-                self._ledger.release_lease(job, self._service.name, lease.epoch)
+            self._ledger.release_leases(self._service.name, {job: lease.epoch for job, lease in held.items()})
             self._ledger.withdraw_service(self._service.name)
         except LedgerUnavailable as error:
             logger.warning("can't release the leases; they will expire", action="release", error=str(error))
@@ -152,24 +151,20 @@ class Leadership:
         if not free:
             return []
         share = math.ceil(job_count / max(1, self._ledger.living_services()))
-        claimed = []
+        with self._lock:
+            leading = len(self._held)
+        wanted: list[str] = []
         for job in free:
-            with self._lock:
-                leading = len(self._held)
             seen_for_s = looked_s - self._seen_free_s[job.name]
-            if leading >= share and job.free_for_ms < self._length_ms and seen_for_s < self._lease_s:
-                continue
-            counted_from_s = time.monotonic()
-            try:
-                granted = self._ledger.claim_lease(job.name, self._service.name, self._length_ms)
-            except NotFound:
-                continue  # it was deleted in the meantime
-            if granted is None:
-                continue
-            with self._lock:
-                self._held[job.name] = _Held(granted[0].epoch, counted_from_s)
-            claimed.append(granted)
-        return claimed
+            is_overdue = job.free_for_ms >= self._length_ms or seen_for_s >= self._lease_s
+            if leading + len(wanted) < share or is_overdue:
+                wanted.append(job.name)
+        counted_from_s = time.monotonic()
+        granted = self._ledger.claim_leases(wanted, self._service.name, self._length_ms)
+        with self._lock:
+            for name, (lease, _) in granted.items():
+                self._held[name] = _Held(lease.epoch, counted_from_s)
+        return list(granted.values())
 
     def _trusted_until_s(self, held: _Held) -> float:
         return held.counted_from_s + TRUSTED_SHARE * self._lease_s

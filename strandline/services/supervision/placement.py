@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
+from strandline.ledger.jobs import no_job
 from strandline.ledger.roles import SupervisionLedger
 from strandline.ledger.states import JobRow
-from strandline.processing.pipelines.stored import spec_of_version
+from strandline.processing.pipelines.stored import spec_of_row
 from strandline.processing.run.pool_features import MOVED_OUT, unsupported_features
 
+PlacementReader = Callable[[Sequence[JobRow]], Callable[[JobRow], bool]]
+"""Reads what the placement of these jobs depends on, and returns the function that decides whether one of them runs in a pool."""
 
-def pool_placement(ledger: SupervisionLedger, own: Collection[str]) -> Callable[[JobRow], bool]:
-    """Return the function that decides whether a job runs in a pool.
+
+def pool_placement(ledger: SupervisionLedger, own: Collection[str]) -> PlacementReader:
+    """Return the reader for these rules:
 
     1. A job that was moved out of a pool has its own runner until it is restarted by a command.
     2. `placement` of its document counts.
@@ -19,13 +23,21 @@ def pool_placement(ledger: SupervisionLedger, own: Collection[str]) -> Callable[
        batch. A batch reads the log as fast as it can, and in a pool only one core works for it.
     """
 
-    def is_for_pool(job: JobRow) -> bool:
-        moved = ledger.last_event(job.name, MOVED_OUT)
-        if moved is not None and moved.facts["restarts"] == job.restarts:
-            return False
-        spec = spec_of_version(ledger, job.name, job.version)
-        if spec.placement is not None:
-            return spec.placement == "pool"
-        return job.name not in own and not spec.is_batch and not list(unsupported_features(spec))
+    def read(jobs: Sequence[JobRow]) -> Callable[[JobRow], bool]:
+        names = [job.name for job in jobs]
+        moved, versions = ledger.last_events(names, MOVED_OUT), ledger.current_versions_of_jobs(names)
 
-    return is_for_pool
+        def is_for_pool(job: JobRow) -> bool:
+            event = moved.get(job.name)
+            if event is not None and event.facts["restarts"] == job.restarts:
+                return False
+            if job.name not in versions:
+                raise no_job(job.name)  # it was just deleted
+            spec = spec_of_row(versions[job.name])
+            if spec.placement is not None:
+                return spec.placement == "pool"
+            return job.name not in own and not spec.is_batch and not list(unsupported_features(spec))
+
+        return is_for_pool
+
+    return read

@@ -118,8 +118,11 @@ class PooledRunner:
             logger.warning("can't order the end of a run", action="end", job=self.job, error=str(error))
 
     def kill_tree(self) -> None:
-        """Kill the pool if the run has not ended. Raises StackError."""
-        if not self.has_ended():
+        """Kill the pool if the run has not ended. Raises StackError.
+
+        Only the first of its runs kills it: to search for its processes takes time, and all its runs can be silent.
+        """
+        if not self.has_ended() and not self._pool.has_ended():
             self._pool.kill_tree()
 
     def reap(self) -> int:

@@ -37,13 +37,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from strandline.core.errors import Conflict, Fenced, StackError, StrandlineError
+from strandline.ledger.jobs import JobMove
+from strandline.ledger.journal import NewEvent
 from strandline.ledger.roles import SupervisionLedger
 from strandline.ledger.states import Desired, JobRow, JobState, LeaseRow
 from strandline.processing.run.exit_codes import EXIT_OTHER_RUNNER
@@ -51,17 +54,12 @@ from strandline.processing.run.pool_features import MOVED_OUT, MovedOut
 from strandline.services.processes.log_files import keep_newest
 from strandline.services.processes.pids import PidFile
 from strandline.services.processes.process_tree import kill_tree, tree_mark
-from strandline.services.supervision.failures import (
-    FAILURES_MAX,
-    OUTAGE_EXITS_MAX,
-    FailureCause,
-    JobFailures,
-    cause_of_exit,
-    was_sound,
-)
+from strandline.services.supervision.failures import FailureCause
 from strandline.services.supervision.leadership import Leadership, ServiceIdentity, is_on_this_machine
+from strandline.services.supervision.placement import PlacementReader
 from strandline.services.supervision.pools import PooledRunner, Pools
 from strandline.services.supervision.repeated_errors import RepeatedErrors
+from strandline.services.supervision.run_failures import EndedRunner, RunFailures
 from strandline.services.supervision.runner_process import (
     RunnerCommand,
     RunnerProcess,
@@ -70,6 +68,7 @@ from strandline.services.supervision.runner_process import (
     runner_name,
 )
 from strandline.services.supervision.standbys import STANDBY_NAME, Standbys
+from strandline.services.supervision.supervision_times import TIMES, SupervisionTimes
 
 logger = structlog.get_logger()
 
@@ -92,29 +91,6 @@ class _Runner:
     """Number of requested restarts at that time."""
 
 
-@dataclass(frozen=True)
-class SupervisionTimes:
-    """Waiting times of the supervisor."""
-
-    lease_s: float = 8.0
-    """Length of a job's lease in seconds, and maximum silence of a runner."""
-    pause_first_s: float = 0.5
-    """First pause in seconds. It doubles with each failure. After a first failure of the job itself, the next runner starts
-    immediately: most have external causes, and until then the job has no results."""
-    pause_max_s: float = 30.0
-    outage_pause_max_s: float = 10.0
-    """Maximum pause while an external service doesn't respond, so that the job soon notices its return."""
-    stop_patience_s: float = 60.0
-    """Seconds that a runner has to stop, after its slice or immediately, before the supervisor kills it. The next run rewinds."""
-    close_patience_s: float = 15.0
-    """Seconds that all runners together have to stop when the control service ends."""
-    failures_max: int = FAILURES_MAX
-    outage_exits_max: int = OUTAGE_EXITS_MAX
-
-
-TIMES = SupervisionTimes()
-
-
 class Supervisor:
     """Runs in its own thread between `start` and `close`. The other methods can be called from any thread."""
 
@@ -129,23 +105,24 @@ class Supervisor:
         external_services_up: Callable[[], bool] = lambda: False,
         command: RunnerCommand = runner_command,
         pools: Pools | None = None,
-        is_for_pool: Callable[[JobRow], bool] = lambda job: True,
+        placement: PlacementReader = lambda jobs: lambda job: True,
     ) -> None:
         """Args: service: Name of the service. Default: the data directory, which no other service on this machine can use.
         `external_services_up`: Returns True if Kafka and Elasticsearch respond to this service now. Default: exits of runners
-        that wait for them never count against the job. `is_for_pool`: Returns True if a job runs in one of `pools`."""
-        self._pools, self._is_for_pool = pools, is_for_pool
+        that wait for them never count against the job. `placement`: Decides which jobs run in `pools`."""
+        self._pools, self._placement = pools, placement
         self._ledger = ledger
         self._data_dir = data_dir
         self._command = command
-        self._external_services_up = external_services_up
         self._times = times
         service = service or ServiceIdentity(str(data_dir), "", str(data_dir))
         self._leadership = Leadership(ledger, service, times.lease_s, self._end_at_once)
         self._pids = PidFile(data_dir)
         self._standbys = Standbys(data_dir, command, standbys, self._tell_of_standbys)
         self._runners: dict[str, _Runner] = {}
-        self._failures: dict[str, JobFailures] = {}
+        self._failures = RunFailures(ledger, times, external_services_up)
+        self._troubled: set[str] = set()
+        """Jobs that can't be supervised in this round."""
         self._errors = RepeatedErrors(logger)
         self._wake = threading.Event()
         self._is_closing = False
@@ -215,23 +192,9 @@ class Supervisor:
             self._errors.failed("can't poll the jobs", error, action="look")
             return
         self._errors.worked("the jobs are polled again", action="look")
-        for lease, before in claimed:
-            self._take_over(lease, before)
+        self._take_over(claimed)
         self._forget_deleted({job.name for job in jobs})
-        for job in jobs:
-            if self._leadership.lease_of(job.name) is None:
-                continue
-            try:
-                self._reconcile_job(job)
-                self._errors.worked("the job is supervised again", action="attend", job=job.name)
-            except Conflict as error:
-                # The runner moved the job between our read and our move. The next poll sees its new state.
-                logger.debug("the job moved by itself", action="look", job=job.name, error=str(error))
-            except Fenced as error:
-                logger.warning("the job is led by another control service", action="look", error=str(error))
-                self._leadership.drop(job.name)
-            except (StrandlineError, OSError) as error:
-                self._errors.failed("can't supervise the job", error, action="attend", job=job.name)
+        self._reconcile([job for job in jobs if self._leadership.lease_of(job.name) is not None])
         try:
             is_calm = not self._is_settling(jobs)
             if self._pools is not None:
@@ -266,22 +229,28 @@ class Supervisor:
             one.last_checkpoint is None or one.last_checkpoint.epoch < one.job.epoch for one in progress.values()
         )
 
-    def _take_over(self, lease: LeaseRow, before: LeaseRow | None) -> None:
-        """Lead a job. First kill all runners that its former leader left on this machine. That leader renews all its leases
+    def _take_over(self, claimed: Sequence[tuple[LeaseRow, LeaseRow | None]]) -> None:
+        """Lead these jobs. First kill all runners that their former leaders left on this machine. A leader renews all its leases
         together, so if one has expired, none of its runners may continue."""
-        if before is None or before.holder == lease.holder:
-            logger.info("leading", action="lead", job=lease.job, lease=lease.epoch)
-            return
-        message = f"control service {lease.holder} took over from {before.holder}"
-        logger.warning(message, action="lead", job=lease.job, lease=lease.epoch)
-        facts = {"lease": lease.epoch, "from": before.holder, "to": lease.holder}
-        try:
-            is_neighbour = is_on_this_machine(before.holder) and before.data_dir
-            if is_neighbour and Path(before.data_dir).resolve() != self._data_dir.resolve():
-                kill_tree(tree_mark(Path(before.data_dir)), whole_stack=True)
-            self._ledger.record_event("leader_changed", message, lease.job, facts=facts)
-        except (StrandlineError, OSError) as error:
-            logger.error("can't take over the job", action="lead", job=lease.job, error=str(error))
+        events: dict[str, list[NewEvent]] = {}
+        """Data directory of a former leader on this machine, or empty -> events of the jobs."""
+        for lease, before in claimed:
+            if before is None or before.holder == lease.holder:
+                logger.info("leading", action="lead", job=lease.job, lease=lease.epoch)
+                continue
+            message = f"control service {lease.holder} took over from {before.holder}"
+            logger.warning(message, action="lead", job=lease.job, lease=lease.epoch)
+            facts = {"lease": lease.epoch, "from": before.holder, "to": lease.holder}
+            directory = before.data_dir if is_on_this_machine(before.holder) else ""
+            events.setdefault(directory, []).append(NewEvent("leader_changed", message, lease.job, facts=facts))
+        for directory, of_directory in events.items():
+            try:
+                if directory and Path(directory).resolve() != self._data_dir.resolve():
+                    kill_tree(tree_mark(Path(directory)), whole_stack=True)
+                self._ledger.record_events(of_directory)
+            except (StrandlineError, OSError) as error:
+                names = [event.job for event in of_directory]
+                logger.error("can't take over the jobs", action="lead", jobs=names, error=str(error))
 
     def _forget_lost(self) -> None:
         for name, runner in list(self._runners.items()):
@@ -312,24 +281,64 @@ class Supervisor:
             except (StackError, OSError) as error:
                 logger.error("the runner of a lost job did not end", action="lose", job=job, error=str(error))
 
-    def _reconcile_job(self, job: JobRow) -> None:
-        """Take one step for one job.
+    @contextmanager
+    def _isolated(self, jobs: Collection[str]) -> Iterator[None]:
+        """Keep an error of the work for these jobs from stopping the work for others. These jobs wait for the next round."""
+        try:
+            yield
+        except (StrandlineError, OSError) as error:
+            for job in jobs:
+                self._give_up(job, error)
 
-        1. Reap an ended runner with its process tree, and count a failure.
-        2. Request a running runner to stop if it should, and kill it if it didn't, or if it is silent.
-        3. Without a runner, start one, or mark the job as stopped.
-        """
-        runner = self._runners.get(job.name)
-        if runner is not None and runner.process.has_ended():
-            self._handle_end(job.name, runner)
-            job = self._ledger.job(job.name)  # the runner may have moved it since the list was read
-            runner = None
-        if runner is not None:
-            self._reconcile_runner(job, runner)
+    def _give_up(self, job: str, error: Exception) -> None:
+        """Log an error of a job. It waits for the next round."""
+        self._troubled.add(job)
+        if isinstance(error, Conflict):
+            # The runner moved the job between our read and our move. The next poll sees its new state.
+            logger.debug("the job moved by itself", action="look", job=job, error=str(error))
+        elif isinstance(error, Fenced):
+            logger.warning("the job is led by another control service", action="look", error=str(error))
+            self._leadership.drop(job)
         else:
-            self._reconcile_without_runner(job)
+            self._errors.failed("can't supervise the job", error, action="attend", job=job)
 
-    def _reconcile_runner(self, job: JobRow, runner: _Runner) -> None:
+    def _reconcile(self, jobs: Sequence[JobRow]) -> None:
+        """Take one step for each of these jobs. An error of one job doesn't stop the others.
+
+        1. Reap ended runners with their process trees, and count failures.
+        2. Request running runners to stop if they should. Kill those that didn't, or that are silent.
+        3. For jobs without a runner, start one, or mark the job as stopped.
+
+        If a pool ends, all its jobs take the steps 1 and 3. So these read and write the rows of all jobs together.
+        """
+        self._troubled.clear()
+        rows = {job.name: job for job in jobs}
+        ended = {
+            name: runner
+            for name in rows
+            if (runner := self._runners.get(name)) is not None and runner.process.has_ended()
+        }
+        with self._isolated(ended):
+            rows |= self._handle_ends(ended)
+        starting, killed = list[JobRow](), list[NewEvent]()
+        for job in rows.values():
+            runner = self._runners.get(job.name)
+            if job.name in ended and (job.name in self._troubled or runner is not None):
+                continue
+            with self._isolated([job.name]):
+                if runner is not None:
+                    self._reconcile_runner(job, runner, killed)
+                elif self._needs_runner(job):
+                    starting.append(job)
+        with self._isolated([str(event.job) for event in killed]):
+            self._ledger.record_events(killed)
+        with self._isolated([job.name for job in starting]):
+            self._start(starting)
+        for name in rows.keys() - self._troubled:
+            self._errors.worked("the job is supervised again", action="attend", job=name)
+
+    def _reconcile_runner(self, job: JobRow, runner: _Runner, killed: list[NewEvent]) -> None:
+        """Request the runner to stop if it should. If it is killed, add the event to `killed`."""
         process = runner.process
         # A job in an idle state needs no process: one that hangs in its exit would block the next one.
         if job.restarts != runner.restarts or _is_taken_back(job) or job.state in _IDLE_STATES:
@@ -345,121 +354,113 @@ class Supervisor:
             self._move(job.name, JobState.DRAINING)
         if process.kill_at is not None and time.monotonic() > process.kill_at:
             process.is_stop_requested = True
-            self._kill(job, runner, f"the runner did not stop within {self._times.stop_patience_s:g} s")
+            killed.append(self._kill(job, process, f"the runner did not stop within {self._times.stop_patience_s:g} s"))
         elif process.is_silent(self._times.lease_s) and job.state not in _IDLE_STATES:
-            self._kill(job, runner, f"the runner sent no heartbeat for {self._times.lease_s:g} s or more")
+            silent = f"the runner sent no heartbeat for {self._times.lease_s:g} s or more"
+            killed.append(self._kill(job, process, silent))
 
-    def _kill(self, job: JobRow, runner: _Runner, why: str) -> None:
-        runner.process.kill_tree()
-        self._record("runner_killed", job, why, runner.process)
+    @staticmethod
+    def _kill(job: JobRow, process: RunnerProcess | PooledRunner, why: str) -> NewEvent:
+        """Kill the runner, and return the event that reports it."""
+        process.kill_tree()
+        logger.warning(why, action="runner_killed", job=job.name, epoch=job.epoch, pid=process.pid)
+        return NewEvent("runner_killed", why, job.name, job.epoch, {"pid": process.pid})
 
-    def _reconcile_without_runner(self, job: JobRow) -> None:
+    def _needs_runner(self, job: JobRow) -> bool:
+        """Return True if a runner must start now for a job that has none. Mark the job as stopped if it should be."""
         if job.desired is Desired.STOPPED:
             self._mark_stopped(job)
-            return
+            return False
         if job.state is JobState.FAILED or (job.desired is Desired.DRAINED and job.state is JobState.DRAINED):
-            return
-        failures = self._failures.get(job.name)
-        if failures is not None and job.restarts != failures.restarts:
-            del self._failures[job.name]
-        elif failures is not None and not failures.may_start():
-            return
-        if job.state is JobState.STOPPING:
-            self._move(job.name, JobState.STOPPED)
-        self._start(self._move(job.name, JobState.STARTING))
+            return False
+        return self._failures.may_start(job)
 
     def _mark_stopped(self, job: JobRow) -> None:
-        self._failures.pop(job.name, None)
+        self._failures.forget(job.name)
         if job.state in (JobState.STOPPED, JobState.DRAINED):
             return
         if job.state not in (JobState.CREATED, JobState.FAILED, JobState.STOPPING):
             self._move(job.name, JobState.STOPPING)
         self._move(job.name, JobState.STOPPED, job.message)
 
-    def _start(self, job: JobRow) -> None:
-        lease = self._lease(job.name)
-        process: RunnerProcess | PooledRunner | None = None
-        try:
-            if self._pools is not None and self._is_for_pool(job):
-                process = self._pools.start(job.name, lease)
-            else:
-                process = self._standbys.take(job.name, lease)
-            was_waiting = process is not None
-            if process is None:
-                process = RunnerProcess(self._data_dir, runner_name(job.name), self._command, job.name, lease)
-        except OSError as error:
-            self._restart_or_fail(job, f"could not be started: {error}", FailureCause.MACHINE)
+    def _start(self, jobs: Sequence[JobRow]) -> None:
+        """Move these jobs to starting, and start a runner for each of them."""
+        if not jobs:
             return
+        stopping = [job.name for job in jobs if job.state is JobState.STOPPING]
+        self._move_all([JobMove(name, JobState.STOPPED) for name in stopping])
+        names = [job.name for job in jobs if job.name not in self._troubled]
+        moved = self._move_all([JobMove(name, JobState.STARTING) for name in names])
+        is_for_pool = self._placement(list(moved.values()))
+        unstarted = list[JobMove]()
+        for job in moved.values():
+            with self._isolated([job.name]):
+                try:
+                    self._start_one(job, self._pools if self._pools is not None and is_for_pool(job) else None)
+                except OSError as error:
+                    last = self._ledger.last_checkpoint(job.name)
+                    how, done = f"could not be started: {error}", last.slice if last else 0
+                    move = self._failures.note(job, how, FailureCause.MACHINE, done, self._log(job.name))
+                    unstarted += [move] if move is not None else []
+        self._move_all(unstarted)
+
+    def _start_one(self, job: JobRow, pools: Pools | None) -> None:
+        """Start a runner. Raises OSError."""
+        lease = self._lease(job.name)
+        process: RunnerProcess | PooledRunner | None
+        process = self._standbys.take(job.name, lease) if pools is None else pools.start(job.name, lease)
+        was_waiting = process is not None
+        if process is None:
+            process = RunnerProcess(self._data_dir, runner_name(job.name), self._command, job.name, lease)
         self._runners[job.name] = _Runner(process, lease, job.restarts)
         logger.info(
             "runner started", action="start", job=job.name, version=job.version, pid=process.pid, standby=was_waiting
         )
 
-    def _handle_end(self, name: str, runner: _Runner) -> None:
-        """Kill the remaining processes of an ended runner, and evaluate its end."""
-        runner.process.kill_tree()
-        job = self._ledger.job(name)  # before the runner is forgotten: without the ledger, the next poll tries again
-        code = self._reap(name, runner)
-        if job.state in _IDLE_STATES or runner.process.is_stop_requested:
-            logger.info("runner ended", action="end", job=name, code=code, state=job.state.value)
-            return
-        if code == EXIT_OTHER_RUNNER and job.desired is not Desired.STOPPED:
-            where = "its own runner" if isinstance(runner.process, PooledRunner) else "the runner of its placement"
-            logger.warning(f"the job gets {where}", action="end", job=name)
-            self._move(name, JobState.STARTING, f"the job is started in {where}")
-            return
-        if self._pools is not None and runner.process.has_lost_pool and name in self._pools.guilty:
-            why = MovedOut.of(name, f"the pool {ending(code)} while it processed this job alone")
-            self._ledger.record_event(MOVED_OUT, str(why), name, job.epoch, {"restarts": job.restarts})
-            self._pools.guilty.discard(name)
-        self._count_failure(job, runner, code)
+    def _handle_ends(self, ended: Mapping[str, _Runner]) -> dict[str, JobRow]:
+        """Kill the remaining processes of ended runners, and evaluate their ends. Return the present rows of their jobs."""
+        if not ended:
+            return {}
+        # Before a runner is forgotten: without the ledger, the next poll tries again.
+        rows = self._ledger.jobs_named(ended)
+        failed, moves, moved_out = list[EndedRunner](), list[JobMove](), list[NewEvent]()
+        for name, job in rows.items():  # without the deleted ones, which the next round forgets
+            with self._isolated([name]):
+                runner = ended[name]
+                runner.process.kill_tree()
+                code = self._reap(name, runner)
+                if job.state in _IDLE_STATES or runner.process.is_stop_requested:
+                    logger.info("runner ended", action="end", job=name, code=code, state=job.state.value)
+                elif code == EXIT_OTHER_RUNNER and job.desired is not Desired.STOPPED:
+                    where = (
+                        "its own runner" if isinstance(runner.process, PooledRunner) else "the runner of its placement"
+                    )
+                    logger.warning(f"the job gets {where}", action="end", job=name)
+                    moves.append(JobMove(name, JobState.STARTING, f"the job is started in {where}"))
+                else:
+                    failed.append(self._ended_runner(job, runner, code))
+                    if self._pools is not None and failed[-1].has_lost_pool and name in self._pools.guilty:
+                        why = MovedOut.of(name, f"the pool {ending(code)} while it processed this job alone")
+                        facts = {"restarts": job.restarts}
+                        moved_out.append(NewEvent(MOVED_OUT, str(why), name, job.epoch, facts))
+        self._ledger.record_events(moved_out)
+        if self._pools is not None:
+            self._pools.guilty.difference_update(event.job for event in moved_out)
+        counted, refusals = self._failures.count(failed)
+        for name, error in refusals.items():
+            self._give_up(name, error)
+        return rows | self._move_all([*moves, *counted])
+
+    def _ended_runner(self, job: JobRow, runner: _Runner, code: int) -> EndedRunner:
+        process = runner.process
+        lived_s = time.monotonic() - process.began_at
+        return EndedRunner(job, runner.lease, process.pid, code, lived_s, self._log(job.name), process.has_lost_pool)
 
     def _reap(self, name: str, runner: _Runner) -> int:
         """Kill the remaining processes of a runner, forget it, and return its exit code. Raises StackError."""
         code = runner.process.reap()
         del self._runners[name]
         return code
-
-    def _count_failure(self, job: JobRow, runner: _Runner, code: int) -> None:
-        """Record a failure in the ledger, and report the next start of a runner, or that the job has failed."""
-        how = ending(code)
-        runs = self._ledger.runs(job.name)
-        if runs and runs[-1].pid == runner.process.pid:
-            # Under the lease: on another machine, the run of a new leader can have the same pid.
-            run = self._ledger.end_run(job.name, runs[-1].epoch, "died", how, lease=runner.lease)
-            if run.message and run.message != how:
-                how = f"{how} ({run.message})"  # the runner recorded its reason before it ended
-        if was_sound(self._ledger, job, time.monotonic() - runner.process.began_at):
-            self._failures.pop(job.name, None)
-        cause = FailureCause.POOL if runner.process.has_lost_pool else cause_of_exit(code, self._external_services_up)
-        self._record("runner_died", job, f"the runner {how}; see its log {self._log(job.name)}", runner.process)
-        self._restart_or_fail(job, how, cause)
-
-    def _restart_or_fail(self, job: JobRow, how: str, cause: FailureCause) -> None:
-        """Count a failure, and report the next start of a runner, or that the job has failed."""
-        checkpoint = self._ledger.last_checkpoint(job.name)
-        slice_done = checkpoint.slice if checkpoint else 0
-        failures = self._failures.get(job.name)
-        if failures is None or failures.progress != slice_done:
-            failures = self._failures[job.name] = JobFailures(slice_done)
-        failures.restarts = job.restarts
-        if too_often := failures.note(cause, self._times.failures_max, self._times.outage_exits_max):
-            del self._failures[job.name]
-            message = (
-                f"the runner {too_often}; the last time it {how}. See the end of {self._log(job.name)}, fix the cause, then run "
-                f"strandline job start {job.name}"
-            )
-            self._move(job.name, JobState.FAILED, message)
-            return
-        pause_max_s = self._times.pause_max_s if cause is FailureCause.JOB else self._times.outage_pause_max_s
-        is_first = failures.count == 0 and cause in (FailureCause.JOB, FailureCause.POOL)
-        pause_s = failures.add(0.0 if is_first else self._times.pause_first_s, pause_max_s)
-        if job.desired is not Desired.STOPPED:
-            how_often = f" ({failures.count} ends in a row without progress)" if failures.count > 1 else ""
-            message = (
-                f"the runner {how}{how_often}; the next one starts {f'in {pause_s:g} s' if pause_s else 'immediately'}"
-            )
-            self._move(job.name, JobState.STARTING, message)
 
     def _end_all(self) -> None:
         self._standbys.close()
@@ -488,9 +489,18 @@ class Supervisor:
     def _move(self, job: str, to: JobState, message: str = "") -> JobRow:
         return self._ledger.move_job(job, to, message, lease=self._lease(job))
 
-    def _record(self, kind: str, job: JobRow, message: str, process: RunnerProcess | PooledRunner) -> None:
-        logger.warning(message, action=kind, job=job.name, epoch=job.epoch, pid=process.pid)
-        self._ledger.record_event(kind, message, job.name, job.epoch, {"pid": process.pid})
+    def _move_all(self, moves: Sequence[JobMove]) -> dict[str, JobRow]:
+        """Move jobs under their leases, in one transaction. Return the rows of the moved jobs. The others are given up."""
+        leased = list[JobMove]()
+        for move in moves:
+            try:
+                leased.append(move._replace(lease=self._lease(move.job)))
+            except Fenced as error:
+                self._give_up(move.job, error)
+        moved, refusals = self._ledger.move_jobs(leased)
+        for name, refusal in refusals.items():
+            self._give_up(name, refusal)
+        return moved
 
     def _tell_of_standbys(self, message: str) -> None:
         logger.error(message, action="standby")

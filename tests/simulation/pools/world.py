@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from strandline.core.errors import BadRecord, Divergence, LedgerUnavailable, NotFound, SinkUnavailable, StrandlineError
-from strandline.ledger.progress import JobProgress, Refusals
+from strandline.ledger.many_rows import Refusals
+from strandline.ledger.progress import JobProgress
 from strandline.ledger.roles import RunLedger
 from strandline.ledger.states import (
     CheckpointRow,
