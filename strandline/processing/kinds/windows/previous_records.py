@@ -36,12 +36,10 @@ def aggregates_of_records(
 
     If no aggregate needs previous records, add no stage, and return the aggregates unchanged.
     """
-    if windows.is_of_two:
+    if windows.is_of_two or not any(map(_needs_previous, columns)):
         return tuple(columns)
     calls = _Calls(context, by)
     rewritten = [(one.name, calls.rewritten(one.sql)) for one in columns]
-    if not calls.within:
-        return tuple(columns)
     if len(calls.within) > 1:
         times = " and ".join(format_duration(one) for one in sorted(filter(None, calls.within)))
         context.add(
@@ -68,6 +66,11 @@ def aggregates_of_records(
     return tuple(Column(one, sql, infer_type(parse_expression(sql), types)) for one, sql in rewritten)
 
 
+def _needs_previous(column: Column) -> bool:
+    """Whether a call in this aggregate needs the record before each record."""
+    return any(_across_windows(call) is not None for call in tree_of(column.sql).find_all(exp.AnonymousAggFunc))
+
+
 @dataclass
 class _Calls:
     """Columns of the first stage, collected from the aggregates of the window."""
@@ -77,7 +80,7 @@ class _Calls:
     made: dict[str, Column] = field(default_factory=dict)
     """SQL of a call -> its column."""
     within: set[int | None] = field(default_factory=set)
-    """Times between two records that the calls contain. Empty if no call needs previous records."""
+    """Times between two records that the calls contain, None for a call without one."""
 
     def rewritten(self, sql: str) -> str:
         """Return the expression over the output of the first stage."""
