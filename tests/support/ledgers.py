@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import uuid
@@ -90,17 +91,23 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ledgers_are_copied(request: pytest.FixtureRequest, migrated_file: Path) -> Iterator[None]:
     """A new ledger in a SQLite file begins as a copy of one that was migrated: the migrations run once, not for each test.
 
+    And its statements are compiled once in a process: each ledger of a test would compile them again.
+
     The tests of the migrations themselves do without.
     """
     if "migration" in request.path.parts:
         yield
         return
+    statements = _known_statements(migrated_file)
 
     def copy_and_open(url: str) -> Database:
         path = sqlite_file(url)
         if path is not None:
             _provide(migrated_file, path)
         database = Database(url)
+        if path is not None:
+            for engine in (database._readers, database._writers):
+                engine.dialect, engine._compiled_cache = statements.dialect, statements._compiled_cache
         if path is not None and not WITH_SERVERS & set(request.path.parts):
             sa.event.listen(database._readers, "connect", _sync_nothing)
         return database
@@ -108,6 +115,16 @@ def ledgers_are_copied(request: pytest.FixtureRequest, migrated_file: Path) -> I
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(part, "Database", copy_and_open)
         yield
+
+
+@functools.cache
+def _known_statements(migrated_file: Path) -> sa.Engine:
+    """An engine that has connected, and whose compiled statements all ledgers in SQLite share."""
+    database = Database(f"sqlite:///{migrated_file}")
+    with database.reading("open a ledger of the tests"):
+        pass
+    database.close()
+    return database._readers
 
 
 def _sync_nothing(connection: Any, record: Any) -> None:

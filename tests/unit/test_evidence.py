@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import evidence
 from scripts.evidence import (
     PAGE,
     ROOT,
@@ -191,7 +192,8 @@ def test_the_marks_of_a_module_count(marks: str):
     ]
 
 
-def test_the_command_prints_one_claim_and_the_next_free_number():
+def test_the_command_prints_one_claim_and_the_next_free_number(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(evidence, "read_markers", markers)  # each call would parse all tests again
     assert "`tests/unit/test_kinds.py::test_results_do_not_depend_on_slices`" in answer(["G870"])
     number = answer(["--next"]).strip()
     assert number not in {one.number for one in markers()}
