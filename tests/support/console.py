@@ -388,8 +388,8 @@ def drawn_trace(
         return ResultSources(job, arguments[1], arguments[2], 1, 196, records, len(records), 6_912)
     stream, partition, offset = arguments[1], int(arguments[2]), int(arguments[3])
     fields = {"site_id": "north", "turbine": "T07", "ts": "2026-11-29T08:41:12.250000Z", "power": 2134.5, "wind": 11.2}
-    kept = StepOutcome("steps[0].derive", "derive", "kept", values={"load": 0.854})
-    export = StepOutcome("steps[0].where", "where", "left_out")
+    kept = StepOutcome("steps[0].derive", "derive", "load = power / rated_power", "kept", values={"load": 0.854})
+    export = StepOutcome("steps[0].where", "where", "where load > 0.9", "left_out")
     paths = [RecordPathView("per_minute", [kept]), RecordPathView("hourly", [kept])]
     if job == "turbine-export":
         paths = [RecordPathView("emission1", [export])]

@@ -174,7 +174,11 @@ def test_a_job_without_a_window_waits_for_none() -> None:
     assert explain(replace(facts, totals=Totals(30, 28, {}, {"all": 28}))).message.endswith(
         "each slice emits results (all 28)"
     )
-    assert explain(replace(facts, totals=Totals(30, 28, {}, {"all": 0}))).cause == "filtered"
+    steps = [{"where": "load > 5"}, *document["steps"]]
+    filtering = replace(facts, pipeline=check(PipelineSpec.from_document(document | {"steps": steps}), STREAM))
+    found = explain(replace(filtering, totals=Totals(30, 28, {}, {"all": 0})))
+    assert found.cause == "filtered"
+    assert found.next.endswith("with one of the records: steps[0].where (where `load` > 5)")
 
 
 @pytest.mark.parametrize(

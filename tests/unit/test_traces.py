@@ -27,7 +27,10 @@ from strandline.services.jobs import traces
 from strandline.services.jobs.traces import Traces
 from tests.support.control import BOTH, Api
 
-STEPS = [StepOutcome("steps[0].where", "where", "kept"), StepOutcome("steps[1].where", "where", "left_out")]
+STEPS = [
+    StepOutcome("steps[0].where", "where", "where a > 1", "kept"),
+    StepOutcome("steps[1].where", "where", "where b", "left_out"),
+]
 LIFE = RecordLife(
     "power",
     "turbines",

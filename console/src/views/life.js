@@ -88,7 +88,7 @@ function recordRow(row) {
       ${row.paths.length
         ? row.paths.map((/** @type {Json} */ path) => html`<ol class="steps" aria-label="Steps to ${path.stage}">
             ${path.steps.map((/** @type {Json} */ step) => html`<li class=${step.outcome}>
-              <span class="mark" aria-hidden="true"></span><code>${step.step}</code> ${step.outcome === "kept" ? valuesOf(step.values) : html`<b>${step.outcome.replace("_", " ")}</b> ${step.message}`}
+              <span class="mark" aria-hidden="true"></span><code>${step.step}</code> ${step.outcome === "kept" ? valuesOf(step.values) : html`<b>${step.outcome.replace("_", " ")}</b> ${step.message || html`by <code>${step.text}</code>`}`}
             </li>`)}
             ${path.steps.every((/** @type {Json} */ step) => step.outcome === "kept") ? html`<li class="kept"><span class="mark" aria-hidden="true"></span>reaches <b>${path.stage}</b></li>` : html`<li class="muted">doesn't reach <b>${path.stage}</b></li>`}
           </ol>`)

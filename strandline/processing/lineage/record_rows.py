@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from strandline.processing.formats.timestamps import format_timestamp
+from strandline.processing.kinds.stage_words import step_in_words
 from strandline.processing.lineage.views import RecordPathView, RecordRowView, StepOutcome
 from strandline.processing.operators.row_operator import RowProblem
 from strandline.processing.operators.row_steps import RowSteps
@@ -105,9 +106,10 @@ def _steps(
         stepped = operator.apply(columns, 1, chunk.tables)
         problem = stepped.problems[0] if stepped.problems else None
         outcome = "failed" if problem is not None else "kept" if len(stepped.rows) else "left_out"
+        message = "" if problem is None else problem.message
         values = {name: shown(stepped.columns[name][0]) for name, _ in step.added if len(stepped.rows)}
         yield (
-            StepOutcome(step.path, step.keyword, outcome, "" if problem is None else problem.message, values),  # type: ignore[arg-type]
+            StepOutcome(step.path, step.keyword, step_in_words(step), outcome, message, values),  # type: ignore[arg-type]
             problem,
         )
         if not len(stepped.rows):

@@ -15,6 +15,8 @@ class StepOutcome(Described):
     step: str
     """Position of the step in the document, as `steps[0].where`."""
     kind: str
+    text: str
+    """The step in words, as `where celsius < -20`."""
     outcome: Literal["kept", "left_out", "duplicate", "failed"]
     message: str = ""
     """Reason of a failure. Empty otherwise."""

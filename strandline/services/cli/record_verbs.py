@@ -116,7 +116,7 @@ def _outcomes(row: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         if last is None or last["outcome"] == "kept":
             yield path["stage"], "", "reaches it"
         else:
-            message = f": {last['message']}" if last["message"] else ""
+            message = f": {last['message'] or last['text']}"
             yield path["stage"], last["step"], last["outcome"].replace("_", " ") + message
 
 

@@ -22,7 +22,7 @@ from strandline.ledger.states import (
 )
 from strandline.log.kafka_status import LogRange
 from strandline.processing.formats.timestamps import format_timestamp
-from strandline.processing.kinds.stage_words import words_of
+from strandline.processing.kinds.stage_words import step_in_words, words_of
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.event_time import last_ends
 from strandline.services.jobs.recent_counts import QUIET_MS_MIN, RECENT_MS, Period, Recent
@@ -307,9 +307,12 @@ def _of_filtered(facts: JobFacts) -> _Answer | None:
         return None
     accepted = f"{period.counts.accepted} records" + (f" {period.words}" if period.words else "")
     message = f"{accepted} were accepted, but have no results, because a 'where' drops all of them"
-    names = " and ".join(f"'{one.name}'" for one in facts.pipeline.first_stages)
-    where = f"window {names}" if stages else "the emissions"
-    return "filtered", message, f"if results should appear, check the steps before {where} with one of the records"
+    steps = ", ".join(f"{step.path} ({step_in_words(step)})" for step in dict.fromkeys(facts.pipeline.row_steps))
+    return (
+        "filtered",
+        message,
+        f"if results should appear, check the steps with one of the records: {steps or 'there are none'}",
+    )
 
 
 def _are_closed(facts: JobFacts, event_ms: Collection[int]) -> bool:

@@ -464,7 +464,7 @@ steps:
       <h3>Steps</h3>
       ${t.paths.length?t.paths.map(s=>f`<ol class="steps" aria-label="Steps to ${s.stage}">
             ${s.steps.map(n=>f`<li class=${n.outcome}>
-              <span class="mark" aria-hidden="true"></span><code>${n.step}</code> ${n.outcome==="kept"?Od(n.values):f`<b>${n.outcome.replace("_"," ")}</b> ${n.message}`}
+              <span class="mark" aria-hidden="true"></span><code>${n.step}</code> ${n.outcome==="kept"?Od(n.values):f`<b>${n.outcome.replace("_"," ")}</b> ${n.message||f`by <code>${n.text}</code>`}`}
             </li>`)}
             ${s.steps.every(n=>n.outcome==="kept")?f`<li class="kept"><span class="mark" aria-hidden="true"></span>reaches <b>${s.stage}</b></li>`:f`<li class="muted">doesn't reach <b>${s.stage}</b></li>`}
           </ol>`):f`<p class="muted">The record was rejected before its steps.</p>`}
