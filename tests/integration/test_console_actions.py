@@ -209,6 +209,9 @@ def test_each_action_has_its_effect_on_a_real_job(
 
         page.goto("/#/dead-letters/gauge-seconds")
         page.get_by_role("button", name="What would requeueing do?").click()
+        expect(page.locator(".outcome")).to_contain_text(
+            "Of 1 tried with the current version, 1 would be rejected again ("
+        )
         execute("POST /v1/jobs/{name}/dead-letters/requeue", "#/dead-letters/gauge-seconds", "Requeue 1")
         expect(page.locator(".outcome")).to_contain_text("Requeued 1 of 1")
         service.wait("/v1/streams/gauges", lambda found: found["records"] >= before + 1)

@@ -163,6 +163,37 @@ def test_letters_are_listed_and_counted_by_reason_step_and_time(api: Api, monkey
     assert api.ask("GET", "/v1/jobs/nobody/dead-letters/counts").status_code == 404
 
 
+@pytest.mark.guarantee(
+    "G1090",
+    "The list of dead letters can begin with the newest: each page contains the newest matching ones before the page before, and "
+    "pages together contain each matching dead letter once.",
+    promise="each-rejected-record-is-one-dead-letter",
+)
+def test_the_newest_letters_can_be_listed_first(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "LETTERS_A_LOOK", 4)
+    monkeypatch.setattr(dead_letters, "_LETTERS_BACK", 3)
+    api.apply(BOTH)
+    # Numbers have gaps, because transactions of a topic have offsets of their own.
+    api.log.letters = [letter(2 * n, ("decode", "late", "schema")[n % 3]) for n in range(10)]
+
+    def pages(query: str) -> list[list[int]]:
+        found, path = [], f"/v1/jobs/power/dead-letters?order=newest&{query}"
+        while path:
+            page = api.ask("GET", path).json()
+            found.append([one["number"] for one in page["dead_letters"]])
+            path = page["next"]
+        return found
+
+    assert pages("limit=3") == [[18, 16, 14], [12, 10, 8], [6, 4, 2], [0]]
+    assert pages("limit=2&since_ms=12000") == [[18, 16], [14, 12]]
+    assert pages("limit=5&until_ms=9000") == [[], [8, 6, 4], [2, 0]], "a page reads at most 4 letters"
+    assert [number for page in pages("limit=1&reason=late") for number in page] == [14, 8, 2]
+    assert pages("limit=5&before=6&reason=decode") == [[0]]
+    api.log.letters = []
+    assert pages("limit=5") == [[]]
+    assert api.ask("GET", "/v1/jobs/nobody/dead-letters?order=newest").status_code == 404
+
+
 def test_a_requeue_of_several_parts_continues_at_the_path_of_each_response(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import { command, empty, panel } from "../elements/parts.js";
 const REQUEUE = "POST /v1/jobs/{name}/dead-letters/requeue";
 const MINUTE_MS = 60_000;
 const LETTERS_MAX = 1_000;
+const REJECTED_SHOWN = 5;
 const GROUP_SHOWN = 5;
 const BYTES_SHOWN = 2_048;
 
@@ -26,7 +27,7 @@ export class LettersView extends Element {
     /** @type {any} of a dry run or a requeue, and the choice of dead letters that it is about */ this.outcome = null;
     this.jobs = new Poll(this, () => "/v1/jobs", 15_000);
     this.counts = new Poll(this, () => (this.chosen ? `/v1/jobs/${quoted(this.chosen)}/dead-letters/counts?since_ms=${this.#since}` : null), 15_000);
-    this.letters = new Poll(this, () => (this.chosen ? `/v1/jobs/${quoted(this.chosen)}/dead-letters?limit=${LETTERS_MAX}&since_ms=${this.#since}${this.#reason ? `&reason=${quoted(this.#reason)}` : ""}` : null), 15_000);
+    this.letters = new Poll(this, () => (this.chosen ? `/v1/jobs/${quoted(this.chosen)}/dead-letters?order=newest&limit=${LETTERS_MAX}&since_ms=${this.#since}${this.#before ? `&before=${this.#before}` : ""}${this.#reason ? `&reason=${quoted(this.#reason)}` : ""}` : null), 15_000);
     this.letter = new Poll(this, () => (this.chosen && this.number ? `/v1/jobs/${quoted(this.chosen)}/dead-letters/${this.number}` : null), 0);
     this.stream = new Poll(this, () => (this.letter.data?.stream ? `/v1/streams/${quoted(this.letter.data.stream)}` : null), 0);
     this.follow = new Follow(this, [route, "change"], [session, "change"]);
@@ -38,6 +39,11 @@ export class LettersView extends Element {
 
   get #reason() {
     return route.now.query.get("reason") ?? "";
+  }
+
+  /** Number of the dead letter before which the list ends. Empty for the newest. */
+  get #before() {
+    return /^\d+$/.test(route.now.query.get("before") ?? "") ? route.now.query.get("before") : "";
   }
 
   get chosen() {
@@ -56,7 +62,7 @@ export class LettersView extends Element {
         ? html`${panel("By reason", this.counts, () => this.#reasons(), { aside: this.#replayButton() })}
             <div class=${this.number ? "split" : ""}>
               ${panel("Letters by kind", this.letters, () => this.#groups(), { kind: "flush" })}
-              ${this.number ? panel(`Dead letter ${this.number}`, this.letter, () => this.#letter(), { kind: "letter", aside: html`<a class="button quiet" href=${route.href(["dead-letters", this.chosen], { reason: this.#reason })}>Close</a>` }) : nothing}
+              ${this.number ? panel(`Dead letter ${this.number}`, this.letter, () => this.#letter(), { kind: "letter", aside: html`<a class="button quiet" href=${route.href(["dead-letters", this.chosen], { reason: this.#reason, before: this.#before })}>Close</a>` }) : nothing}
             </div>`
         : nothing}
     </div>`;
@@ -138,11 +144,10 @@ export class LettersView extends Element {
     const outcome = this.outcome;
     if (outcome.isAsked) return html`<p class="outcome" role="status">Reading the dead letters…</p>`;
     if (outcome.problem) return html`<p class="problem" role="alert">${outcome.problem}</p>`;
-    const outcomes = Object.entries(outcome.outcomes).map(([name, count]) => `${count} ${name}`);
     const left = Object.entries(outcome.skipped).map(([name, count]) => `${count} ${name.replaceAll("_", " ")}`);
     return html`<div class="outcome" role="status">
       <p>
-        ${outcome.dry_run ? "Would requeue" : "Requeued"} <b>${whole(outcome.requeued)}</b> of ${whole(outcome.matched)} dead letters${outcomes.length ? `: ${outcomes.join(", ")}` : ""}.
+        ${outcome.dry_run ? "Would requeue" : "Requeued"} <b>${whole(outcome.requeued)}</b> of ${whole(outcome.matched)} dead letters. ${expected(outcome)}
         ${left.length ? `Skipped: ${left.join(", ")}.` : ""} ${outcome.requeued_before ? `${outcome.requeued_before} were requeued before.` : ""}
       </p>
       ${outcome.dry_run && outcome.requeued
@@ -163,7 +168,7 @@ export class LettersView extends Element {
 
   #groups() {
     const { dead_letters: letters, next } = this.letters.data;
-    if (!letters.length) return empty("No dead letters.");
+    if (!letters.length) return html`${empty(next ? "None of the newest dead letters matches." : "No dead letters.")}${this.#pages(letters, next)}`;
     /** @type {Map<string, any[]>} */
     const groups = new Map();
     for (const one of letters) {
@@ -174,20 +179,34 @@ export class LettersView extends Element {
     }
     const sorted = [...groups].sort((a, b) => b[1].length - a[1].length);
     return html`${sorted.map(([key, members]) => {
-      const newest = members[members.length - 1];
+      const newest = members[0];
       const all = this.opened.has(key);
-      const shown = [...members].reverse().slice(0, all ? 200 : GROUP_SHOWN);
+      const shown = members.slice(0, all ? 200 : GROUP_SHOWN);
       return html`<section class="kind">
-        <h3><span class="reason">${newest.reason}</span> ${members.every((one) => one.message === newest.message) ? newest.message : pattern(newest.message)}</h3>
+        <h3><span class="reason">${newest.reason}</span> ${members.every((one) => one.message === newest.message) ? newest.message : `for example: ${newest.message}`}</h3>
         <p class="muted">${whole(members.length)} ${members.length === 1 ? "letter" : "letters"}${newest.step ? `, at ${newest.step}` : ""}, the newest ${clock(newest.log_time_ms)}</p>
         <ul class="letters">
-          ${shown.map((one) => html`<li><a href=${route.href(["dead-letters", this.chosen, String(one.number)], { reason: this.#reason })} aria-current=${this.number === String(one.number) ? "true" : nothing}>
+          ${shown.map((one) => html`<li><a href=${route.href(["dead-letters", this.chosen, String(one.number)], { reason: this.#reason, before: this.#before })} aria-current=${this.number === String(one.number) ? "true" : nothing}>
             <span class="place">${one.stream ? `${one.stream}/${one.partition}/${one.offset}` : one.number}</span><code>${one.value}</code><time>${clock(one.log_time_ms)}</time></a></li>`)}
         </ul>
         ${members.length > shown.length ? html`<button class="quiet small" @click=${() => (this.opened = new Set([...this.opened, key]))}>Show ${whole(Math.min(200, members.length))}</button>` : nothing}
       </section>`;
     })}
-    ${next ? html`<p class="muted">These are the oldest ${whole(letters.length)} of this time; choose a shorter range for the newest.</p>` : nothing}`;
+    ${this.#pages(letters, next)}`;
+  }
+
+  /** Which part of the dead letters the list shows, and the way to the others. @param {any[]} letters @param {string | null} next */
+  #pages(letters, next) {
+    if (!next && !this.#before) return nothing;
+    const earlier = next ? new URLSearchParams(next.slice(next.indexOf("?"))).get("before") : null;
+    const range = letters.length ? `, ${time(letters[letters.length - 1].log_time_ms)} to ${time(letters[0].log_time_ms)}` : "";
+    /** @param {string | null} before */
+    const page = (before) => route.href(["dead-letters", this.chosen], { reason: this.#reason || null, before });
+    return html`<div class="actions letter-pages">
+      <span class="muted">${this.#before ? "Earlier" : "The newest"} ${whole(letters.length)} ${letters.length === 1 ? "letter" : "letters"}${range}. The counts by reason are those of the whole time.</span>
+      ${this.#before ? html`<a class="button" href=${page(null)}>Newest</a>` : nothing}
+      ${earlier ? html`<a class="button" href=${page(earlier)}>Earlier</a>` : nothing}
+    </div>`;
   }
 
   #letter() {
@@ -219,6 +238,18 @@ function added(a, b) {
   const total = { ...a, skipped: counts(a.skipped, b.skipped), outcomes: counts(a.outcomes, b.outcomes) };
   for (const name of ["matched", "requeued", "requeued_before", "unknown"]) total[name] += b[name];
   return total;
+}
+
+/** What the current version does with the requeued records. @param {any} outcome */
+function expected(outcome) {
+  const { accepted = 0, ...rejected } = /** @type {Record<string, number>} */ (outcome.outcomes);
+  const reasons = Object.entries(rejected).sort((a, b) => b[1] - a[1]);
+  const tried = accepted + reasons.reduce((total, [, count]) => total + count, 0);
+  if (!tried) return "";
+  const again = tried - accepted;
+  const named = reasons.slice(0, REJECTED_SHOWN).map(([reason, count]) => (reasons.length > 1 ? `${whole(count)} ${reason}` : reason));
+  const more = reasons.length > named.length ? `, and ${reasons.length - named.length} other reasons` : "";
+  return `Of ${whole(tried)} tried with the current version, ${again ? `${whole(again)} would be rejected again (${named.join(", ")}${more})` : "none would be rejected again"}.`;
 }
 
 /** The message without what differs between records of the same kind. @param {string} text */

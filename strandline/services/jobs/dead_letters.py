@@ -49,6 +49,8 @@ LETTERS_A_REPLAY = 2_000
 """Maximum number of dead letters that are requeued for one response."""
 LETTER_BYTES_A_REPLAY = 32 << 20
 """Maximum size in bytes of the dead letters that are requeued for one response."""
+_LETTERS_BACK = 2_000
+"""Number of dead letters that are read together if the newest are listed first."""
 _GAP_MAX = 2_000
 """Maximum distance in offsets of records that are read together."""
 
@@ -89,6 +91,15 @@ class DeadLetterPage:
     letters: list[StoredDeadLetter]
     after: int | None
     """Number after which the next page begins. None if there are no more."""
+
+
+@dataclass(frozen=True)
+class NewestDeadLetters:
+    """A page of a job's dead letters, the newest first."""
+
+    letters: list[StoredDeadLetter]
+    before: int | None
+    """Number before which the next page ends. None if there are no more."""
 
 
 @dataclass
@@ -177,6 +188,23 @@ class DeadLetters:
             if wanted.holds(letter):
                 found.append(letter)
         return DeadLetterPage(found, None)
+
+    def newest(self, job: str, wanted: DeadLetterFilter, before: int | None, limit: int) -> NewestDeadLetters:
+        """Return up to `limit` matching dead letters, the newest first. Raises NotFound, LogUnavailable. A page can be shorter
+        although there are more, because the number of dead letters that are read is limited.
+
+        Args: before: Only dead letters with a lower number. None for all.
+        """
+        self._ledger.job(job)
+        found: list[StoredDeadLetter] = []
+        last: int | None = None
+        for number, letter in enumerate(self._letters_back(job, wanted, before)):
+            if len(found) == limit or number == LETTERS_A_LOOK:
+                return NewestDeadLetters(found, last)
+            last = letter.offset
+            if wanted.holds(letter):
+                found.append(letter)
+        return NewestDeadLetters(found, None)
 
     def counts(self, job: str, wanted: DeadLetterFilter, after: int) -> FilteredCounts:
         """Count the matching dead letters with a number above `after`, in one part. Raises NotFound, LogUnavailable."""
@@ -331,6 +359,19 @@ class DeadLetters:
         with closing(self._log.read_dead_letters(job, max(after + 1, held.offset_first), held.offset_next)) as lists:
             for letters in lists:
                 yield from letters
+
+    def _letters_back(self, job: str, wanted: DeadLetterFilter, before: int | None) -> Iterator[StoredDeadLetter]:
+        """Yield the job's dead letters below a number down to `wanted.since_ms`, the newest first."""
+        held = self._log.dead_letter_range(job, wanted.since_ms or 0)
+        if held is None:
+            return
+        end = held.offset_next if before is None else min(before, held.offset_next)
+        while end > held.offset_first:
+            first = max(held.offset_first, end - _LETTERS_BACK)
+            with closing(self._log.read_dead_letters(job, first, end)) as lists:
+                part = [letter for letters in lists for letter in letters]
+            yield from reversed(part)
+            end = first
 
     def _find(self, row: JobRow, letter: str) -> StoredDeadLetter:
         if letter.isdecimal():

@@ -5,7 +5,7 @@ next.
 from __future__ import annotations
 
 import base64
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Body, Path, Query
@@ -37,6 +37,11 @@ Since = Annotated[
 Until = Annotated[
     int | None, Query(ge=0, le=TIME_MS_MAX, description="Only dead letters written before this time (ms).")
 ]
+Order = Annotated[Literal["oldest", "newest"], Query(description="Dead letters at the begin of the list.")]
+Before = Annotated[
+    int | None,
+    Query(ge=0, le=INTEGER_MAX, description="Only dead letters with a lower number, if the newest are listed first."),
+]
 
 
 @router.get("/v1/jobs/{name}/dead-letters")
@@ -49,9 +54,19 @@ def list_dead_letters(
     step: Step = None,
     since_ms: Since = None,
     until_ms: Until = None,
+    order: Order = "oldest",
+    before: Before = None,
 ) -> DeadLetterList:
-    """Return rejected records and refused results, the oldest first, with the reason and the source position."""
+    """Return rejected records and refused results, with the reason and the source position. A page that reads many
+    dead letters which don't match is shorter, and contains the path of the next page.
+    """
     wanted = DeadLetterFilter(reason, step, since_ms, until_ms)
+    if order == "newest":
+        newest = control.dead_letters.newest(name, wanted, before, limit)
+        following = None
+        if newest.before is not None:
+            following = _path(name, "", wanted, order=order, before=newest.before, limit=limit)
+        return DeadLetterList(dead_letters=[_dead_letter_view(one) for one in newest.letters], next=following)
     page = control.dead_letters.page(name, wanted, after, limit)
     following = None if page.after is None else _path(name, "", wanted, after=page.after, limit=limit)
     return DeadLetterList(dead_letters=[_dead_letter_view(one) for one in page.letters], next=following)
