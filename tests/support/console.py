@@ -43,7 +43,7 @@ from strandline.services.jobs import results, traces
 from strandline.services.jobs.examinations import Examinations
 from strandline.services.jobs.traces import Traces
 from strandline.services.rest.api import create_app
-from tests.support.control import Api, Log, ObedientSupervisor, serving
+from tests.support.control import Api, Log, ObedientSupervisor, serving, with_built_routes
 from tests.support.ledgers import _sync_nothing, a_checkpoint, a_slice
 from tests.support.oidc_sign_in import AUDIENCE, RIGHTS, SignInProvider
 from tests.support.tokens import tokens_of_each_kind
@@ -496,9 +496,8 @@ def furnished_console(
         patch.object(traces, "origin_of", lambda *_: {"stage": "per_minute", "version": 1, "emission": 196}),
     ):
         try:
-            app = create_app(
-                api._dependencies, (), keeper, oidc_client=provider.client if provider is not None else None
-            )
+            client = provider.client if provider is not None else None
+            app = with_built_routes(create_app(api._dependencies, (), keeper, oidc_client=client))
             is_ending = threading.Event()
             app.state.is_ending = is_ending.is_set
             with serving(app) as url:

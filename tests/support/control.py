@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import uvicorn
 from fastapi import FastAPI
+from fastapi.routing import _IncludedRouter
 
 from strandline.access.authenticator import Authenticator
 from strandline.core.errors import IndexUnavailable, LogUnavailable, NotFound
@@ -288,6 +289,15 @@ def _app_of_all(*, is_served: bool) -> FastAPI:
     return create_app(None)
 
 
+def with_built_routes(app: FastAPI) -> FastAPI:
+    """Return the app with the built routes of the shared app. The routes are the same for all, and know no app."""
+    built = _app_of_all(is_served=True).router.routes
+    for at, route in enumerate(app.router.routes):
+        if isinstance(route, _IncludedRouter):
+            app.router.routes[at] = built[at]
+    return app
+
+
 class Api:
     """The app, its doubles, and a way to call it."""
 
@@ -360,7 +370,7 @@ class Api:
     def app(self) -> FastAPI:
         """For who serves it. Where it has names or asks for tokens, an app of its own."""
         if self._names or self._authenticator:
-            return create_app(self._dependencies, self._names, self._authenticator)
+            return with_built_routes(create_app(self._dependencies, self._names, self._authenticator))
         app = _app_of_all(is_served=True)
         app.state.dependencies = self._dependencies
         return app

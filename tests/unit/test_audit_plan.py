@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,12 @@ ALL = EndRange()
 
 
 def pipeline(version: int, _streams: StreamVersions | None = None, text: str | None = None) -> CheckedPipeline:
-    stream, document = read_documents(f"{STREAM}---\n{text or VERSIONS[version]}", "test.yaml")
+    return checked(text or VERSIONS[version])
+
+
+@cache
+def checked(text: str) -> CheckedPipeline:
+    stream, document = read_documents(f"{STREAM}---\n{text}", "test.yaml")
     return check(PipelineSpec.parse(document), StreamSpec.parse(stream), document)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -46,7 +47,12 @@ VERSIONS = {
 
 
 def load(version: int, streams: StreamVersions | None = None, text: str | None = None) -> CheckedPipeline:
-    stream, document = read_documents(f"{STREAM}---\n{text or VERSIONS[version]}", "test.yaml")
+    return checked(text or VERSIONS[version])
+
+
+@cache
+def checked(text: str) -> CheckedPipeline:
+    stream, document = read_documents(f"{STREAM}---\n{text}", "test.yaml")
     return check(PipelineSpec.parse(document), StreamSpec.parse(stream), document)
 
 
