@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,16 @@ from tests.support.waiting import stretched
 from tests.unit.test_joint_planning import RULE, WINDOWS, Brokers
 
 JOBS = ["a", "b", "c"]
+
+
+class TimedBrokers(Brokers):
+    """Streams whose records have log times: that of each record is its offset. So a slice can be cut anywhere."""
+
+    def newest_log_time(self, stream: str) -> int:
+        return max(self.ends(stream).values())
+
+    def offsets_at(self, stream: str, log_time_ms: int, ends: Mapping[int, int]) -> dict[int, int]:
+        return {partition: min(end, log_time_ms) for partition, end in ends.items()}
 
 
 class Batches:
@@ -145,9 +155,9 @@ class Committer:
 class Lab:
     """A pool whose turns the test makes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, log: Brokers | None = None) -> None:
         self.ledger = Ledger.open(f"sqlite:///{path}/ledger.sqlite")
-        self.log, self.now_s, self.batches = Brokers(), 100.0, Batches()
+        self.log, self.now_s, self.batches = log or Brokers(), 100.0, Batches()
         self.committers: dict[str, Committer] = {}
         self.pool = self.new_pool()
         for job in JOBS:
@@ -174,13 +184,13 @@ class Lab:
         )
         return self.pool
 
-    def member(self, job: str, interval_s: float = 1.0) -> PoolMember:
+    def member(self, job: str, interval_s: float = 1.0, rows_max: int = 10_000) -> PoolMember:
         """A new run of the job. It rewinds to the first slice."""
         epoch = self.ledger.begin_run(job, 1).epoch
         last = self.ledger.last_checkpoint(job)
         committed = last.slice if last else 0
         inputs = (InputStream(f"of-{job}", topic_id=f"id of of-{job}", stream_version=1),)
-        settings = PlannerSettings(job, 1, epoch, inputs, 10_000, RULE, WINDOWS)
+        settings = PlannerSettings(job, 1, epoch, inputs, rows_max, RULE, WINDOWS)
         meter = SilenceMeter(lambda: int(self.now_s * 1_000))
         self.committers[job] = Committer(job, epoch)
         slices = Slices(self.ledger, job, committed)
@@ -205,6 +215,30 @@ class Lab:
         for one in members:
             self.pool.join(one)
         return members
+
+    def join_behind(self, job: str, rows_max: int) -> None:
+        """Let the job join with this maximum number of records in a slice."""
+        self.pool.join(self.member(job, rows_max=rows_max))
+
+    def make_behind(self, *jobs: str) -> None:
+        """Let these jobs join, with many records that need 0.1 ms each, and make two turns."""
+        for job in jobs:
+            self.join_behind(job, 40_000)
+            self.send(job, count=300_000)
+        self.turn()
+        for job in jobs:
+            self.batches.cpu_us[job] = 100 * self.records_of(job, 1)
+        self.turn()
+
+    def records_of(self, job: str, number: int) -> int:
+        (row,) = self.ledger.slices(job, number, number)
+        return offset_count(row.offsets_first, row.offsets)
+
+    def records_in(self, seconds: float, job: str, number: int) -> int:
+        """Return the number of records for this CPU time, by the costs of this slice, within the limits of a slice."""
+        record_us = self.batches.cpu_us[job] / self.records_of(job, number)
+        rows_max = self.pool._members[job].planner._settings.rows_max  # type: ignore[attr-defined]
+        return max(PIECE_RECORDS_MIN, min(rows_max, int(seconds * 1e6 / record_us)))
 
     def send(self, *jobs: str, count: int = 2) -> None:
         for job in jobs:
@@ -264,6 +298,48 @@ def test_a_member_has_a_slice_when_a_window_can_close(lab: Lab) -> None:
         lab.send("a")
         taken += lab.turn(0.5)  # no window has closed yet, so the next slice is due soon
     assert taken == ["a1", "a2", "a3", "a4"]
+
+
+@pytest.fixture
+def late_lab(tmp_path: Path) -> Iterator[Lab]:
+    """A lab in which jobs can be behind."""
+    lab = Lab(tmp_path, TimedBrokers())
+    yield lab
+    lab.ledger.close()
+
+
+@pytest.mark.parametrize("record_us", [5, 100, 1_000])
+def test_a_member_that_is_behind_has_slices_by_the_cost_of_its_records(late_lab: Lab, record_us: int) -> None:
+    late_lab.join("b")
+    late_lab.join_behind("a", 10_000)
+    late_lab.send("a", count=60_000)
+    late_lab.turn()
+    late_lab.batches.cpu_us["a"] = record_us * late_lab.records_of("a", 1)
+    late_lab.turn()
+    allowed = late_lab.records_in(0.5, "a", 2)
+    late_lab.turn()
+    # A cut by log time has at least half of the records that are allowed.
+    assert allowed / 2 <= late_lab.records_of("a", 3) <= allowed
+    late_lab.send("b")
+    assert "b1" in late_lab.turn()
+
+
+def test_members_that_are_behind_share_the_time_of_a_batch(late_lab: Lab) -> None:
+    late_lab.join("c")
+    late_lab.make_behind("a", "b")
+    late_lab.pool._tasks_max = 1
+    late_lab.turn()
+    for job in ("a", "b"):
+        allowed = late_lab.records_in(0.25, job, 2)
+        assert allowed / 2 <= late_lab.records_of(job, 3) <= allowed, "each has half of 0.5 s"
+
+
+def test_members_that_are_all_behind_have_larger_slices(late_lab: Lab) -> None:
+    late_lab.make_behind("a", "b")
+    late_lab.turn()
+    for job in ("a", "b"):
+        allowed = late_lab.records_in(2.0, job, 2)
+        assert allowed / 2 <= late_lab.records_of(job, 3) <= allowed, "no other member waits, so a batch takes 2 s"
 
 
 def test_each_slice_reports_for_how_long_it_was_due(lab: Lab) -> None:

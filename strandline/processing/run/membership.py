@@ -33,6 +33,8 @@ from strandline.processing.source.member_slices import MemberSlice
 from strandline.processing.source.slice_rows import SourceFacts
 from strandline.processing.source.source_config import Piece
 
+_MEASURED_RECORDS_MIN = 1_000
+"""A new slice with at least this number of records shows what a record costs. A smaller one shows what a slice costs."""
 PIECE_RECORDS_MIN = 2_000
 """Number of records of a batch that a replay next to other members reads: about this many, and more if they are cheap."""
 _NEW_MEMBER_US = 2_000.0
@@ -133,6 +135,10 @@ class PoolMember:
     """CPU time of the last new slice in microseconds."""
     _slice_us: float = field(default=_NEW_MEMBER_US, init=False)
     _record_us: float = field(default=_RECORD_US, init=False)
+    is_behind: bool = field(default=False, init=False)
+    """True if its last new slice didn't contain all records of the log."""
+    _new_record_us: float | None = field(default=None, init=False)
+    """CPU time of a record of a new slice in microseconds. None before it is measured."""
 
     def __post_init__(self) -> None:
         self.number = self.plan.slice_first - 1
@@ -153,6 +159,11 @@ class PoolMember:
         slices = self.slices.replayed_from(self.number + 1, rows_max)
         records = sum(offset_count(one.offsets_first, one.offsets) for one in slices)
         return self._part(slices, None, records, records * self._record_us)
+
+    def limit_slice(self, seconds: float) -> None:
+        """Let the next new slice take about this CPU time, if the costs of its records are known."""
+        if self._new_record_us is not None:
+            self.planner.limit_rows(max(PIECE_RECORDS_MIN, int(seconds * 1e6 / self._new_record_us)))
 
     def new_part(self, row: SliceRow, now_s: float) -> Part:
         """Return the part of a batch with this new slice, which was planned now."""
@@ -187,6 +198,9 @@ class PoolMember:
             self.records_left = max(0, self.records_left - part.records)
         else:
             self._new_slice_us = cpu_us
+            self.is_behind = part.row.kind is SliceKind.CATCH_UP
+            if part.records >= _MEASURED_RECORDS_MIN:
+                self._new_record_us = max(0.1, cpu_us / part.records)
             self._slice_us += (cpu_us - self._slice_us) / 4
             self.due_s = part.due_next_s
 

@@ -36,9 +36,11 @@ log = structlog.get_logger()
 REPLAY_S = 0.2
 """Replays lengthen a batch by about this time in seconds, if other members have no rewind. Only then do members wait for them."""
 SLICE_ROWS_MAX = 100_000
-"""Maximum number of records of a new slice, if other members may wait for it."""
-_REPLAY_ALONE_S = 2.0
-"""Length of a batch in seconds if all members rewind."""
+"""Maximum number of records of a new slice, if other members may wait for it. See also CATCH_UP_S."""
+CATCH_UP_S = 0.5
+"""New slices of members that are behind lengthen a batch by about this time in seconds, if other members wait for them."""
+_ALONE_S = 2.0
+"""Length of a batch in seconds if all members rewind, or if all are behind."""
 BACK_OFF_S, BACK_OFF_MAX_S = 0.25, 30.0
 """How long a member waits after its first failure. After each failure that follows, it waits twice as long, up to a maximum."""
 TRIES = 4
@@ -295,6 +297,7 @@ class Pool:
         ]
         if not due:
             return []
+        self._limit_slices(due)
         committed = {one.job: one.number for one in due}
         planners = [one.planner for one in due]
         outcomes = plan_next_slices(planners, self._ledger, self._index, self._now_ms, committed)
@@ -311,12 +314,23 @@ class Pool:
                 parts.append(member.new_part(_planned(planned), now_s))
         return parts
 
+    def _limit_slices(self, due: Sequence[PoolMember]) -> None:
+        """Share the time of a batch between the members that are behind, by the costs of their records."""
+        if len(self._members) == 1:
+            return
+        behind = sum(one.is_behind for one in due)
+        batch_s = _ALONE_S if behind == len(self._members) else CATCH_UP_S
+        # A member has one task, so more tasks help only if more members are behind.
+        share_s = batch_s * min(1.0, self._tasks_max / max(1, behind))
+        for one in due:
+            one.limit_slice(share_s)
+
     def _pieces(self) -> list[Part]:
         """The next pieces of rewinds, those with the fewest records first. All together take a bounded time."""
         now_s = self._clock()
         rewinding = [one for one in self._members.values() if one.is_rewinding]
         is_alone, are_all = len(self._members) == 1, len(rewinding) == len(self._members)
-        room_us = (_REPLAY_ALONE_S if are_all else REPLAY_S) * self._tasks_max * 1e6
+        room_us = (_ALONE_S if are_all else REPLAY_S) * self._tasks_max * 1e6
         parts: list[Part] = []
         for member in sorted(rewinding, key=lambda one: (one.records_left, one.job)):
             if member.tried_again_s > now_s:

@@ -109,6 +109,7 @@ class SlicePlanner:
     ) -> None:
         """`now_ms` is recorded for people; it decides only with the bound `planned`. `continuity`: of the first stream."""
         self._settings = settings
+        self._rows_max = settings.rows_max
         self._ledger = ledger
         self._index = index
         self._now_ms = now_ms
@@ -209,6 +210,10 @@ class SlicePlanner:
     def emitting_jobs(self) -> list[str]:
         """The jobs by whose emissions this one is cut."""
         return [one.job for one in self._settings.emitters]
+
+    def limit_rows(self, rows_max: int) -> None:
+        """Let the next slices have at most this number of records, and never more than the settings allow."""
+        self._rows_max = max(1, min(rows_max, self._settings.rows_max))
 
     def begin(self, progress: JobProgress | None, committed: int = 0) -> tuple[JobProgress, Wanted] | SliceRow | None:
         """Return the job's progress, and the parts of a look that its next slice needs. If a slice is planned and not committed,
@@ -398,9 +403,9 @@ class SlicePlanner:
         is_first = checkpoint is None or checkpoint.latest_log_ms is None
         if rows and is_first and not draining and self._is_filling(firsts, ends):
             return None
-        if rows > self._settings.rows_max:
+        if rows > self._rows_max:
             if len(self._log.streams) == 1 and self._emissions.cuts(firsts):
-                offsets, cut_time_ms = self._emissions.cut(firsts, ends, self._settings.rows_max)
+                offsets, cut_time_ms = self._emissions.cut(firsts, ends, self._rows_max)
             else:
                 newcomers = self._newcomers(row, ends)
                 offsets, cut_time_ms = self._cut_by_log_time(firsts, ends, checkpoint, newcomers)
@@ -493,7 +498,7 @@ class SlicePlanner:
         partitions wait. This matters if a broker's clock jumps. By log time, the others would then run ahead of older records of
         the newcomers. Newcomers don't hold the watermark back, so these records would be late.
         """
-        rows_max, ends_of_all = self._settings.rows_max, ends
+        rows_max, ends_of_all = self._rows_max, ends
         # Where the slice ends at the earliest.
         least = {partition: newcomers.get(partition, firsts.get(partition, 0)) for partition in ends}
         if _count(firsts, least) > rows_max:
@@ -533,7 +538,7 @@ class SlicePlanner:
 
     def _share(self, firsts: Vector, ends: Vector) -> Vector:
         """Return the ends of about the first `rows_max` records up to `ends`: the same share of each partition, at least one."""
-        rows_max, rows = self._settings.rows_max, _count(firsts, ends)
+        rows_max, rows = self._rows_max, _count(firsts, ends)
         return {
             partition: begin + -((begin - end) * rows_max // rows)
             for partition, end in ends.items()
