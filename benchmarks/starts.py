@@ -1,8 +1,8 @@
 """Cost of the supervisor's rounds that start many jobs: `python -m benchmarks.starts --jobs 1 50 200`.
 
 Uses a ledger in SQLite, and pools that accept orders and do nothing. So it measures the control service only. Prints one JSON
-object for each number of jobs, with the wall time and the CPU time of four rounds: `claimed` (a service claims the jobs and
-starts them), `idle`, `pool_killed`, and `taken_over` (from another service).
+object for each number of jobs: the wall time and the CPU time of four rounds. In the rounds `claimed` and `taken_over`, a service
+claims the jobs and starts them. In `pool_killed`, it starts them in the spare pool, and in `idle`, it does nothing.
 """
 
 from __future__ import annotations
