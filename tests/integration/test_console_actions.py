@@ -75,7 +75,7 @@ def execute(page: Page, action: PageAction, api: Api) -> None:
     wait_until(dialog.all_inner_texts, lambda texts: texts == [], f"{action.operation} is confirmed", 20)
 
 
-@pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR, Role.ADMIN])
+@pytest.mark.parametrize("role", [pytest.param(Role.VIEWER, marks=pytest.mark.long), Role.OPERATOR, Role.ADMIN])
 def test_the_page_offers_the_actions_that_the_api_allows_and_each_has_its_effect(
     browser: Browser, console: tuple[str, dict[str, str], Api], role: Role
 ) -> None:
