@@ -15,7 +15,7 @@ const tools = dirname(fileURLToPath(import.meta.url));
 const source = resolve(tools, "../src");
 const vendor = resolve(tools, "../vendor");
 const built = resolve(tools, "../../strandline/services/console/built");
-const LIBRARIES = ["lit", "lit-html", "lit-element", "@lit/reactive-element", "uplot", "@dagrejs/dagre", "@tanstack/virtual-core", "@codemirror/autocomplete", "@codemirror/commands", "@codemirror/lang-yaml", "@codemirror/language", "@codemirror/lint", "@codemirror/state", "@codemirror/streamparser", "@codemirror/view", "@lezer/common", "@lezer/highlight", "@lezer/lr", "@lezer/yaml", "@marijn/find-cluster-break", "crelt", "style-mod", "w3c-keyname"];
+const LIBRARIES = ["lit", "lit-html", "lit-element", "@lit/reactive-element", "uplot", "@dagrejs/dagre", "@tanstack/virtual-core", "@codemirror/autocomplete", "@codemirror/commands", "@codemirror/lang-sql", "@codemirror/lang-yaml", "@codemirror/language", "@codemirror/lint", "@codemirror/state", "@codemirror/streamparser", "@codemirror/view", "@lezer/common", "@lezer/highlight", "@lezer/lr", "@lezer/yaml", "@marijn/find-cluster-break", "crelt", "style-mod", "w3c-keyname"];
 const SUMS = "SHA256SUMS";
 
 /** @param {string} modules the folder that contains the libraries */

@@ -111,6 +111,7 @@ REST_OPERATIONS: dict[str, RequiredRight] = {
     # These read a document and change nothing.
     "POST /v1/pipelines/check": RequiredRight.VIEWER,
     "POST /v1/pipelines/preview": RequiredRight.VIEWER,
+    "POST /v1/documents/conversion": RequiredRight.VIEWER,
     "POST /v1/documents/plan": RequiredRight.VIEWER,
     "POST /v1/samples/proposal": RequiredRight.VIEWER,
     "POST /v1/samples/preview": RequiredRight.VIEWER,

@@ -66,6 +66,7 @@ logger = structlog.get_logger()
 LOCK_FILE = "control.lock"
 _LIMITED_MODULES = (
     "strandline.services.jobs.apply_documents",
+    "strandline.services.jobs.document_forms",
     "strandline.services.jobs.previews",
     "strandline.services.jobs.samples",
     "strandline.services.jobs.devices",

@@ -25,6 +25,7 @@ READING = {
     '"/v1/session"': "POST /v1/session",
     '"/v1/pipelines/check"': "POST /v1/pipelines/check",
     '"/v1/documents/plan"': "POST /v1/documents/plan",
+    "`/v1/documents/conversion?as=${form}`": "POST /v1/documents/conversion",
     '"/v1/samples/preview"': "POST /v1/samples/preview",
     "`/v1/pipelines/preview?records=${NEWEST}`": "POST /v1/pipelines/preview",
     "`/v1/topics/${quoted(this.topic)}/preview?records=${NEWEST}`": "POST /v1/topics/{name}/preview",

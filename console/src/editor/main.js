@@ -4,12 +4,15 @@ import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirro
 import { yaml } from "@codemirror/lang-yaml";
 import { HighlightStyle, bracketMatching, indentOnInput, indentUnit, syntaxHighlighting } from "@codemirror/language";
 import { lintKeymap, setDiagnostics } from "@codemirror/lint";
-import { EditorState } from "@codemirror/state";
+import { Compartment, EditorState } from "@codemirror/state";
 import { EditorView, drawSelection, highlightActiveLine, keymap, lineNumbers } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 import { positionAt, schemasAt } from "./path.js";
+import { sqlCompletions, sqlLanguage } from "./sql.js";
 
-/** @typedef {{line: number | null, pointer: string, detail: string}} Found a problem, as the API reports it */
+/** @typedef {{line: number | null, column: number | null, pointer: string, detail: string}} Found a problem, as the API reports it */
+/** @typedef {"yaml" | "sql"} Form */
+/** @typedef {{text: string, form: Form, schema: () => Record<string, any> | null, streams: () => Record<string, string[]>, changed: (text: string) => void}} Options */
 
 const COLOURS = HighlightStyle.define([
   { tag: [tags.propertyName, tags.definition(tags.propertyName)], color: "var(--accent)" },
@@ -39,20 +42,22 @@ const THEME = EditorView.theme({
 
 /**
  * @param {Element} parent @param {ShadowRoot} root root of the styles
- * @param {{text: string, label: string, describedBy?: string, schema: () => Record<string, any> | null, changed: (text: string) => void}} options
+ * @param {Options} options
  */
 export function createEditor(parent, root, options) {
+  const language = new Compartment();
+  let { form } = options;
+  const known = () => ({ streams: options.streams(), functions: options.schema()?.["x-strandline-functions"] ?? [] });
   const view = new EditorView({
     parent,
     root,
     state: EditorState.create({
       doc: options.text,
       extensions: [
-        lineNumbers(), history(), drawSelection(), indentOnInput(), bracketMatching(), highlightActiveLine(), yaml(),
+        lineNumbers(), history(), drawSelection(), indentOnInput(), bracketMatching(), highlightActiveLine(), language.of(partsOf(form)),
         indentUnit.of("  "), EditorState.tabSize.of(2), syntaxHighlighting(COLOURS), THEME, EditorView.lineWrapping,
-        autocompletion({ override: [(context) => completions(context, options.schema())], icons: false }),
+        autocompletion({ override: [(context) => (form === "sql" ? sqlCompletions(context, known()) : completions(context, options.schema()))], icons: false }),
         keymap.of([...completionKeymap, ...historyKeymap, ...lintKeymap, ...defaultKeymap, indentWithTab]),
-        EditorView.contentAttributes.of({ "aria-label": options.label, spellcheck: "false", autocapitalize: "off" }),
         EditorView.updateListener.of((update) => {
           if (update.docChanged) options.changed(update.state.doc.toString());
         }),
@@ -64,6 +69,11 @@ export function createEditor(parent, root, options) {
     /** @param {string} text */
     setText(text) {
       if (text !== view.state.doc.toString()) view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: text } });
+    },
+    /** @param {Form} wanted */
+    setForm(wanted) {
+      form = wanted;
+      view.dispatch({ effects: language.reconfigure(partsOf(form)) });
     },
     /** @param {Found[]} problems */
     show(problems) {
@@ -85,6 +95,12 @@ export function createEditor(parent, root, options) {
   };
 }
 
+/** The language of a form, and the name of the editor. @param {Form} form */
+const partsOf = (form) => [
+  form === "sql" ? sqlLanguage() : yaml(),
+  EditorView.contentAttributes.of({ "aria-label": `Documents in ${form.toUpperCase()}`, spellcheck: "false", autocapitalize: "off" }),
+];
+
 /**
  * Replace the selection by typed text. Browsers would merge the lines with inline styles, which the content security policy forbids.
  * @param {InputEvent} event @param {EditorView} view
@@ -97,12 +113,17 @@ function replaceSelected(event, view) {
 }
 
 /**
- * The value of a problem's field in its line. The whole line, if the line doesn't contain the field.
+ * The word at a problem's column; without a column, the value of its field in its line. The whole line, if the line doesn't contain the field.
  * @param {import("@codemirror/state").Text} doc @param {Found} problem
  */
 function rangeOf(doc, problem) {
   const line = doc.line(Math.min(Math.max(problem.line ?? 1, 1), doc.lines));
   const indent = line.text.length - line.text.trimStart().length;
+  if (problem.column != null) {
+    const from = Math.min(problem.column - 1, line.length);
+    const word = /^(\x60[^\x60]*\x60|"[^"]*"|'[^']*'|[\w.$]+|\S)/.exec(line.text.slice(from));
+    return { from: line.from + from, to: line.from + from + (word?.[0].length ?? 0) };
+  }
   const key = problem.pointer.replace(/(\[\d+\])+$/, "").split(".").pop() ?? "";
   const found = key ? new RegExp(`(?<![\\w.-])["']?${key.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}["']?\\s*:\\s*`).exec(line.text) : null;
   if (!found) return { from: line.from + indent, to: line.to };

@@ -13,7 +13,15 @@ import { badge, empty } from "./parts.js";
 const PAUSE_MS = 400;
 const NEWEST = 500;
 const RESULTS_SHOWN = 30;
-const YAML = "application/yaml";
+/** @typedef {"yaml" | "sql"} Form */
+/** @type {Record<Form, string>} form -> media type */
+const TYPES = { yaml: "application/yaml", sql: "application/sql" };
+/** @type {[Form, string][]} */
+const FORMS = [["yaml", "YAML"], ["sql", "SQL"]];
+/** @type {Record<Form, RegExp>} text with a comment, which a conversion drops */
+const COMMENTS = { yaml: /(^|\s)#/m, sql: /--|\/\*/ };
+/** @type {Record<Form, RegExp>} */
+const PIPELINE = { yaml: /^pipeline\s*:/m, sql: /\bcreate\s+job\b/i };
 const APPLY = "POST /v1/documents";
 /** @type {Record<string, string>} effect of a change -> tone */
 const TONES = { forbidden: "bad", rewind: "warn", safe: "ok" };
@@ -21,7 +29,7 @@ const TONES = { forbidden: "bad", rewind: "warn", safe: "ok" };
 export class Documents extends Element {
   static properties = {
     text: { attribute: false }, running: { attribute: false }, sample: { attribute: false }, topic: { attribute: false }, file: { type: String },
-    edited: { state: true }, check: { state: true }, plan: { state: true }, preview: { state: true }, failure: { state: true }, isChecking: { state: true }, isRunning: { state: true },
+    edited: { state: true }, form: { state: true }, former: { state: true }, runningInForm: { state: true }, isConverting: { state: true }, check: { state: true }, plan: { state: true }, preview: { state: true }, failure: { state: true }, isChecking: { state: true }, isRunning: { state: true },
   };
 
   constructor() {
@@ -32,6 +40,10 @@ export class Documents extends Element {
     /** @type {string | null} topic of the newest records, if it need not be a stream; null for the stream of the pipeline */ this.topic = null;
     this.file = "documents.yaml";
     this.edited = "";
+    /** @type {Form} */ this.form = "yaml";
+    /** @type {{form: Form, text: string, had: boolean} | null} text before the last conversion, until the user edits its result */ this.former = null;
+    /** @type {string | null} text of the running version in the form of the editor */ this.runningInForm = null;
+    this.isConverting = false;
     /** @type {any} */ this.check = null;
     /** @type {any} */ this.plan = null;
     /** @type {any} */ this.preview = null;
@@ -47,6 +59,9 @@ export class Documents extends Element {
   willUpdate(changed) {
     if (changed.has("text")) {
       this.edited = this.text;
+      this.form = "yaml";
+      this.former = null;
+      this.runningInForm = this.running;
       this.#later(0);
     } else if (changed.has("sample") || changed.has("topic")) this.#later(0);
   }
@@ -68,16 +83,17 @@ export class Documents extends Element {
   async #examine() {
     this.working?.abort();
     const { signal } = (this.working = new AbortController());
-    const text = this.edited;
+    const { edited: text, form } = this;
+    const type = TYPES[form];
     this.failure = "";
     this.isChecking = true;
     try {
-      const check = await request("POST", "/v1/pipelines/check", { body: text, type: YAML, signal });
+      const check = await request("POST", "/v1/pipelines/check", { body: text, type, signal });
       this.check = check;
       if (check.valid) {
-        const plan = request("POST", "/v1/documents/plan", { body: text, type: YAML, signal });
-        if (this.topic !== null) this.preview = await request("POST", `/v1/topics/${quoted(this.topic)}/preview?records=${NEWEST}`, { body: text, type: YAML, signal });
-        else if (this.sample !== null) this.preview = await request("POST", "/v1/samples/preview", { body: { documents: text, sample: this.sample }, signal });
+        const plan = request("POST", "/v1/documents/plan", { body: text, type, signal });
+        if (this.topic !== null) this.preview = await request("POST", `/v1/topics/${quoted(this.topic)}/preview?records=${NEWEST}`, { body: text, type, signal });
+        else if (this.sample !== null) this.preview = await request("POST", "/v1/samples/preview", { body: { documents: text, form, sample: this.sample }, signal });
         this.plan = await plan;
       } else this.plan = null;
     } catch (error) {
@@ -91,21 +107,63 @@ export class Documents extends Element {
     this.isRunning = true;
     this.failure = "";
     try {
-      this.preview = await request("POST", `/v1/pipelines/preview?records=${NEWEST}`, { body: this.edited, type: YAML });
+      this.preview = await request("POST", `/v1/pipelines/preview?records=${NEWEST}`, { body: this.edited, type: TYPES[this.form] });
     } catch (error) {
       this.failure = error instanceof Error ? error.message : String(error);
     }
     this.isRunning = false;
   }
 
+  /** Show the documents in another form. @param {Form} form */
+  async #convert(form) {
+    if (form === this.form || this.isConverting) return;
+    this.isConverting = true;
+    this.failure = "";
+    const before = { form: this.form, text: this.edited, had: COMMENTS[this.form].test(this.edited) };
+    try {
+      const [edited, running] = await Promise.all([this.edited.trim() ? this.#inForm(this.edited, form, this.form) : "", this.running === null ? null : this.#inForm(this.running, form, "yaml")]);
+      if (this.edited === before.text) this.#become(form, edited, running, before);
+    } catch (error) {
+      this.failure = `The documents stay in ${this.form.toUpperCase()}: ${error instanceof Error ? error.message : error}`;
+    }
+    this.isConverting = false;
+  }
+
+  /** @param {string} text @param {Form} form @param {Form} from @returns {Promise<string>} */
+  async #inForm(text, form, from) {
+    return form === from ? text : (await request("POST", `/v1/documents/conversion?as=${form}`, { body: text, type: TYPES[from] })).text;
+  }
+
+  /** @param {Form} form @param {string} text @param {string | null} running @param {{form: Form, text: string, had: boolean} | null} former */
+  #become(form, text, running, former) {
+    this.form = form;
+    this.edited = text;
+    this.runningInForm = running;
+    this.former = former;
+    this.#later(0);
+  }
+
+  async #undoConversion() {
+    const former = this.former;
+    if (!former) return;
+    this.#become(former.form, former.text, this.running === null ? null : await this.#inForm(this.running, former.form, "yaml"), null);
+  }
+
+  #forms() {
+    return html`<div class="forms" role="group" aria-label="Form of the documents">${FORMS.map(([form, name]) => html`<button type="button" class="quiet small" aria-pressed=${this.form === form ? "true" : "false"} ?disabled=${this.isConverting} @click=${() => void this.#convert(form)}>${name}</button>`)}</div>`;
+  }
+
   render() {
     const problems = this.check?.problems ?? [];
     return html`<div class="documents">
         <section class="panel">
-          <header><h2>Documents</h2><div class="aside">${this.#state(problems)}</div></header>
-          <sl-editor .text=${this.edited} .problems=${problems} label="Documents in YAML"
+          <header><h2>Documents</h2><div class="aside">${this.#forms()}${this.#state(problems)}</div></header>
+          ${this.former ? html`<p class="note" role="status">Converted from ${this.former.form.toUpperCase()}${this.former.had ? ", without its comments" : ""}. <button type="button" class="quiet small" @click=${() => void this.#undoConversion()}>Undo</button></p>` : nothing}
+          <sl-editor .form=${this.form} .text=${this.edited} .problems=${problems}
             @edited=${(/** @type {CustomEvent} */ event) => {
+              if (event.detail === this.edited) return;
               this.edited = event.detail;
+              this.former = null;
               this.#later(PAUSE_MS);
             }}></sl-editor>
           ${this.#problems(problems)}
@@ -186,7 +244,7 @@ export class Documents extends Element {
   }
 
   #difference() {
-    const lines = difference(this.running ?? "", this.edited);
+    const lines = difference(this.runningInForm ?? "", this.edited);
     return html`<section class="panel"><header><h2>Difference from the running version</h2></header>
       ${lines.length
         ? html`<pre class="diff" tabindex="0" aria-label="Difference from the running version">${lines.map((one) => html`<span class=${{ "+": "added", "-": "removed", " ": "same", "…": "gap" }[one.sign]}>${one.sign} ${one.text}\n</span>`)}</pre>`
@@ -205,8 +263,8 @@ export class Documents extends Element {
       operation: APPLY,
       path: "/v1/documents",
       body: this.edited,
-      type: YAML,
-      command: `strandline apply ${this.file}`,
+      type: TYPES[this.form],
+      command: `strandline apply ${this.file.replace(/\.yaml$/, "")}.${this.form}`,
       done: (answer) => this.dispatchEvent(new CustomEvent("applied", { detail: answer.applied })),
     });
   }
@@ -215,7 +273,7 @@ export class Documents extends Element {
     const found = this.preview;
     const ofSample = this.sample !== null || this.topic !== null;
     const valid = this.check?.valid ?? false;
-    const hasPipeline = /^pipeline\s*:/m.test(this.edited);
+    const hasPipeline = PIPELINE[this.form].test(this.edited);
     const button = ofSample || !hasPipeline ? nothing : html`<button class="quiet" ?disabled=${!valid || this.isRunning} @click=${() => void this.#previewNewest()}>${this.isRunning ? "Running…" : `Run over the newest ${NEWEST} records`}</button>`;
     if (!ofSample && !hasPipeline) return nothing;
     return html`${ofSample && found?.fields ? this.#records(found) : nothing}

@@ -3,26 +3,30 @@ import { get } from "../core/api.js";
 import { html, nothing } from "lit";
 import { Element } from "./base.js";
 
-/** @typedef {{line: number | null, pointer: string, detail: string}} Found */
+/** @typedef {{line: number | null, column: number | null, pointer: string, detail: string}} Found */
 const BUNDLE = "/console/editor.js";
 /** @type {Promise<any> | null} */
 let bundle = null;
 /** @type {Record<string, any> | null} the JSON schema of documents; null until it is read */
 let schema = null;
 
-/** Read the schema, unless it was read before. Without it, the editor works but completes no words. */
-async function readSchema() {
+/** @type {Record<string, string[]> | null} registered streams with their fields; null until they are read */
+let streams = null;
+
+/** Read what completion needs, unless it was read before. Without it, the editor works but completes no words. @param {boolean} isSql */
+async function readWords(isSql) {
   schema ??= await get("/v1/documents/schema");
+  if (isSql) streams ??= Object.fromEntries((await get("/v1/streams")).streams.map((/** @type {any} */ one) => [one.name, Object.keys(one.document.schema ?? {})]));
 }
 
 export class DocumentEditor extends Element {
-  static properties = { text: { attribute: false }, problems: { attribute: false }, label: { type: String }, failure: { state: true }, withoutSchema: { state: true } };
+  static properties = { text: { attribute: false }, problems: { attribute: false }, form: { type: String }, failure: { state: true }, withoutSchema: { state: true } };
 
   constructor() {
     super();
     this.text = "";
     /** @type {Found[]} */ this.problems = [];
-    this.label = "Documents in YAML";
+    /** @type {"yaml" | "sql"} */ this.form = "yaml";
     this.failure = "";
     /** why words aren't completed; empty if the schema was read */ this.withoutSchema = "";
     /** @type {any} */ this.editor = null;
@@ -31,7 +35,7 @@ export class DocumentEditor extends Element {
   render() {
     // Without the bundle, a plain text area does the same work.
     if (this.failure) {
-      return html`<textarea class="plain-editor" aria-label=${this.label} spellcheck="false" rows="24" .value=${this.text} @input=${(/** @type {any} */ event) => this.#changed(event.target.value)}></textarea>
+      return html`<textarea class="plain-editor" aria-label="Documents in ${this.form.toUpperCase()}" spellcheck="false" rows="24" .value=${this.text} @input=${(/** @type {any} */ event) => this.#changed(event.target.value)}></textarea>
         <p class="muted">The editor could not be loaded: ${this.failure}</p>`;
     }
     return html`${this.editor ? nothing : html`<p class="muted" role="status">Loading the editor…</p>`}<div class="editor"></div>
@@ -42,7 +46,7 @@ export class DocumentEditor extends Element {
 
   async #loadSchema() {
     try {
-      await readSchema();
+      await readWords(this.form === "sql");
       this.withoutSchema = "";
     } catch (error) {
       this.withoutSchema = error instanceof Error ? error.message : String(error);
@@ -57,7 +61,7 @@ export class DocumentEditor extends Element {
       const holder = document.createElement("div");
       const root = holder.attachShadow({ mode: "open" });
       this.querySelector(".editor")?.append(holder);
-      this.editor = createEditor(root, root, { text: this.text, label: this.label, schema: () => schema, changed: (/** @type {string} */ text) => this.#changed(text) });
+      this.editor = createEditor(root, root, { text: this.text, form: this.form, schema: () => schema, streams: () => streams ?? {}, changed: (/** @type {string} */ text) => this.#changed(text) });
       this.editor.show(this.problems);
       this.requestUpdate();
     } catch (error) {
@@ -73,7 +77,9 @@ export class DocumentEditor extends Element {
 
   /** @param {Map<string, unknown>} changed */
   updated(changed) {
+    if (changed.has("form") && this.form === "sql") void this.#loadSchema();
     if (!this.editor) return;
+    if (changed.has("form")) this.editor.setForm(this.form);
     if (changed.has("text")) this.editor.setText(this.text);
     if (changed.has("problems")) this.editor.show(this.problems);
   }

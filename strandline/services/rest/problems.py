@@ -68,6 +68,7 @@ class ProblemError(BaseModel):
     pointer: str = Field(default="", description="Field, as `steps[1].window.tumbling`, or `query.limit`")
     source: str = Field(default="", description="Name of the file, from the request")
     line: int | None = Field(default=None, description="Counted from 1")
+    column: int | None = Field(default=None, description="Counted from 1; null if the documents aren't SQL")
 
 
 class ProblemDetails(BaseModel):
@@ -84,7 +85,9 @@ class ProblemDetails(BaseModel):
 
 def problem_errors(problems: Sequence[Problem]) -> list[ProblemError]:
     """Return the problems of a document in the form of the API."""
-    return [ProblemError(detail=p.message, pointer=p.path, source=p.source, line=p.line) for p in problems]
+    return [
+        ProblemError(detail=p.message, pointer=p.path, source=p.source, line=p.line, column=p.column) for p in problems
+    ]
 
 
 def problem_response(

@@ -16,6 +16,7 @@ from strandline.ledger.states import CheckpointRow, EventRow, Offsets, Role, Run
 from strandline.services.jobs.arrivals import ArrivalView
 from strandline.services.jobs.backfills import BackfillView
 from strandline.services.jobs.checking import Checked, StageView
+from strandline.services.jobs.document_forms import DocumentForm
 from strandline.services.jobs.explanation import JobExplanationView
 from strandline.services.jobs.histories import JobHistoryView
 from strandline.services.jobs.job_status import JobStatus
@@ -130,6 +131,13 @@ class ProposalView(View):
     """Number of rows of the sample that the document accepts."""
     rejected: list[str]
     """Reasons for the first rejected rows."""
+
+
+class ConvertedView(View):
+    """Documents in another form."""
+
+    form: DocumentForm
+    text: str
 
 
 class PipelineGraphView(View):

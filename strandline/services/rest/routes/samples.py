@@ -10,6 +10,7 @@ from pydantic import Base64Bytes, Field
 from strandline.core.document_values import check_name
 from strandline.core.errors import InvalidDocument, Problem
 from strandline.processing.source.kept_lookups import with_present_tables
+from strandline.services.jobs.document_forms import DocumentForm, SentDocuments
 from strandline.services.jobs.samples import (
     SamplePreviewView,
     SampleProposalView,
@@ -47,7 +48,9 @@ class SampleOfDocuments(View):
     """Documents, and a sample of the records of their stream."""
 
     documents: str
-    """A stream, or a pipeline with its stream, in YAML. The stream can be a registered one."""
+    """A stream, or a pipeline with its stream. The stream can be a registered one."""
+    form: DocumentForm = DocumentForm.YAML
+    """Form of the documents."""
     sample: Base64Bytes = Field(min_length=1)
     """Records as a device sends them, or a file of records, in base64."""
 
@@ -76,8 +79,9 @@ def preview_over_sample(
     """Decode sample records by the document of their stream, run the pipeline over them, and close all windows. Writes
     nothing.
     """
-    batch = control.applier.check(wanted.documents, source)
-    chosen = pipeline_of(batch, pipeline, source)
+    with SentDocuments(wanted.documents.encode(), wanted.form).as_yaml(source, control.run_limited) as text:
+        batch = control.applier.check(text, source)
+        chosen = pipeline_of(batch, pipeline, source)
     if chosen is not None:
         chosen = with_present_tables(control.ledger, chosen)
     return preview_sample(batch, chosen, wanted.sample, control.run_limited)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from strandline.core.document_values import check_name
 from strandline.core.documents import document_text
@@ -22,7 +22,7 @@ from strandline.services.jobs.samples import SamplePreviewView, pipeline_of, pre
 from strandline.services.jobs.topics import TOPICS_MAX, TopicList, topic_names, topic_views
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control, MayReadTopics, require_readable
 from strandline.services.rest.kept_answers import NOT_MODIFIED, MaxAge
-from strandline.services.rest.routes.documents import YAML_BODY, PipelineName, Records, Source, yaml_body
+from strandline.services.rest.routes.documents import DOCUMENTS_BODY, DocumentsBody, PipelineName, Records, Source
 from strandline.services.rest.views import (
     ArrivalList,
     DeletedStreamView,
@@ -100,12 +100,12 @@ def propose_stream(
     return ProposalView(**vars(proposal), documents=documents)
 
 
-@router.post("/v1/topics/{name}/preview", openapi_extra=YAML_BODY)
+@router.post("/v1/topics/{name}/preview", openapi_extra=DOCUMENTS_BODY)
 def preview_over_topic(
     control: Control,
     may_read_topics: MayReadTopics,
     name: str,
-    body: Annotated[bytes, Depends(yaml_body)],
+    body: DocumentsBody,
     source: Source = "<request>",
     pipeline: PipelineName = None,
     records: Records = 1_000,
@@ -114,8 +114,9 @@ def preview_over_topic(
     windows. Writes nothing. A viewer can read registered streams only; an operator can read each topic.
     """
     require_readable(control, name, may_read_topics=may_read_topics)
-    batch = control.applier.check(body, source)
-    chosen = pipeline_of(batch, pipeline, source)
+    with body.as_yaml(source, control.run_limited) as text:
+        batch = control.applier.check(text, source)
+        chosen = pipeline_of(batch, pipeline, source)
     if chosen is not None:
         chosen = with_present_tables(control.ledger, chosen)
     return preview_topic(control.log, batch, chosen, name, records, control.run_limited)
