@@ -8,6 +8,7 @@ import { session } from "./core/session.js";
 import "./elements/action.js";
 import { Element, Follow, Tick } from "./elements/base.js";
 import "./elements/palette.js";
+import "./elements/sign-in.js";
 import "./views/begin.js";
 import "./views/devices.js";
 import "./views/doctor.js";
@@ -25,12 +26,11 @@ const VIEWS = /** @type {[string, string][]} */ ([["", "Home"], ["results", "Res
 const THEME = "strandline-theme";
 
 class App extends Element {
-  static properties = { problem: { state: true }, isChecking: { state: true } };
+  static properties = { problem: { state: true } };
 
   constructor() {
     super();
     this.problem = "";
-    this.isChecking = false;
     this.follow = new Follow(this, [route, "change"], [session, "change"], [live, "connection"]);
     this.tick = new Tick(this, 1_000);
     addEventListener("keydown", (event) => {
@@ -39,7 +39,6 @@ class App extends Element {
         this.#search();
       }
     });
-    addEventListener("pageshow", () => (this.isChecking = false)); // the user may have gone back from the provider
     route.addEventListener("change", () => {
       scrollTo(0, 0);
       this.querySelector("details.who")?.removeAttribute("open");
@@ -52,6 +51,7 @@ class App extends Element {
     try {
       await session.load();
       this.problem = "";
+      if (isRenewalWindow() && session.now?.provider) await session.signInAtProvider(true);
     } catch (error) {
       this.problem = error instanceof Error ? error.message : String(error);
       if (session.now === null) setTimeout(() => void this.#load(), 3_000);
@@ -67,12 +67,13 @@ class App extends Element {
   }
 
   #search() {
-    if (session.isSignedIn) void /** @type {any} */ (this.querySelector("sl-palette")).open();
+    if (session.isSignedIn && !session.hasEnded) void /** @type {any} */ (this.querySelector("sl-palette")).open();
   }
 
   render() {
     if (session.now === null) return html`<main class="alone"><p class="muted" role="status">${this.problem || "Loading…"}</p></main>`;
-    if (!session.isSignedIn) return this.#signIn();
+    if (session.hasRenewedOther) return html`<main class="alone"><p role="status">You are signed in again. Close this window.</p></main>`;
+    if (!session.isSignedIn || isRenewalWindow()) return this.#signIn();
     const current = route.now.parts[0] ?? "";
     return html`
       <a class="skip" href="#main" @click=${(/** @type {Event} */ event) => { event.preventDefault(); this.querySelector("main")?.focus(); }}>Skip to the content</a>
@@ -100,7 +101,8 @@ class App extends Element {
             : nothing}
         </div>
       </header>
-      <main id="main" tabindex="-1">${this.#view()}</main>
+      <sl-sign-in-again></sl-sign-in-again>
+      ${keyed(session.users, html`<main id="main" tabindex="-1">${this.#view()}</main>`)}
       <sl-action></sl-action>
       <sl-palette></sl-palette>`;
   }
@@ -130,31 +132,13 @@ class App extends Element {
   }
 
   #signIn() {
-    const provider = session.now?.provider;
     return html`<main class="alone">
-      <form class="sign-in" @submit=${this.#submit}>
+      <div class="sign-in">
         <div class="brand">${mark()}<span>Strandline</span></div>
         <h1>Sign in</h1>
-        ${session.hasEnded ? html`<p class="note" role="status">Your sign-in has ended, because its token expired or was revoked, or because the control service restarted.</p>` : nothing}
-        ${this.problem ? html`<p class="problem" role="alert">${this.problem}</p>` : nothing}
-        ${provider ? html`<button type="button" class="primary" ?disabled=${this.isChecking} @click=${() => void this.#goToProvider()}>Sign in with ${new URL(provider.issuer).host}</button><p class="muted">Or with a token of Strandline:</p>` : nothing}
-        <label for="token">Token</label>
-        <input id="token" name="token" type="password" autocomplete="off" spellcheck="false" required ?autofocus=${!provider} aria-describedby="token-help" />
-        <button class=${provider ? "quiet" : "primary"} ?disabled=${this.isChecking}>${this.isChecking ? "Checking…" : provider ? "Sign in with the token" : "Sign in"}</button>
-        <p id="token-help" class="muted">The token of the local stack is in <code>admin.token</code> in its data directory. Other tokens: <code>strandline token create NAME --role viewer</code>.</p>
-      </form>
+        <sl-sign-in .problem=${this.problem}></sl-sign-in>
+      </div>
     </main>`;
-  }
-
-  async #goToProvider() {
-    this.isChecking = true;
-    this.problem = "";
-    try {
-      await session.signInAtProvider();
-    } catch (error) {
-      this.problem = error instanceof Error ? error.message : String(error);
-      this.isChecking = false;
-    }
   }
 
   async #signOut() {
@@ -165,25 +149,12 @@ class App extends Element {
       this.problem = `${session.isSignedIn ? "Signing out failed" : "You are signed out here, but may still be signed in at the provider"}: ${error instanceof Error ? error.message : error}`;
     }
   }
-
-  /** @param {SubmitEvent} event */
-  async #submit(event) {
-    event.preventDefault();
-    const form = /** @type {HTMLFormElement} */ (event.target);
-    const token = String(new FormData(form).get("token")).trim();
-    this.isChecking = true;
-    this.problem = "";
-    try {
-      await session.signIn(token);
-      form.reset();
-    } catch (error) {
-      this.problem = error instanceof Error ? error.message : String(error);
-    }
-    this.isChecking = false;
-  }
 }
 
 const mark = () => html`<svg viewBox="0 0 24 24" aria-hidden="true"><path d="M2 7c5 0 5 5 10 5s5-5 10-5M2 12c5 0 5 5 10 5s5-5 10-5"></path></svg>`;
+
+/** True in a window that only renews the sign-in of another tab. */
+const isRenewalWindow = () => new URLSearchParams(location.search).has("renewal");
 
 function toggleTheme() {
   const isDark = document.documentElement.dataset.theme

@@ -139,6 +139,12 @@ class Authenticator:
         found = self._known.get(header)
         return found.principal if found is not None else None
 
+    def expiry_s(self, header: bytes) -> float | None:
+        """Return the expiry of a token that was valid before, in seconds since 1970; infinite if it doesn't expire. None if the
+        token is unknown."""
+        found = self._known.get(header)
+        return found.until_s if found is not None else None
+
     async def admit(self, header: bytes | None) -> Principal:
         """Return the sender of this header. Raises Unauthenticated without a valid token; TransientError if that can't
         be checked now.

@@ -65,6 +65,7 @@ REST_OPERATIONS: dict[str, RequiredRight] = {
     "GET /openapi.json": RequiredRight.VIEWER,
     "GET /v1/session": RequiredRight.OPEN,
     "POST /v1/session": RequiredRight.OPEN,
+    "POST /v1/session/renewal": RequiredRight.OPEN,
     "DELETE /v1/session": RequiredRight.OPEN,
     "GET /v1/arrivals": RequiredRight.VIEWER,
     "GET /v1/documents/schema": RequiredRight.VIEWER,

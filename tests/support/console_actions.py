@@ -23,6 +23,7 @@ ROLES = (Role.METRICS, Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 """Each role has the rights of those before it."""
 READING = {
     '"/v1/session"': "POST /v1/session",
+    "RENEWAL": "POST /v1/session/renewal",
     '"/v1/pipelines/check"': "POST /v1/pipelines/check",
     '"/v1/documents/plan"': "POST /v1/documents/plan",
     "`/v1/documents/conversion?as=${form}`": "POST /v1/documents/conversion",

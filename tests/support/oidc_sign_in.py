@@ -36,6 +36,12 @@ class SignInProvider(Provider):
         self.changed_access: dict[str, Any] = {}
         """Claims of the access token that replace the right ones."""
         self._codes: dict[str, dict[str, str]] = {}
+        self.renews = False
+        """True if it issues refresh tokens. Each can be used once."""
+        self.renewals: list[str] = []
+        """Refresh tokens that were exchanged."""
+        self._refresh_tokens: set[str] = set()
+        """Refresh tokens that can be used."""
 
     @property
     def client(self) -> OidcClient:
@@ -62,6 +68,8 @@ class SignInProvider(Provider):
         return super().answer_get(path)
 
     def answer_client(self, path: str, authorization: str, form: dict[str, list[str]]) -> tuple[int, dict[str, Any]]:
+        if form.get("grant_type") == ["refresh_token"]:
+            return self._renewed(form)
         if form.get("grant_type") != ["authorization_code"]:
             return super().answer_client(path, authorization, form)
         assert not authorization and "client_secret" not in form, "the page is a public client"
@@ -77,7 +85,27 @@ class SignInProvider(Provider):
             "id_token": self.token(**(known | self.changed_id)).decode(),
             "token_type": "Bearer",
             "expires_in": self.lasts_s,
-        }
+        } | self._refresh_token()
+
+    def _refresh_token(self) -> dict[str, str]:
+        if not self.renews:
+            return {}
+        made = secrets.token_urlsafe(16)
+        self._refresh_tokens.add(made)
+        return {"refresh_token": made}
+
+    def _renewed(self, form: dict[str, list[str]]) -> tuple[int, dict[str, Any]]:
+        """Return the answer to a refresh token (RFC 6749, section 6)."""
+        if self.is_away:
+            return 503, {}
+        (used,) = form["refresh_token"]
+        if used not in self._refresh_tokens or form["client_id"] != [CLIENT_ID]:
+            return 400, {"error": "invalid_grant"}
+        self._refresh_tokens.remove(used)
+        self.renewals.append(used)
+        times = {"iat": int(time.time()), "exp": int(time.time()) + self.lasts_s}
+        access = self.token(**(times | self.changed_access)).decode()
+        return 200, {"access_token": access, "token_type": "Bearer"} | self._refresh_token()
 
 
 def a_foreign_key() -> RSAKey:

@@ -18,8 +18,12 @@ export class ApiError extends Error {
   }
 }
 
-/** Dispatches `signed-out` when the service requires a sign-in. */
+/** Dispatches `signed-out` when the service requires a sign-in. Its detail is the time at which the refused request was sent. */
 export const signals = new EventTarget();
+
+/** While the sign-in has ended, the page sends no requests that would be refused. */
+export const access = { hasEnded: false };
+const ENDED = "Your sign-in has ended.";
 
 /**
  * @param {string} method
@@ -40,6 +44,9 @@ export const getAgain = (path, tag, signal) => answered("GET", path, { signal, t
  */
 async function answered(method, path, options) {
   const { body, signal, type, tag } = options;
+  const isOfSession = path.startsWith("/v1/session");
+  if (access.hasEnded && !isOfSession) throw new ApiError(401, "unauthenticated", ENDED);
+  const sent = performance.now();
   /** @type {Response} */
   let answer;
   try {
@@ -65,7 +72,7 @@ async function answered(method, path, options) {
     throw new ApiError(answer.status, "not_json", `The answer of ${path} is not JSON (status ${answer.status}).`);
   }
   if (answer.ok) return { value, tag: answer.headers.get("ETag"), isSame: false };
-  if (answer.status === 401 && !path.startsWith("/v1/session")) signals.dispatchEvent(new Event("signed-out"));
+  if (answer.status === 401 && !isOfSession) signals.dispatchEvent(new CustomEvent("signed-out", { detail: sent }));
   throw new ApiError(answer.status, value?.code ?? "unknown", value?.detail ?? `Status ${answer.status}`);
 }
 

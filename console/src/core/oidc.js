@@ -8,12 +8,12 @@
 const PENDING = "strandline-sign-in";
 const LEEWAY_MS = 60_000;
 
-/** Send the user to the provider. @param {Provider} provider */
-export async function goToProvider(provider) {
+/** Send the user to the provider. @param {Provider} provider @param {boolean} [isRenewal] true in a window that only renews a sign-in */
+export async function goToProvider(provider, isRenewal = false) {
   const about = await discover(provider);
   const [state, nonce, verifier] = [random(), random(), random()];
   const challenge = base64url(new Uint8Array(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(verifier))));
-  sessionStorage.setItem(PENDING, JSON.stringify({ state, nonce, verifier, view: location.hash }));
+  sessionStorage.setItem(PENDING, JSON.stringify({ state, nonce, verifier, view: location.hash, isRenewal }));
   leaveTo(provider, about.authorization_endpoint, {
     response_type: "code", client_id: provider.client_id, redirect_uri: returnAddress(), scope: provider.scope, audience: provider.audience,
     state, nonce, code_challenge: challenge, code_challenge_method: "S256",
@@ -27,9 +27,9 @@ export const isReturn = () => {
 };
 
 /**
- * The access token for the code in the address. Restores the view that the user had left.
+ * The tokens for the code in the address. Restores the view that the user had left.
  * @param {Provider} provider
- * @returns {Promise<string>}
+ * @returns {Promise<{token: string, refresh: string | null, isRenewal: boolean}>}
  */
 export async function tokenOfReturn(provider) {
   const answer = new URLSearchParams(location.search);
@@ -44,7 +44,7 @@ export async function tokenOfReturn(provider) {
   const tokens = await exchange(provider, about.token_endpoint, { grant_type: "authorization_code", code: answer.get("code") ?? "", redirect_uri: returnAddress(), client_id: provider.client_id, code_verifier: pending.verifier });
   checkIdToken(provider, tokens.id_token, pending.nonce);
   if (typeof tokens.access_token !== "string") throw new Error("The provider sent no access token.");
-  return tokens.access_token;
+  return { token: tokens.access_token, refresh: typeof tokens.refresh_token === "string" ? tokens.refresh_token : null, isRenewal: pending.isRenewal === true };
 }
 
 /** Sign out at the provider, too, if it offers this. @param {Provider} provider */

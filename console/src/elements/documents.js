@@ -53,6 +53,7 @@ export class Documents extends Element {
     /** @type {ReturnType<typeof setTimeout> | undefined} */ this.timer = undefined;
     /** @type {AbortController | null} */ this.working = null;
     this.follow = new Follow(this, [session, "change"], [route, "change"]);
+    /** Check the text again after a sign-in that had ended. */ this.continued = () => this.#later(0);
   }
 
   /** @param {Map<string, unknown>} changed */
@@ -66,8 +67,14 @@ export class Documents extends Element {
     } else if (changed.has("sample") || changed.has("topic")) this.#later(0);
   }
 
+  connectedCallback() {
+    super.connectedCallback();
+    session.addEventListener("continued", this.continued);
+  }
+
   disconnectedCallback() {
     super.disconnectedCallback();
+    session.removeEventListener("continued", this.continued);
     clearTimeout(this.timer);
     this.working?.abort();
   }
@@ -92,6 +99,7 @@ export class Documents extends Element {
       this.check = check;
       if (check.valid) {
         const plan = request("POST", "/v1/documents/plan", { body: text, type, signal });
+        plan.catch(() => undefined); // the preview may fail first
         if (this.topic !== null) this.preview = await request("POST", `/v1/topics/${quoted(this.topic)}/preview?records=${NEWEST}`, { body: text, type, signal });
         else if (this.sample !== null) this.preview = await request("POST", "/v1/samples/preview", { body: { documents: text, form, sample: this.sample }, signal });
         this.plan = await plan;
