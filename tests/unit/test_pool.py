@@ -28,7 +28,7 @@ from strandline.processing.emission.keyed_task import BucketOutcome
 from strandline.processing.emission.member_outcomes import Failure, MemberOutcome
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.run.ending import ending_by
-from strandline.processing.run.membership import PIECE_RECORDS_MIN, Part, PoolMember, spread
+from strandline.processing.run.membership import PIECE_RECORDS_MIN, SLICE_RECORDS_MIN, Part, PoolMember, spread
 from strandline.processing.run.pool import BACK_OFF_S, REPLAY_S, TRIES, Pool
 from strandline.processing.run.pool_features import MovedOut
 from strandline.processing.run.slice_schedule import Closings
@@ -332,6 +332,28 @@ def test_members_that_are_behind_share_the_time_of_a_batch(late_lab: Lab) -> Non
     for job in ("a", "b"):
         allowed = late_lab.records_in(0.25, job, 2)
         assert allowed / 2 <= late_lab.records_of(job, 3) <= allowed, "each has half of 0.5 s"
+
+
+def test_a_member_that_is_behind_has_smaller_slices_if_its_store_is_slow(late_lab: Lab) -> None:
+    late_lab.join("b")
+    late_lab.join_behind("a", 100_000)
+    late_lab.send("a", count=900_000)
+    late_lab.turn()
+    first = late_lab.records_of("a", 1)
+
+    def wait_for_store() -> None:
+        late_lab.now_s += 4.0
+
+    late_lab.batches.meanwhile = wait_for_store
+    for _ in range(5):
+        late_lab.turn()
+    sizes = [late_lab.records_of("a", number) for number in range(3, 7)]
+    assert sizes[0] <= first and sizes[1] <= sizes[0] / 2 + 1, "halved, because a batch took longer than 1 s"
+    assert 5_000 <= sizes[-1] <= SLICE_RECORDS_MIN, "the smallest limit"
+    late_lab.batches.meanwhile = lambda: None
+    for _ in range(3):
+        late_lab.turn()
+    assert late_lab.records_of("a", 9) > SLICE_RECORDS_MIN, "larger again"
 
 
 def test_members_that_are_all_behind_have_larger_slices(late_lab: Lab) -> None:

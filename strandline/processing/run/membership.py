@@ -35,6 +35,9 @@ from strandline.processing.source.source_config import Piece
 
 _MEASURED_RECORDS_MIN = 1_000
 """A new slice with at least this number of records shows what a record costs. A smaller one shows what a slice costs."""
+SLICE_RECORDS_MIN = 10_000
+"""Number of records to which a slow batch may reduce the slices of a member that is behind. A batch also has fixed costs, so the
+member would fall back with smaller ones."""
 PIECE_RECORDS_MIN = 2_000
 """Number of records of a batch that a replay next to other members reads: about this many, and more if they are cheap."""
 _NEW_MEMBER_US = 2_000.0
@@ -139,6 +142,8 @@ class PoolMember:
     """True if its last new slice didn't contain all records of the log."""
     _new_record_us: float | None = field(default=None, init=False)
     """CPU time of a record of a new slice in microseconds. None before it is measured."""
+    _last_batch: tuple[int, float] | None = field(default=None, init=False)
+    """Records of the last new slice, and the seconds of its batch. None if the member isn't behind."""
 
     def __post_init__(self) -> None:
         self.number = self.plan.slice_first - 1
@@ -160,10 +165,19 @@ class PoolMember:
         records = sum(offset_count(one.offsets_first, one.offsets) for one in slices)
         return self._part(slices, None, records, records * self._record_us)
 
-    def limit_slice(self, seconds: float) -> None:
-        """Let the next new slice take about this CPU time, if the costs of its records are known."""
+    def limit_slice(self, cpu_s: float, batch_s: float) -> None:
+        """Let the next new slice take about this CPU time, and its batch about `batch_s`, as far as their costs are known.
+
+        A batch can wait for a store for much longer than it computes.
+        """
+        limits = list[int]()
         if self._new_record_us is not None:
-            self.planner.limit_rows(max(PIECE_RECORDS_MIN, int(seconds * 1e6 / self._new_record_us)))
+            limits.append(max(PIECE_RECORDS_MIN, int(cpu_s * 1e6 / self._new_record_us)))
+        if self._last_batch is not None:
+            records, took_s = self._last_batch
+            limits.append(max(SLICE_RECORDS_MIN, int(records * min(2.0, max(0.5, batch_s / took_s)))))
+        if limits:
+            self.planner.limit_rows(min(limits))
 
     def new_part(self, row: SliceRow, now_s: float) -> Part:
         """Return the part of a batch with this new slice, which was planned now."""
@@ -190,8 +204,8 @@ class PoolMember:
         )
         return Part(self, one, row, records, cost_us)
 
-    def took(self, part: Part, cpu_us: int, state_bytes: int = 0) -> None:
-        """Note the CPU time of a part, and that the member succeeded."""
+    def took(self, part: Part, cpu_us: int, state_bytes: int = 0, batch_s: float = 0.0) -> None:
+        """Note the CPU time of a part and the time of its batch, and that the member succeeded."""
         self.state_bytes = state_bytes
         if part.row is None:
             self._record_us = max(0.1, cpu_us / max(1, part.records))
@@ -201,6 +215,7 @@ class PoolMember:
             self.is_behind = part.row.kind is SliceKind.CATCH_UP
             if part.records >= _MEASURED_RECORDS_MIN:
                 self._new_record_us = max(0.1, cpu_us / part.records)
+            self._last_batch = (part.records, batch_s) if self.is_behind and batch_s > 0 else None
             self._slice_us += (cpu_us - self._slice_us) / 4
             self.due_s = part.due_next_s
 

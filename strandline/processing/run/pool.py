@@ -39,6 +39,8 @@ SLICE_ROWS_MAX = 100_000
 """Maximum number of records of a new slice, if other members may wait for it. See also CATCH_UP_S."""
 CATCH_UP_S = 0.5
 """New slices of members that are behind lengthen a batch by about this time in seconds, if other members wait for them."""
+CATCH_UP_BATCH_S = 1.0
+"""Time in seconds that such a batch may take with its waits for stores."""
 _ALONE_S = 2.0
 """Length of a batch in seconds if all members rewind, or if all are behind."""
 BACK_OFF_S, BACK_OFF_MAX_S = 0.25, 30.0
@@ -315,15 +317,15 @@ class Pool:
         return parts
 
     def _limit_slices(self, due: Sequence[PoolMember]) -> None:
-        """Share the time of a batch between the members that are behind, by the costs of their records."""
+        """Share the time of a batch between the members that are behind, by their last slices."""
         if len(self._members) == 1:
             return
         behind = sum(one.is_behind for one in due)
-        batch_s = _ALONE_S if behind == len(self._members) else CATCH_UP_S
+        cpu_s, batch_s = (CATCH_UP_S, CATCH_UP_BATCH_S) if behind < len(self._members) else (_ALONE_S, _ALONE_S)
         # A member has one task, so more tasks help only if more members are behind.
-        share_s = batch_s * min(1.0, self._tasks_max / max(1, behind))
+        share_s = cpu_s * min(1.0, self._tasks_max / max(1, behind))
         for one in due:
-            one.limit_slice(share_s)
+            one.limit_slice(share_s, batch_s)
 
     def _pieces(self) -> list[Part]:
         """The next pieces of rewinds, those with the fewest records first. All together take a bounded time."""
@@ -362,7 +364,9 @@ class Pool:
 
     def _process(self, parts: Sequence[Part]) -> None:
         failpoint("slice.before_action")
+        began_s = self._clock()
         found = self._outcomes(parts)
+        batch_s = self._clock() - began_s
         failpoint("slice.written")
         for part in parts:
             member, outcome = part.member, found[part.member.job]
@@ -373,7 +377,7 @@ class Pool:
                 if outcome.failure is not None:
                     raise outcome.failure.error
                 assert outcome.done is not None, "a member has failed or has the facts of its slice"
-                member.took(part, outcome.cpu_us, outcome.state_bytes)
+                member.took(part, outcome.cpu_us, outcome.state_bytes, batch_s)
                 done = [outcome.done]
                 if part.row is None:
                     member.committer.replayed(part.slice.number, done)
