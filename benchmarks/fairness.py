@@ -156,7 +156,9 @@ def while_sending(bench: Bench, work: Callable[[], None]) -> tuple[float, float]
         time.sleep(WARM_UP_S)  # until each job has learned when its records arrive
         began_ms = time.time() * 1_000
         work()
-        return began_ms, time.time() * 1_000
+        ended_ms = time.time() * 1_000
+        time.sleep(2 * WINDOW_MS / 1_000)  # the records that close the last window of this time
+        return began_ms, ended_ms
 
 
 def main() -> None:
