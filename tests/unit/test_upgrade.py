@@ -163,6 +163,20 @@ def test_the_rule_of_event_time_is_recorded_with_each_slice_so_it_may_change(cha
     assert effects(change) == {what: Effect.SAFE}
 
 
+def test_a_plan_says_what_a_larger_max_ahead_means() -> None:
+    """Nothing recorded is affected, so the change is safe, but later correct records can be late."""
+    reasons = {}
+    for limit in ("12h", "null", "1m"):
+        changed = checked(PIPELINE.replace("field: ts,", f"field: ts, max_ahead: {limit},"))
+        (change,) = changes_between(checked(PIPELINE), changed)
+        reasons[limit] = change.reason
+    assert "Records up to 12h in the future then count" in reasons["12h"]
+    assert "Records in the future then count" in reasons["null"]
+    for limit in ("12h", "null"):
+        assert "later correct records may be late" in reasons[limit]
+    assert reasons["1m"] == "counts from the next slice on"
+
+
 def test_a_field_of_results_that_are_there_keeps_its_type():
     found = effects(("n: sum(n)", "n: avg(n)"))
     assert found["field n in elasticsearch hour from long to double"] is Effect.FORBIDDEN

@@ -7,6 +7,7 @@ that is recorded with it. The meaning of the recorded slices must not change: th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -139,7 +140,15 @@ def _of_event_time(before: CheckedInput, after: CheckedInput, of_which: str) -> 
         )
     if old_rule.max_ahead_ms != new_rule.max_ahead_ms:
         old_text, new_text = (_or_never(rule.max_ahead_ms) for rule in (old_rule, new_rule))
-        yield Change(f"max_ahead{of_which} from {old_text} to {new_text}", Effect.SAFE, "counts from the next slice on")
+        reason = "counts from the next slice on"
+        if old_rule.max_ahead_ms is not None and (new_rule.max_ahead_ms or math.inf) > old_rule.max_ahead_ms:
+            limit = "" if new_rule.max_ahead_ms is None else f"up to {new_text} "
+            reason += (
+                f". Records {limit}in the future then count: their windows are in the future, and stay open until then. Such a "
+                f"record moves the watermark to its log time less the delay ({format_duration(new_rule.delay_ms)}), so later "
+                "correct records may be late"
+            )
+        yield Change(f"max_ahead{of_which} from {old_text} to {new_text}", Effect.SAFE, reason)
 
 
 def _of_stages(before: CheckedPipeline, after: CheckedPipeline) -> Iterator[Change]:
