@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from strandline.ledger.states import Desired
 from tests.support.console import furnished_console
@@ -153,6 +153,44 @@ def test_open_windows_are_searched_by_key_and_name_the_slowest_device(
     context.close()
 
 
+def test_a_silent_partition_is_a_warning_at_home_and_is_said_to_hold_no_window_open(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    url, tokens, _ = console
+    context, page = open_page(browser, url, watched)
+
+    def with_silence(route: Route) -> None:
+        found = route.fetch().json()
+        for row in found["slices"]:
+            row["silence_ms"] = {"turbines": {"3": 840_000}}
+            row["rule"] |= {"idle_timeout_ms": 60_000, "watermark": "partitions"}
+            row["reached"] = {"turbines": {"3": 2**52}}
+        route.fulfill(json=found)
+
+    def with_old_partition(route: Route) -> None:
+        found = route.fetch().json()
+        old, *others = found["arrivals"][0]["partitions"]
+        for one in others:
+            one["newest_ms"] = found["now_ms"]
+        old["newest_ms"] = found["now_ms"] - 840_000
+        found["arrivals"] = [found["arrivals"][0] | {"newest_ms": found["now_ms"]}]
+        route.fulfill(json=found)
+
+    page.route("**/slices?*", with_silence)
+    page.route("**/v1/arrivals*", with_old_partition)
+    page.goto("/")
+    page.get_by_label("Token").fill(tokens["viewer"])
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_contain_text("1 stream has silent partitions", ignore_case=True)
+    expect(page.locator(".badge.warn").filter(has_text="partitions silent")).to_have_count(1)
+    for view in ("jobs", "windows"):
+        page.goto(f"/#/{view}/turbine-health")
+        silent = page.get_by_text("Partition 3 is silent: it is ignored since")
+        expect(silent).to_contain_text("doesn't hold windows open")
+        expect(silent).not_to_contain_text("Partition 3 is the slowest")
+    context.close()
+
+
 def test_the_silent_device_comes_first_and_devices_are_searched(
     browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
 ) -> None:
@@ -166,6 +204,9 @@ def test_the_silent_device_comes_first_and_devices_are_searched(
     expect(rows).to_have_count(100)
     expect(rows.first).to_contain_text("T007")
     expect(rows.first).to_contain_text("silent")
+    expect(rows.first.get_by_role("link", name="T007")).to_have_attribute(
+        "href", re.compile(r"#/records/turbines/\d+/\d+$")
+    )
     expect(page.locator("sl-devices")).to_contain_text("Devices without a record since then can be missing")
     page.get_by_role("link", name="Next").click()
     expect(page.get_by_text("101 to 200 of 240")).to_be_visible()
@@ -309,6 +350,27 @@ def test_a_change_is_planned_while_it_is_typed_and_then_applied(
         page.locator("dialog[open]").get_by_role("button", name="Apply", exact=True).click()
         expect(page.locator(".about")).to_contain_text("Version 2")
         assert "power / 3200" in api.ledger.job_version("turbine-health").text
+        context.close()
+
+
+def test_the_editor_of_one_of_several_pipelines_opens_and_previews_that_pipeline(
+    browser: Browser, tmp_path: Path, watched: Watched
+) -> None:
+    with furnished_console(tmp_path, tokens=True) as (url, tokens, api):
+        text = api.ledger.job_version("turbine-health").text
+        more = "".join(f"---\n{text.replace('turbine-', name)}" for name in ("second-", "third-"))
+        headers = {"Authorization": f"Bearer {tokens['operator']}", "Content-Type": "application/yaml"}
+        answer = httpx.post(f"{url}/v1/documents", content=text + more, headers=headers, timeout=60)
+        assert answer.status_code == 200, answer.text
+        context, page = open_page(browser, url, watched)
+        page.goto("/#/edit/jobs/third-health")
+        page.get_by_label("Token").fill(tokens["viewer"])
+        page.keyboard.press("Enter")
+        expect(page.locator(".cm-opened")).to_have_text("pipeline: third-health", timeout=60_000)
+        expect(page.locator(".cm-opened")).to_be_in_viewport()
+        expect(page.locator(".about")).to_contain_text("The text contains 3 pipelines that were applied together.")
+        page.get_by_role("button", name="Run over the newest 500 records").click()
+        expect(page.locator(".results")).to_contain_text("Pipeline third-health:", timeout=60_000)
         context.close()
 
 

@@ -45,14 +45,29 @@ def test_devices_are_counted_by_key_or_sender() -> None:
         (1, 7, NOW_MS + 8_000, value("T1")), (1, 8, NOW_MS + 9_000, b"no JSON"),
     ]  # fmt: skip
     packed = pack_header_values(b"http:10.0.0.9", {})
-    found = {one.device: one for one in devices_of("turbine", newest_of(records, packed), {(0, 1), (1, 8), (5, 5)})}
+    rejected = {(0, 1): ("power", "late"), (1, 8): ("power", "decode"), (5, 5): ("power", "schema")}
+    found = {one.device: one for one in devices_of("turbine", newest_of(records, packed), rejected)}
     assert set(found) == {"T1", "T2", "http:10.0.0.9"}
     one = found["T1"]
     assert (one.records, one.last_ms, one.interval_ms, one.rejected, one.partition) == (3, NOW_MS + 8_000, 4_000, 0, 1)
+    assert (one.offset, one.rejected_job, one.rejected_reason) == (7, None, None), "the position of the newest record"
+    assert (found["T2"].rejected_job, found["T2"].rejected_reason) == ("power", "late")
     assert (found["T2"].rejected, found["T2"].interval_ms, found["http:10.0.0.9"].rejected) == (1, None, 1)
-    assert [one.device for one in devices_of(None, newest_of(records), ())] == [""], "no key and no sender"
+    assert [one.device for one in devices_of(None, newest_of(records), {})] == [""], "no key and no sender"
     by_key = pack_header_values(b"http:10.0.0.9", {RECORD_KEY: b"T7"})
-    assert [one.device for one in devices_of(None, newest_of(records, by_key), ())] == ["T7"]
+    assert [one.device for one in devices_of(None, newest_of(records, by_key), {})] == ["T7"]
+
+
+def test_the_reason_of_a_device_is_that_of_its_newest_rejected_record() -> None:
+    records = [
+        (0, 0, NOW_MS + 9_000, value("T1")),
+        (1, 3, NOW_MS + 5_000, value("T1")),
+        (1, 4, NOW_MS + 7_000, value("T1")),
+    ]
+    rejected = {(0, 0): ("power", "future_event"), (1, 3): ("power", "decode"), (1, 4): ("other", "late")}
+    (one,) = devices_of("turbine", newest_of(records), rejected)
+    assert (one.rejected, one.rejected_job, one.rejected_reason) == (3, "power", "future_event")
+    assert (one.partition, one.offset) == (0, 0)
 
 
 def test_the_range_begins_where_the_shortest_partition_begins() -> None:
@@ -92,6 +107,12 @@ def test_a_stream_of_many_devices_is_read_once_for_all_pages(api: Api, monkeypat
     some = api.ask("GET", "/v1/streams/turbines/devices?search=t00009&order=records&limit=3").json()
     assert (some["matches"], [one["device"] for one in some["page"]]) == (10, ["T000090", "T000091", "T000092"])
     bad = api.ask("GET", "/v1/streams/turbines/devices?order=errors&limit=2").json()["page"]
+    assert (bad[0]["partition"], bad[0]["offset"], bad[0]["rejected_job"], bad[0]["rejected_reason"]) == (
+        0,
+        42,
+        "power",
+        "",
+    )
     assert [(one["device"], one["rejected"]) for one in bad] == [("T000042", 1), ("T000000", 0)]
     assert read == [1_000, many], "one sample, and the records once"
     assert api.ask("GET", "/v1/streams/turbines/devices?limit=1001").status_code == 422

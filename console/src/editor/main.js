@@ -4,15 +4,15 @@ import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirro
 import { yaml } from "@codemirror/lang-yaml";
 import { HighlightStyle, bracketMatching, indentOnInput, indentUnit, syntaxHighlighting } from "@codemirror/language";
 import { lintKeymap, setDiagnostics } from "@codemirror/lint";
-import { Compartment, EditorState } from "@codemirror/state";
-import { EditorView, drawSelection, highlightActiveLine, keymap, lineNumbers } from "@codemirror/view";
+import { Compartment, EditorState, StateField } from "@codemirror/state";
+import { Decoration, EditorView, drawSelection, highlightActiveLine, keymap, lineNumbers } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
 import { positionAt, schemasAt } from "./path.js";
 import { sqlCompletions, sqlLanguage } from "./sql.js";
 
 /** @typedef {{line: number | null, column: number | null, pointer: string, detail: string}} Found a problem, as the API reports it */
 /** @typedef {"yaml" | "sql"} Form */
-/** @typedef {{text: string, form: Form, schema: () => Record<string, any> | null, streams: () => Record<string, string[]>, changed: (text: string) => void}} Options */
+/** @typedef {{text: string, line?: number | null, form: Form, schema: () => Record<string, any> | null, streams: () => Record<string, string[]>, changed: (text: string) => void}} Options */
 
 const COLOURS = HighlightStyle.define([
   { tag: [tags.propertyName, tags.definition(tags.propertyName)], color: "var(--accent)" },
@@ -31,6 +31,7 @@ const THEME = EditorView.theme({
   ".cm-activeLine": { backgroundColor: "transparent" },
   "&.cm-focused .cm-activeLine": { backgroundColor: "color-mix(in srgb, var(--accent-soft) 55%, transparent)" },
   "&.cm-focused > .cm-scroller > .cm-selectionLayer .cm-selectionBackground, .cm-selectionBackground": { backgroundColor: "var(--strong-line)" },
+  ".cm-opened": { backgroundColor: "var(--accent-soft)", boxShadow: "inset 3px 0 var(--accent)" },
   ".cm-lintRange-error": { backgroundImage: "none", textDecoration: "underline wavy var(--bad)", textUnderlineOffset: "3px" },
   ".cm-tooltip": { backgroundColor: "var(--surface)", border: "1px solid var(--strong-line)", borderRadius: "8px", overflow: "hidden", color: "var(--text)" },
   ".cm-tooltip-autocomplete > ul": { fontFamily: "var(--mono)" },
@@ -39,6 +40,14 @@ const THEME = EditorView.theme({
   ".cm-completionInfo": { fontFamily: "var(--sans)", maxWidth: "320px", padding: "8px 10px" },
   ".cm-diagnostic-error": { borderLeft: "3px solid var(--bad)" },
 });
+
+/** Highlights a line, wherever changes move it. @param {number} number */
+const markedLine = (number) =>
+  StateField.define({
+    create: (state) => Decoration.set([Decoration.line({ class: "cm-opened" }).range(state.doc.line(Math.min(number, state.doc.lines)).from)]),
+    update: (marks, change) => marks.map(change.changes),
+    provide: (field) => EditorView.decorations.from(field),
+  });
 
 /**
  * @param {Element} parent @param {ShadowRoot} root root of the styles
@@ -61,10 +70,15 @@ export function createEditor(parent, root, options) {
         EditorView.updateListener.of((update) => {
           if (update.docChanged) options.changed(update.state.doc.toString());
         }),
+        options.line ? markedLine(options.line) : [],
         EditorView.domEventHandlers({ beforeinput: replaceSelected }),
       ],
     }),
   });
+  if (options.line && options.line > 1) {
+    const { from } = view.state.doc.line(Math.min(options.line, view.state.doc.lines));
+    view.dispatch({ selection: { anchor: from }, effects: EditorView.scrollIntoView(from, { y: "center" }) });
+  }
   return {
     /** @param {string} text */
     setText(text) {

@@ -2,6 +2,7 @@
 import { html, nothing } from "lit";
 import { ApiError, quoted, request } from "../core/api.js";
 import { difference } from "../core/diff.js";
+import { documentsIn } from "../core/documents.js";
 import { capital, duration, exact, short, sum, time, whole } from "../core/format.js";
 import { route } from "../core/route.js";
 import { session } from "../core/session.js";
@@ -28,7 +29,7 @@ const TONES = { forbidden: "bad", rewind: "warn", safe: "ok" };
 
 export class Documents extends Element {
   static properties = {
-    text: { attribute: false }, running: { attribute: false }, sample: { attribute: false }, topic: { attribute: false }, file: { type: String },
+    text: { attribute: false }, running: { attribute: false }, sample: { attribute: false }, topic: { attribute: false }, line: { attribute: false }, pipeline: { attribute: false }, file: { type: String },
     edited: { state: true }, form: { state: true }, former: { state: true }, runningInForm: { state: true }, isConverting: { state: true }, check: { state: true }, plan: { state: true }, preview: { state: true }, failure: { state: true }, isChecking: { state: true }, isRunning: { state: true },
   };
 
@@ -38,6 +39,8 @@ export class Documents extends Element {
     /** @type {string | null} text of the running version; null for new documents */ this.running = null;
     /** @type {string | null} sample in base64, over which the preview runs; null for the newest records */ this.sample = null;
     /** @type {string | null} topic of the newest records, if it need not be a stream; null for the stream of the pipeline */ this.topic = null;
+    /** @type {number | null} line of the document that was opened, among those of the text */ this.line = null;
+    /** @type {string} pipeline of the preview, if the text contains several. Empty for new documents. */ this.pipeline = "";
     this.file = "documents.yaml";
     this.edited = "";
     /** @type {Form} */ this.form = "yaml";
@@ -115,7 +118,9 @@ export class Documents extends Element {
     this.isRunning = true;
     this.failure = "";
     try {
-      this.preview = await request("POST", `/v1/pipelines/preview?records=${NEWEST}`, { body: this.edited, type: TYPES[this.form] });
+      const isInText = this.form === "sql" ? this.pipeline !== "" && this.edited.includes(this.pipeline) : documentsIn(this.edited).some((one) => one.kind === "pipeline" && one.name === this.pipeline);
+      const chosen = isInText ? `&pipeline=${quoted(this.pipeline)}` : ""; // a pipeline that was renamed is chosen only if it is alone
+      this.preview = await request("POST", `/v1/pipelines/preview?records=${NEWEST}${chosen}`, { body: this.edited, type: TYPES[this.form] });
     } catch (error) {
       this.failure = error instanceof Error ? error.message : String(error);
     }
@@ -167,7 +172,7 @@ export class Documents extends Element {
         <section class="panel">
           <header><h2>Documents</h2><div class="aside">${this.#forms()}${this.#state(problems)}</div></header>
           ${this.former ? html`<p class="note" role="status">Converted from ${this.former.form.toUpperCase()}${this.former.had ? ", without its comments" : ""}. <button type="button" class="quiet small" @click=${() => void this.#undoConversion()}>Undo</button></p>` : nothing}
-          <sl-editor .form=${this.form} .text=${this.edited} .problems=${problems}
+          <sl-editor .form=${this.form} .text=${this.edited} .problems=${problems} .line=${this.line}
             @edited=${(/** @type {CustomEvent} */ event) => {
               if (event.detail === this.edited) return;
               this.edited = event.detail;
@@ -305,7 +310,7 @@ export class Documents extends Element {
     const counts = Object.entries(found.result_counts).map(([stage, count]) => `${whole(/** @type {number} */ (count))} of ${stage}`);
     if (found.pipeline === null) return empty("The documents contain no pipeline.");
     const columns = [...new Set(found.results.slice(0, RESULTS_SHOWN).flatMap((/** @type {any} */ one) => Object.keys(flat(one))))];
-    return html`<p>${whole(found.records)} records, ${whole(found.accepted)} accepted${rejected ? html`, <b class="warn">${whole(rejected)} rejected</b>` : ""}; results: ${counts.join(", ") || "none"}.</p>
+    return html`<p>Pipeline <code>${found.pipeline}</code>: ${whole(found.records)} records, ${whole(found.accepted)} accepted${rejected ? html`, <b class="warn">${whole(rejected)} rejected</b>` : ""}; results: ${counts.join(", ") || "none"}.</p>
       ${found.results.length
         ? rowsTable(found.results.slice(0, RESULTS_SHOWN).map(flat), columns.map((name) => [name, ""]))
         : empty(found.dead_letters.length ? "No record led to a result." : "The pipeline has no result for these records.")}

@@ -20,13 +20,14 @@ async function readWords(isSql) {
 }
 
 export class DocumentEditor extends Element {
-  static properties = { text: { attribute: false }, problems: { attribute: false }, form: { type: String }, failure: { state: true }, withoutSchema: { state: true } };
+  static properties = { text: { attribute: false }, problems: { attribute: false }, line: { attribute: false }, form: { type: String }, failure: { state: true }, withoutSchema: { state: true } };
 
   constructor() {
     super();
     this.text = "";
     /** @type {Found[]} */ this.problems = [];
     /** @type {"yaml" | "sql"} */ this.form = "yaml";
+    /** @type {number | null} line at which the editor opens */ this.line = null;
     this.failure = "";
     /** why words aren't completed; empty if the schema was read */ this.withoutSchema = "";
     /** @type {any} */ this.editor = null;
@@ -61,7 +62,7 @@ export class DocumentEditor extends Element {
       const holder = document.createElement("div");
       const root = holder.attachShadow({ mode: "open" });
       this.querySelector(".editor")?.append(holder);
-      this.editor = createEditor(root, root, { text: this.text, form: this.form, schema: () => schema, streams: () => streams ?? {}, changed: (/** @type {string} */ text) => this.#changed(text) });
+      this.editor = createEditor(root, root, { text: this.text, line: this.line, form: this.form, schema: () => schema, streams: () => streams ?? {}, changed: (/** @type {string} */ text) => this.#changed(text) });
       this.editor.show(this.problems);
       this.requestUpdate();
     } catch (error) {

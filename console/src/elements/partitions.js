@@ -7,8 +7,11 @@ const SHOWN = 24;
 
 /** @typedef {import("../core/api.js").Json} Json */
 
-/** @param {Json} job @param {Json | undefined} newest the newest checkpoint */
-export function partitions(job, newest) {
+/**
+ * @param {Json} job @param {Json | undefined} newest the newest checkpoint
+ * @param {Json[]} slices the newest slices, with the silence of each partition when the slice was planned
+ */
+export function partitions(job, newest, slices) {
   if (!newest) return empty("No slice is committed yet.");
   const rows = Object.entries(newest.reached).flatMap(([stream, found]) =>
     Object.entries(/** @type {Record<string, number>} */ (found)).map(([partition, at]) => ({ stream, partition, at: Number(at) })),
@@ -22,12 +25,15 @@ export function partitions(job, newest) {
   const x = (at) => 2 + (94 * (at - low)) / span;
   rows.sort((a, b) => a.at - b.at);
   const shown = rows.slice(0, SHOWN);
+  const ignored = ignoredSince(slices[slices.length - 1], newest.reached);
+  const sinceOf = (/** @type {{stream: string, partition: string}} */ row) => ignored.get(`${row.stream}/${row.partition}`);
+  const holders = rows.filter((row) => sinceOf(row) === undefined);
   return html`<div class="partitions">
       <table>
         <thead><tr><th>Partition</th><th class="line"><span class="visually-hidden">Event time</span></th><th class="number">Reached</th></tr></thead>
         <tbody>
           ${shown.map(
-            (row, at) => html`<tr class=${at === 0 && rows.length > 1 ? "slowest" : ""}>
+            (row) => html`<tr class=${row === holders[0] && holders.length > 1 ? "slowest" : sinceOf(row) === undefined ? "" : "muted"}>
               <td>${Object.keys(newest.reached).length > 1 ? `${row.stream} ` : ""}${row.partition}</td>
               <td class="line">
                 <svg viewBox="0 0 100 12" preserveAspectRatio="none" aria-hidden="true">
@@ -44,7 +50,30 @@ export function partitions(job, newest) {
     </div>
     <p class="muted">
       <span class="legend"><i class="mark"></i></span> watermark ${clock(watermark)}.
-      ${rows.length > 1 ? html`Partition ${shown[0].partition} is the slowest, ${duration(high - shown[0].at)} behind the fastest.` : nothing}
+      ${holders.length > 1 ? html`Partition ${holders[0].partition} is the slowest, ${duration(holders[holders.length - 1].at - holders[0].at)} behind the fastest.` : nothing}
+      ${rows.filter((row) => sinceOf(row) !== undefined).slice(0, SHOWN).map((row) => html`Partition ${row.partition}${Object.keys(newest.reached).length > 1 ? ` of ${row.stream}` : ""} is silent: it is ignored since ${clock(sinceOf(row) ?? null)}, and doesn't hold windows open. `)}
       ${rows.length > shown.length ? html`${rows.length - shown.length} more.` : nothing}
     </p>`;
+}
+
+/**
+ * The partitions that don't hold the watermark back, because they have been silent for longer than their idle timeout, and the time since
+ * which that is so. Empty if all partitions are silent, because then all of them count.
+ * @param {Json | undefined} slice @param {Record<string, Record<string, number>>} reached @returns {Map<string, number>}
+ */
+export function ignoredSince(slice, reached) {
+  const found = new Map();
+  if (!slice || slice.rule.watermark !== "partitions") return found;
+  const rules = Object.fromEntries(slice.rule.by_stream);
+  let all = 0;
+  for (const [stream, partitions] of Object.entries(reached)) {
+    const timeout = (rules[stream] ?? slice.rule).idle_timeout_ms;
+    for (const [partition, at] of Object.entries(partitions)) {
+      all += 1;
+      const silence = slice.silence_ms[stream]?.[partition] ?? 0;
+      const isNewer = at > (slice.reached[stream]?.[partition] ?? -1); // the slice itself has a record of the partition
+      if (timeout !== null && !isNewer && silence >= timeout) found.set(`${stream}/${partition}`, slice.planned_ms - silence + timeout);
+    }
+  }
+  return found.size === all ? new Map() : found;
 }

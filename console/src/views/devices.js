@@ -9,6 +9,8 @@ import { badge, command, empty, panel, since } from "../elements/parts.js";
 
 const PAGE = 100;
 const SILENT_MS = 300_000;
+/** Share of rejected records from which a device has a warning. */
+const REJECTED_SHARE = 0.1;
 const ORDERS = { silence: "Silent devices first", errors: "Most rejected records first", records: "Most records first" };
 
 /** @typedef {import("../core/api.js").Json} Json */
@@ -65,12 +67,14 @@ export class DevicesView extends Element {
         ? html`<div class="scroll" tabindex="0"><table>
             <thead><tr><th>Device</th><th>Last record</th><th>State</th><th class="number">Records</th><th class="number">One record in</th><th class="number">Rejected</th><th class="number wide">Partition</th></tr></thead>
             <tbody>${found.page.map((/** @type {Json} */ one) => html`<tr>
-              <td>${one.device || html`<span class="muted">unknown</span>`}</td>
-              <td>${since(one.last_ms)}</td>
-              <td>${Date.now() - one.last_ms > SILENT_MS ? badge("warn", "silent") : badge("ok", "sending")}</td>
+              <td><a href=${route.href(["records", this.name, String(one.partition), String(one.offset)])} title="Its newest record">${one.device || html`<span class="muted">unknown</span>`}</a></td>
+              <td title=${time(one.last_ms)}>${since(one.last_ms)} <small class="muted">${time(one.last_ms)}</small></td>
+              <td>${state(one)}</td>
               <td class="number">${whole(one.records)}</td>
               <td class="number">${duration(one.interval_ms)}</td>
-              <td class="number ${one.rejected ? "warn" : ""}">${whole(one.rejected)}</td>
+              <td class="number ${one.rejected ? "warn" : ""}">${one.rejected
+                ? html`<a href=${route.href(["dead-letters", one.rejected_job], { reason: one.rejected_reason })} title="Dead letters of job ${one.rejected_job} with this reason">${whole(one.rejected)} <small>${one.rejected_reason}</small></a>`
+                : "0"}</td>
               <td class="number wide">${one.partition}</td>
             </tr>`)}</tbody></table></div>`
         : empty("No device has such a name.")}
@@ -95,3 +99,11 @@ export class DevicesView extends Element {
   }
 }
 customElements.define("sl-devices", DevicesView);
+
+/** Whether the device sends, and whether its records count. @param {Json} device */
+function state(device) {
+  const share = device.rejected / device.records;
+  const rejected = share === 1 ? badge("bad", "all rejected") : share >= REJECTED_SHARE ? badge("warn", `${Math.floor(100 * share)} % rejected`) : null;
+  if (Date.now() - device.last_ms > SILENT_MS) return html`${badge("warn", "silent")} ${rejected ?? nothing}`;
+  return rejected ?? badge("ok", "sending");
+}

@@ -1,6 +1,7 @@
 /** Edit: the documents of a job or a stream, or new ones. */
 import { html, nothing } from "lit";
 import { quoted } from "../core/api.js";
+import { countedKinds, documentsIn } from "../core/documents.js";
 import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
 import { Element, Follow } from "../elements/base.js";
@@ -39,11 +40,13 @@ export class EditView extends Element {
     const title = this.name ? `Edit ${this.name}` : "New documents";
     const isStream = this.kind === "streams";
     const what = isStream ? "stream" : "job";
+    const documents = documentsIn(this.text ?? "");
+    const together = documents.length > 1 ? `The text contains ${countedKinds(documents)} that were applied together. ` : "";
     return html`<div class="view edit-view">
       <div class="title">
         <p class="crumbs">${this.name ? html`<a href=${route.href([isStream ? "streams" : "jobs", this.name])}>${isStream ? "Stream" : "Job"} ${this.name}</a>` : html`<a href=${route.href([])}>Home</a>`}</p>
         <h1>${title}</h1>
-        <p class="about">${this.name ? `The document of the ${what}, version ${this.document.data?.version ?? "…"}. ` : "Streams, lookups, and pipelines. "}Problems and the plan appear while you type. Nothing changes before you apply.${this.name ? nothing : html` Or <a href=${route.href(["begin"])}>begin with a sample</a>.`}</p>
+        <p class="about">${this.name ? `The document of the ${what}, version ${this.document.data?.version ?? "…"}. ${together}` : "Streams, lookups, and pipelines. "}Problems and the plan appear while you type. Nothing changes before you apply.${this.name ? nothing : html` Or <a href=${route.href(["begin"])}>begin with a sample</a>.`}</p>
       </div>
       ${this.name === ""
         ? this.#documents(NEW, null)
@@ -56,7 +59,10 @@ export class EditView extends Element {
 
   /** @param {string} text @param {string | null} running */
   #documents(text, running) {
-    return html`<sl-documents .text=${text} .running=${running} file="${this.name || "documents"}.yaml" @applied=${this.#applied}></sl-documents>`;
+    const kind = this.kind === "streams" ? "stream" : "pipeline";
+    const documents = documentsIn(text);
+    const own = documents.length > 1 ? (documents.find((one) => one.kind === kind && one.name === this.name) ?? null) : null;
+    return html`<sl-documents .text=${text} .running=${running} .line=${own?.line ?? null} .pipeline=${kind === "pipeline" ? this.name : ""} file="${this.name || "documents"}.yaml" @applied=${this.#applied}></sl-documents>`;
   }
 
   /** @param {CustomEvent} event */

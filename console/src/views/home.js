@@ -97,9 +97,10 @@ export class HomeView extends Element {
     const bad = ranked.filter((one) => one.tone === "bad").length;
     const warn = ranked.filter((one) => one.tone === "warn").length;
     const silent = this.#silent.length;
+    const partly = (this.arrivals.data?.arrivals ?? []).filter((/** @type {any} */ one) => !this.#silent.includes(one) && !one.problem && silentPartitions(one, this.arrivals.data.now_ms)).length;
     return html`<div class="view home">
       <div class="title">
-        <h1>${isKnown ? headline(bad, warn, silent) : "Home"}</h1>
+        <h1>${isKnown ? headline(bad, warn, silent, partly) : "Home"}</h1>
         ${isKnown ? this.#totals(ranked.map((one) => one.job)) : nothing}
       </div>
       ${panel("Jobs", this.rows.isStale ? [this.rows, this.jobs] : this.jobs, () => this.#list(), {
@@ -158,22 +159,12 @@ export class HomeView extends Element {
       <tbody>
         ${sorted.map((one) => {
           const age = one.newest_ms === null ? null : now_ms - one.newest_ms;
-          const quiet = one.partitions.filter((/** @type {any} */ part) => part.newest_ms === null || now_ms - part.newest_ms > SILENT_MS).length;
-          const state = one.problem
-            ? badge("bad", "unknown")
-            : age === null
-              ? badge("wait", "no record yet")
-              : age > SILENT_MS
-                ? badge("warn", `silent for ${duration(age)}`)
-                : quiet
-                  ? badge("wait", `${quiet} of ${one.partitions.length} partitions silent`)
-                  : badge("ok", "receiving");
           return html`<tr>
             <td><a href=${route.href(["streams", one.stream])}>${one.stream}</a></td>
             <td>${age === null ? "–" : since(one.newest_ms)}</td>
             <td class="number wide">${whole(one.records)}</td>
             <td class="number wide">${one.partitions.length || "–"}</td>
-            <td>${state}</td>
+            <td>${arrivalState(one, now_ms)}</td>
           </tr>`;
         })}
       </tbody>
@@ -231,11 +222,25 @@ function tone(job, explanation) {
   return found === "ok" && (explanation?.rejected_share ?? 0) >= REJECTED_SHARE ? "warn" : found;
 }
 
-/** @param {number} bad @param {number} warn @param {number} silent */
-function headline(bad, warn, silent) {
+/** Number of partitions with records, but without a new one. An empty partition may never get one. @param {any} arrival @param {number} now_ms */
+const silentPartitions = (arrival, now_ms) => arrival.partitions.filter((/** @type {any} */ one) => one.newest_ms !== null && now_ms - one.newest_ms > SILENT_MS).length;
+
+/** @param {any} arrival @param {number} now_ms */
+function arrivalState(arrival, now_ms) {
+  if (arrival.problem) return badge("bad", "unknown");
+  if (arrival.newest_ms === null) return badge("wait", "no record yet");
+  const age = now_ms - arrival.newest_ms;
+  if (age > SILENT_MS) return badge("warn", `silent for ${duration(age)}`);
+  const silent = silentPartitions(arrival, now_ms);
+  return silent ? badge("warn", `${silent} of ${arrival.partitions.length} partitions silent`) : badge("ok", "receiving");
+}
+
+/** @param {number} bad @param {number} warn @param {number} silent @param {number} partly streams of which some partitions are silent */
+function headline(bad, warn, silent, partly) {
   const parts = [];
   if (bad) parts.push(`${bad} ${bad === 1 ? "job needs" : "jobs need"} attention`);
   if (warn) parts.push(`${warn} ${warn === 1 ? "job has" : "jobs have"} a warning`);
   if (silent) parts.push(`${silent} ${silent === 1 ? "stream is" : "streams are"} silent`);
+  if (partly) parts.push(`${partly} ${partly === 1 ? "stream has" : "streams have"} silent partitions`);
   return parts.length ? capital(`${parts.join(", ")}`) : "Everything is all right";
 }

@@ -54,7 +54,7 @@ export class JobView extends Element {
       ${panel("Now", [this.job, this.explanation], () => this.#explained(), { kind: `now ${tone}` })}
       ${panel("Pipeline", [this.job, this.graph], () => this.#pipeline(), {})}
       <div class="columns">
-        ${panel("Event time by partition", [this.job, this.checkpoints], () => partitions(this.job.data, this.checkpoints.data.checkpoints[0]), { aside: html`<a href=${route.href(["windows", this.name])}>Open windows</a>` })}
+        ${panel("Event time by partition", [this.job, this.checkpoints, this.slices], () => partitions(this.job.data, this.checkpoints.data.checkpoints[0], this.slices.data.slices), { aside: html`<a href=${route.href(["windows", this.name])}>Open windows</a>` })}
         ${panel("Last 24 hours", this.history, () => this.#history(), {})}
       </div>
       ${panel("Slices", [this.checkpoints, this.slices], () => this.#slices(), { aside: html`<span class="muted">the newest ${SLICES}</span>` })}

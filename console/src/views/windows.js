@@ -104,6 +104,7 @@ export class WindowsView extends Element {
     /** @type {Json | null} */ this.held = null;
     const base = () => `/v1/jobs/${quoted(this.name)}`;
     this.job = new Poll(this, base, 3_000);
+    this.slices = new Poll(this, () => (this.job.data ? `${base()}/slices?after=${Math.max(0, (this.job.data.slice ?? 0) - 1)}&limit=3` : null), 3_000);
     this.checkpoints = new Poll(this, () => `${base()}/checkpoints?limit=1`, 3_000);
     this.tick = new Tick(this, 2_000);
     this.follow = new Follow(this, [route, "change"]);
@@ -123,7 +124,7 @@ export class WindowsView extends Element {
         <h1>Open windows</h1>
         <p class="about">The job's operators compute them from the log. A window closes when the watermark reaches its end.</p>
       </div>
-      ${panel("Watermark", [this.job, this.checkpoints], () => html`${this.#holder()}${partitions(this.job.data, this.checkpoints.data.checkpoints[0])}`)}
+      ${panel("Watermark", [this.job, this.checkpoints, this.slices], () => html`${this.#holder()}${partitions(this.job.data, this.checkpoints.data.checkpoints[0], this.slices.data.slices)}`)}
       ${keyed(path, html`<sl-window-list .path=${path} .stage=${route.now.query.get("stage") ?? ""} .watermark=${this.job.data?.watermark_ms ?? null}
         @computed=${(/** @type {CustomEvent} */ event) => (this.held = event.detail)}></sl-window-list>`)}
     </div>`;

@@ -7,7 +7,7 @@ is kept for some seconds, because each page and each client needs the same list.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from threading import Lock
@@ -41,6 +41,8 @@ _UNKNOWN = ""
 Order = Literal["silence", "errors", "records"]
 Place = tuple[int, int]
 """Partition and offset."""
+Rejection = tuple[str, str]
+"""Job and reason of a dead letter."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,14 @@ class DeviceView(Described):
     """Mean time between two of its records. Null for a single record."""
     rejected: int
     """Number of these records that are dead letters of a job."""
+    rejected_job: str | None
+    """Job with the dead letter of the newest rejected record. Null if none is rejected."""
+    rejected_reason: str | None
+    """Reason of this dead letter."""
     partition: int
     """Partition of its newest record."""
+    offset: int
+    """Offset of its newest record."""
 
 
 @dataclass(frozen=True)
@@ -94,27 +102,49 @@ class FoundDevices:
     devices: list[DeviceView]
 
 
-def devices_of(key: str | None, newest: NewestRecords, rejected: Collection[Place]) -> list[DeviceView]:
+@dataclass
+class _Device:
+    """Facts about a device, from its records so far."""
+
+    first_ms: int
+    last_ms: int
+    newest: Place
+    records: int = 0
+    rejected: int = 0
+    rejection: tuple[int, Rejection] | None = None
+    """Log time and dead letter of the newest rejected record."""
+
+
+def devices_of(key: str | None, newest: NewestRecords, rejected: Mapping[Place, Rejection]) -> list[DeviceView]:
     """Return the devices of these records. Runs in a process with limits.
 
-    Args: key: Field of the stream's key. None if it has none. rejected: Positions of rejected records.
+    Args: key: Field of the stream's key. None if it has none. rejected: Position of each rejected record -> job and reason.
     """
     find = sender_finder(key)
-    bad = frozenset(rejected)
-    found: dict[str, list[int]] = {}  # device -> first and last log time, records, rejected, partition
+    found: dict[str, _Device] = {}
     columns = newest.partitions, newest.offsets, newest.log_times_ms, newest.values, newest.header_values
     for partition, offset, log_ms, value, packed in zip(*columns, strict=True):
         device = find(value, packed) or _UNKNOWN
-        facts = found.setdefault(device, [log_ms, log_ms, 0, 0, partition])
-        facts[0] = min(facts[0], log_ms)
-        if log_ms >= facts[1]:
-            facts[1], facts[4] = log_ms, partition
-        facts[2] += 1
-        facts[3] += (partition, offset) in bad
-    return [
-        DeviceView(device, last_ms, count, None if count == 1 else (last_ms - first_ms) // (count - 1), errors, at)
-        for device, (first_ms, last_ms, count, errors, at) in found.items()
-    ]
+        facts = found.get(device)
+        if facts is None:
+            facts = found[device] = _Device(log_ms, log_ms, (partition, offset))
+        facts.first_ms = min(facts.first_ms, log_ms)
+        if log_ms >= facts.last_ms:
+            facts.last_ms, facts.newest = log_ms, (partition, offset)
+        facts.records += 1
+        if rejection := rejected.get((partition, offset)):
+            facts.rejected += 1
+            if facts.rejection is None or log_ms >= facts.rejection[0]:
+                facts.rejection = log_ms, rejection
+    return [_view(device, facts) for device, facts in found.items()]
+
+
+def _view(device: str, facts: _Device) -> DeviceView:
+    job, reason = facts.rejection[1] if facts.rejection else (None, None)
+    between_ms = None if facts.records == 1 else (facts.last_ms - facts.first_ms) // (facts.records - 1)
+    return DeviceView(
+        device, facts.last_ms, facts.records, between_ms, facts.rejected, job, reason, facts.newest[0], facts.newest[1]
+    )
 
 
 def covered_from_ms(newest: NewestRecords, starts: dict[int, int], ends: dict[int, int], now_ms: int) -> int | None:
@@ -186,9 +216,9 @@ class Devices:
             now_ms, oldest_ms if from_ms is None else from_ms, from_ms is None, len(newest.offsets), devices
         )
 
-    def _rejected(self, stream: str, since_ms: int) -> list[Place]:
+    def _rejected(self, stream: str, since_ms: int) -> dict[Place, Rejection]:
         """Return the positions of rejected records of the stream, according to the newest dead letters of its jobs."""
-        found: list[Place] = []
+        found: dict[Place, Rejection] = {}
         for job in self._ledger.jobs():
             if stream not in input_streams(self._ledger, job):
                 continue
@@ -198,11 +228,14 @@ class Devices:
             first = max(held.offset_first, held.offset_next - LETTERS_MAX)
             with closing(self._log.read_dead_letters(job.name, first, held.offset_next)) as lists:
                 for letters in lists:
-                    found += [
-                        (int(one.headers["partition"]), int(one.headers["offset"]))
+                    found |= {
+                        (int(one.headers["partition"]), int(one.headers["offset"])): (
+                            job.name,
+                            one.headers.get("reason", ""),
+                        )
                         for one in letters
                         if one.headers.get("stream") == stream and one.headers.get("offset", "").isdecimal()
-                    ]
+                    }
         return found
 
     @contextmanager
