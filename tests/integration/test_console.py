@@ -191,6 +191,29 @@ def test_a_silent_partition_is_a_warning_at_home_and_is_said_to_hold_no_window_o
     context.close()
 
 
+def test_results_of_more_keys_than_the_chart_draws_are_all_in_the_table(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    url, tokens, _ = console
+    context, page = open_page(browser, url, watched)
+
+    def with_keys(route: Route) -> None:
+        found = route.fetch().json()
+        found["series"] = [found["series"][0] | {"key": f"K{at:02d}"} for at in range(20)]
+        route.fulfill(json=found)
+
+    page.route(re.compile(r"/v1/results/[^/?]+\?"), with_keys)
+    page.goto("/#/results")
+    page.get_by_label("Token").fill(tokens["viewer"])
+    page.keyboard.press("Enter")
+    expect(page.locator("sl-results tbody tr")).to_have_count(20)
+    view = page.locator("sl-results")
+    expect(view).to_contain_text("The table has all 20 keys. The chart draws 16 of 20; choose others in the table.")
+    view.get_by_role("button", name="K19").click()
+    expect(view).to_contain_text("The chart draws 17 of 20")
+    context.close()
+
+
 def test_the_silent_device_comes_first_and_devices_are_searched(
     browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
 ) -> None:

@@ -8,13 +8,18 @@ import { Element, Follow } from "../elements/base.js";
 import { COLORS } from "../elements/chart.js";
 import { command, empty, panel } from "../elements/parts.js";
 
+/** Maximum number of keys that the service returns. */
+const KEYS_MAX = 50;
+/** Number of keys that the chart draws at first. */
+const DRAWN = 16;
+
 export class ResultsView extends Element {
   static properties = { alias: { type: String }, hidden_: { state: true }, at: { state: true }, order: { state: true } };
 
   constructor() {
     super();
     this.alias = "";
-    /** @type {Set<string>} */ this.hidden_ = new Set();
+    /** @type {Set<string>} keys that the user has shown or hidden */ this.hidden_ = new Set();
     /** @type {number | null} time under the pointer */ this.at = null;
     /** @type {{by: "key" | "now" | "least" | "most" | "mean", isDown: boolean}} */ this.order = { by: "key", isDown: false };
     this.aliases = new Poll(this, () => "/v1/results", 30_000);
@@ -30,7 +35,7 @@ export class ResultsView extends Element {
   get #path() {
     const chosen = this.chosen;
     if (!chosen || !chosen.numbers.length) return null;
-    const query = new URLSearchParams({ series: "16", points: "400" });
+    const query = new URLSearchParams({ series: String(KEYS_MAX), points: "400" });
     const [value, by] = [route.now.query.get("value"), route.now.query.get("by")];
     if (value && chosen.numbers.some((/** @type {any} */ one) => one.name === value)) query.set("value", value);
     if (by && chosen.keys.includes(by)) query.set("by", by);
@@ -77,11 +82,11 @@ export class ResultsView extends Element {
     const data = this.results.data;
     if (data.from_ms === null) return empty(`Stage ${data.stage} has no result yet. See the job's page for the reason.`, html`<a href=${route.href(["jobs", data.job])}>${data.job}</a>`);
     const series = data.series.map((/** @type {any} */ one) => ({ label: one.key, points: one.points }));
-    const shown = new Set(series.map((/** @type {any} */ one) => one.label).filter((/** @type {string} */ key) => !this.hidden_.has(key)));
+    const shown = new Set(series.map((/** @type {any} */ one) => one.label).filter((/** @type {string} */ key, /** @type {number} */ at) => this.#isDrawn(key, at)));
     const each = data.step_ms > data.every_ms ? `each point the ${data.operation} of ${duration(data.step_ms)}` : `windows of ${duration(data.size_ms)}`;
-    return html`<sl-chart .series=${series} .stepMs=${data.step_ms} .shown=${shown} label="${data.value} over time, ${series.length} series; the table below has the values"
+    return html`<sl-chart .series=${series} .stepMs=${data.step_ms} .shown=${shown} label="${data.value} over time, ${shown.size} of ${series.length} series; the table below has the values of these ${series.length}"
         @point=${(/** @type {CustomEvent} */ event) => (this.at = event.detail)}></sl-chart>
-      <p class="muted">${time(data.from_ms)} to ${time(data.to_ms + data.size_ms)}, ${each}, ${whole(data.results)} results.</p>
+      <p class="muted">${time(data.from_ms)} to ${time(data.to_ms + data.size_ms)}, ${each}, ${whole(data.results)} results. ${series.length >= KEYS_MAX ? `The table has the ${KEYS_MAX} keys with most results; there may be others.` : `The table has all ${whole(series.length)} keys.`}${shown.size < series.length ? ` The chart draws ${shown.size} of ${series.length}; choose others in the table.` : ""}</p>
       ${this.#table(data)}`;
   }
 
@@ -91,7 +96,7 @@ export class ResultsView extends Element {
       const values = one.points.map((/** @type {[number, number]} */ point) => point[1]);
       const [lastAt, last] = one.points[one.points.length - 1] ?? [null, null];
       return {
-        key: one.key, color: (at % COLORS) + 1, lastAt: this.at ?? lastAt, now: this.at === null ? last : (new Map(one.points).get(this.at) ?? null),
+        key: one.key, isDrawn: this.#isDrawn(one.key, at), color: (at % COLORS) + 1, lastAt: this.at ?? lastAt, now: this.at === null ? last : (new Map(one.points).get(this.at) ?? null),
         least: Math.min(...values), most: Math.max(...values), mean: values.reduce((/** @type {number} */ a, /** @type {number} */ b) => a + b, 0) / values.length,
         points: one.points,
       };
@@ -104,8 +109,8 @@ export class ResultsView extends Element {
     return html`<div class="scroll" tabindex="0"><table class="values">
       <thead><tr>${head("key", data.by ?? "series")}${head("now", this.at === null ? "Newest" : "At pointer")}<th class="wide">Window</th><th class="wide spark"><span class="visually-hidden">Course</span></th>${head("least", "Least")}${head("mean", "Mean")}${head("most", "Most")}</tr></thead>
       <tbody>
-        ${rows.map((/** @type {any} */ row) => html`<tr class=${this.hidden_.has(row.key) ? "off" : ""}>
-          <td><button class="key" aria-pressed=${!this.hidden_.has(row.key)} title="Show or hide in the chart" @click=${() => this.#toggle(row.key)}><i class="s${row.color}"></i>${row.key}</button></td>
+        ${rows.map((/** @type {any} */ row) => html`<tr class=${row.isDrawn ? "" : "off"}>
+          <td><button class="key" aria-pressed=${row.isDrawn} title="Show or hide in the chart" @click=${() => this.#toggle(row.key)}><i class="s${row.color}"></i>${row.key}</button></td>
           <td class="number strong">${exact(row.now)}</td>
           <td class="wide">${time(row.lastAt)}</td>
           <td class="wide spark">${spark(row.points, row.color)}</td>
@@ -113,6 +118,11 @@ export class ResultsView extends Element {
         </tr>`)}
       </tbody>
     </table></div>`;
+  }
+
+  /** @param {string} key @param {number} at its place by number of results */
+  #isDrawn(key, at) {
+    return this.hidden_.has(key) !== at < DRAWN;
   }
 
   /** @param {string} key */
