@@ -76,6 +76,9 @@ REST_OPERATIONS: dict[str, RequiredRight] = {
     "GET /v1/streams/{name}/document": RequiredRight.VIEWER,
     "GET /v1/streams/{name}/undeclared": RequiredRight.VIEWER,
     "GET /v1/streams/{name}/devices": RequiredRight.VIEWER,
+    "GET /v1/streams/{name}/senders": RequiredRight.VIEWER,
+    # Its gateway checks this right again, with the credentials of the same client.
+    "POST /v1/streams/{name}/records": RequiredRight.WRITE,
     # Names of topics of other applications, which only an operator can read.
     "GET /v1/topics": RequiredRight.OPERATOR,
     "GET /v1/topics/{name}/proposal": RequiredRight.VIEWER,

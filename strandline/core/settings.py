@@ -149,6 +149,15 @@ class Settings(BaseSettings):
     """PEM file with the private key. Default: the key is in the certificate file."""
     control_tls_client_ca: Path | None = None
     """PEM file with CA certificates. If it is set, clients must present a certificate of one of these CAs."""
+    ingest_url: str | None = None
+    """Address of an HTTP gateway, as `http://gateway:8081`. Control services relay records to it that users send in the console,
+    with the credentials of the user. Default: none, so nothing can be sent there. `strandline up` sets its own gateway."""
+    ingest_ca_file: Path | None = None
+    """PEM file with the CA certificates that verify this gateway. Default: the CAs of the machine."""
+    sender_urls: dict[str, str] = {}
+    """Addresses of gateways for devices, which the console shows, as a JSON object: name of the gateway -> URL, for example
+    `{"http": "https://ingest.example.org", "mqtt-listener": "mqtts://ingest.example.org:8883", "tcp": "tcp://ingest.example.org"}`.
+    Default: `http` has the address in `INGEST_URL`. `strandline up` sets its own gateways."""
     http_host: str = "127.0.0.1"
     """Address on which the HTTP gateway listens, and the health ports of all other gateways."""
     http_port: int = 8081

@@ -43,6 +43,8 @@ from strandline.services.jobs.apply_documents import DocumentApplier, check_docu
 from strandline.services.jobs.dead_letters import DeadLetters
 from strandline.services.jobs.job_lifecycle import JobLifecycle
 from strandline.services.jobs.notice_surroundings import notice_service
+from strandline.services.jobs.record_relay import RecordRelay
+from strandline.services.jobs.sending import KnownGateways
 from strandline.services.processes.file_lock import held_alone
 from strandline.services.processes.limited_work import LimitedWork
 from strandline.services.rest.api import create_app
@@ -89,6 +91,8 @@ class ControlSettings(NoticeSettings):
     control_trusted_proxies: tuple[str, ...] = ()
     """JSON list of addresses and networks of proxies in front of the REST API. The audit log uses the `X-Forwarded-For` header of
     these proxies only."""
+    port_offset: int = 0
+    """Number that the UDP and TCP gateways add to every port in a stream document."""
 
     @field_validator("control_trusted_proxies")
     @classmethod
@@ -260,7 +264,17 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         requires_token=settings.auth != "none",
         run_limited=limited.run,
         close_limited=limited.close,
+        relay=RecordRelay(settings.ingest_url, settings.ingest_ca_file),
+        gateways=_gateways(settings),
     )
+
+
+def _gateways(settings: ControlSettings) -> KnownGateways:
+    """Return the addresses of gateways that the console shows."""
+    urls = dict(settings.sender_urls)
+    if settings.ingest_url is not None:
+        urls = {"http": settings.ingest_url} | urls
+    return KnownGateways(urls, settings.port_offset, can_relay=settings.ingest_url is not None)
 
 
 def _pools(settings: ControlSettings) -> Pools | None:

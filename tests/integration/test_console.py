@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from pathlib import Path
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
+from strandline.ingest.append.outcome import LogAway
 from strandline.ledger.states import Desired
 from tests.support.console import furnished_console
 from tests.support.console_browser import AXE, CHROMIUM, DESKTOP, PHONE, Watched, open_page
@@ -308,13 +311,14 @@ time,meter,kwh
 """
 
 
-def test_a_pasted_sample_becomes_a_running_job_with_its_first_results(
-    browser: Browser, tmp_path: Path, watched: Watched
+@pytest.mark.parametrize("role", ["operator", "admin"])
+def test_a_pasted_sample_becomes_a_running_job_and_its_first_records(
+    browser: Browser, tmp_path: Path, watched: Watched, role: str
 ) -> None:
     with furnished_console(tmp_path, tokens=True, furnished=False) as (url, tokens, api):
         context, page = open_page(browser, url, watched)
         page.goto("/")
-        page.get_by_label("Token").fill(tokens["operator"])
+        page.get_by_label("Token").fill(tokens[role])
         page.keyboard.press("Enter")
         page.get_by_role("link", name="Begin with a sample").click()
         page.get_by_label("Records", exact=True).fill(SAMPLE)
@@ -332,8 +336,80 @@ def test_a_pasted_sample_becomes_a_running_job_with_its_first_results(
         dialog = page.locator("dialog[open]")
         expect(dialog.locator("code")).to_have_text(["strandline apply meters.yaml", "POST /v1/documents"])
         dialog.get_by_role("button", name="Apply", exact=True).click()
-        expect(page.locator("h1")).to_contain_text("meters-per-minute")
+        expect(page.locator("h1")).to_have_text("Send the first records")
         assert [one.name for one in api.ledger.streams()] == ["meters"]
+        first = page.locator("sl-first-records")
+        if role == "operator":
+            expect(first).to_contain_text(
+                "Sending needs the right to write to stream meters, which operator doesn't have"
+            )
+            expect(first.locator(".senders code").first).to_contain_text("/v1/streams/meters/records")
+        else:
+            first.get_by_role("button", name="Send these 4 records…").click()
+            expect(dialog).to_contain_text("POST /v1/streams/meters/records")
+            dialog.get_by_role("button", name="Send", exact=True).click()
+            expect(first.locator(".lead")).to_have_text("4 records are in the log.")
+            assert api.sent.values == [("meters", line.encode()) for line in SAMPLE.splitlines()[1:]]
+            expect(first).to_contain_text("A window has a result when it closes.")
+        context.close()
+
+
+def test_the_page_of_a_stream_sends_records_and_shows_how_devices_send(
+    browser: Browser, tmp_path: Path, watched: Watched
+) -> None:
+    watched.expected = ("415", "503")
+    with furnished_console(tmp_path, furnished=False) as (url, _, api):
+        headers = {"Content-Type": "application/yaml"}
+        stream = BOTH.replace("retention: 7d", "retention: 7d\nmqtt: {topics: [farm/+]}")
+        assert httpx.post(f"{url}/v1/documents", content=stream, headers=headers).status_code == 200
+        context, page = open_page(browser, url, watched)
+        page.goto("/#/streams/turbines")
+        panel = page.locator("sl-sending")
+        curl = panel.locator(".senders .command code").first.inner_text()
+        record = shlex.split(curl)[shlex.split(curl).index("--data-binary") + 1]
+        assert set(json.loads(record)) == {"turbine", "ts", "power"}
+        expect(panel).to_contain_text("Topics farm/+ at mqtt://127.0.0.1:1884")
+
+        panel.get_by_role("button", name="Use an example").click()
+        api.sent.end = LogAway("Kafka is away")
+        panel.get_by_role("button", name="Send…").click()
+        dialog = page.locator("dialog[open]")
+        dialog.get_by_role("button", name="Send", exact=True).click()
+        expect(dialog.get_by_role("alert")).to_contain_text("Kafka is away")
+        assert api.sent.values == []
+        api.sent.end = None
+        dialog.get_by_role("button", name="Send", exact=True).click()
+        expect(panel.get_by_role("status")).to_have_text("1 record is in the log.")
+        assert [json.loads(value).keys() for _, value in api.sent.values] == [{"turbine", "ts", "power"}]
+
+        api.sent.values.clear()
+        panel.get_by_label("Records, one per line or a JSON array").fill(
+            '[\n  {"turbine": "a"},\n  {"turbine": "b"}\n]'
+        )
+        panel.get_by_role("button", name="Send…").click()
+        dialog.get_by_role("button", name="Send", exact=True).click()
+        expect(panel.get_by_role("status")).to_have_text("2 records are in the log.")
+        assert [json.loads(value) for _, value in api.sent.values] == [{"turbine": "a"}, {"turbine": "b"}]
+        context.close()
+
+
+def test_new_records_can_be_added_from_home_streams_and_the_search(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    url, tokens, _ = console
+    for role, is_offered in (("operator", True), ("viewer", False)):
+        context, page = open_page(browser, url, watched)
+        page.goto("/")
+        page.get_by_label("Token").fill(tokens[role])
+        page.keyboard.press("Enter")
+        for address, complete in (("/#/", "article.job"), ("/#/streams", "sl-streams tbody tr")):
+            page.goto(address)
+            expect(page.locator(complete).first).to_be_visible()
+            expect(page.get_by_role("link", name="Add records…")).to_have_count(int(is_offered))
+        page.keyboard.press("Control+k")
+        for word in ("new", "add", "create", "start", "send", "sample", "topic"):
+            page.get_by_label("Search jobs, streams, results, actions").fill(word)
+            expect(page.locator("#palette-list li").filter(has_text="Begin with a sample")).to_be_visible()
         context.close()
 
 

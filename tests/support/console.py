@@ -41,11 +41,14 @@ from strandline.processing.lineage.views import (
 from strandline.results.charts.series import Series, SeriesResult
 from strandline.services.jobs import results, traces
 from strandline.services.jobs.examinations import Examinations
+from strandline.services.jobs.record_relay import RecordRelay
+from strandline.services.jobs.sending import KnownGateways
 from strandline.services.jobs.traces import Traces
 from strandline.services.rest.api import create_app
 from tests.support.control import Api, Log, ObedientSupervisor, serving, with_built_routes
 from tests.support.ledgers import _sync_nothing, a_checkpoint, a_slice
 from tests.support.oidc_sign_in import AUDIENCE, RIGHTS, SignInProvider
+from tests.support.served_gateway import KeptRecords, served_gateway
 from tests.support.tokens import tokens_of_each_kind
 from tests.support.waiting import wait_until
 
@@ -475,10 +478,25 @@ def furnished_console(
 ) -> Iterator[tuple[str, dict[str, str], Api]]:
     """Serve the console on a free port; yields its URL, a token of each kind (none without `tokens`), and the service.
 
-    `step_min`: minutes between two slices in the history of each job. `provider`: its users can sign in, too.
+    `step_min`: minutes between two slices in the history of each job. `provider`: its users can sign in, too. Records that
+    users send arrive at a gateway with the same tokens: `api.sent`.
     """
     ledger = Ledger.open(f"sqlite:///{directory / 'ledger.sqlite'}")
     sa.event.listen(ledger._database._readers, "connect", _sync_nothing)
+    with served_gateway(ledger, tokens=tokens) as (gateway, sent):
+        yield from _served(ledger, directory, gateway, sent, tokens, furnished, step_min, provider)
+
+
+def _served(
+    ledger: Ledger,
+    directory: Path,
+    gateway: str,
+    sent: KeptRecords,
+    tokens: bool,
+    furnished: bool,
+    step_min: int,
+    provider: SignInProvider | None,
+) -> Iterator[tuple[str, dict[str, str], Api]]:
     now_ms = time.time_ns() // 1_000_000
     log = FurnishedLog(now_ms)
     supervisor = ObedientSupervisor(ledger)
@@ -486,7 +504,9 @@ def furnished_console(
     keeper = Authenticator(ledger, look_s=1, kept_s=60, issuer=issuer) if tokens else None
     if furnished:
         furnish(_service(ledger, log, supervisor, None), now_ms, step_min)
-    api = _service(ledger, log, supervisor, keeper)
+    known = KnownGateways({"http": gateway, "mqtt-listener": "mqtt://127.0.0.1:1884"}, 0, can_relay=True)
+    api = _service(ledger, log, supervisor, keeper, RecordRelay(gateway), known)
+    api.sent = sent
     if furnished:
         vars(api._dependencies)["examinations"] = drawn_examinations(directory)
     made = tokens_of_each_kind(ledger, "turbines") if tokens else {}
@@ -511,9 +531,16 @@ def furnished_console(
             ledger.close()
 
 
-def _service(ledger: Ledger, log: Log, supervisor: ObedientSupervisor, keeper: Authenticator | None) -> Api:
+def _service(
+    ledger: Ledger,
+    log: Log,
+    supervisor: ObedientSupervisor,
+    keeper: Authenticator | None,
+    relay: RecordRelay | None = None,
+    gateways: KnownGateways | None = None,
+) -> Api:
     with patch("tests.support.control.Log", lambda: log):
-        return Api(ledger, supervisor, authenticator=keeper)
+        return Api(ledger, supervisor, authenticator=keeper, relay=relay, gateways=gateways)
 
 
 if __name__ == "__main__":

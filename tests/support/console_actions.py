@@ -14,6 +14,7 @@ from typing import Any
 
 from playwright.sync_api import Page
 
+from strandline.access.rights import RequiredRight
 from strandline.ledger.states import Role
 from tests.support.control import Api
 
@@ -28,7 +29,7 @@ READING = {
     '"/v1/documents/plan"': "POST /v1/documents/plan",
     "`/v1/documents/conversion?as=${form}`": "POST /v1/documents/conversion",
     '"/v1/samples/preview"': "POST /v1/samples/preview",
-    "`/v1/pipelines/preview?records=${NEWEST}`": "POST /v1/pipelines/preview",
+    "`/v1/pipelines/preview?records=${NEWEST}${chosen}`": "POST /v1/pipelines/preview",
     "`/v1/topics/${quoted(this.topic)}/preview?records=${NEWEST}`": "POST /v1/topics/{name}/preview",
     "`/v1/samples/proposal?name=${quoted(this.name)}`": "POST /v1/samples/proposal",
     "next": "POST /v1/jobs/{name}/dead-letters/requeue",
@@ -57,6 +58,9 @@ def role_needed(operation: str) -> str:
 
 
 def is_allowed(role: Role, operation: str) -> bool:
+    """Return True if the role includes the right. Only admins write to each stream."""
+    if role_needed(operation) == RequiredRight.WRITE:
+        return role is Role.ADMIN
     return ROLES.index(role) >= ROLES.index(Role(role_needed(operation)))
 
 
@@ -145,7 +149,21 @@ def _state(job: str) -> Callable[[Api], str]:
     return lambda api: api.ledger.job(job).state
 
 
+def _paste_records(page: Page) -> None:
+    page.get_by_label("Records, one per line or a JSON array").fill('{"turbine": "T1"}\n{"turbine": "T2"}\n')
+
+
 PAGE_ACTIONS = [
+    PageAction(
+        "POST /v1/streams/{name}/records",
+        "turbines",
+        "#/streams/turbines",
+        "Send…",
+        ".sending .why-not",
+        lambda api: [value for stream, value in api.sent.values if stream == "turbines"],
+        _becomes([b'{"turbine": "T1"}', b'{"turbine": "T2"}']),
+        _paste_records,
+    ),
     PageAction(
         "POST /v1/jobs/{name}/dead-letters/requeue",
         "pump-pressure",

@@ -42,6 +42,8 @@ from strandline.services.jobs.apply_documents import DocumentApplier
 from strandline.services.jobs.dead_letters import DeadLetters
 from strandline.services.jobs.examinations import Examinations, ExaminationView
 from strandline.services.jobs.job_lifecycle import JobLifecycle
+from strandline.services.jobs.record_relay import RecordRelay
+from strandline.services.jobs.sending import KnownGateways
 from strandline.services.rest.api import create_app
 from strandline.services.rest.dependencies import Dependencies
 from strandline.services.supervision.audit_jobs import AuditJobs
@@ -313,8 +315,12 @@ class Api:
         authenticator: Authenticator | None = None,
         data_dir: Path = Path("/nowhere"),
         sources: TypedSources | None = None,
+        relay: RecordRelay | None = None,
+        gateways: KnownGateways | None = None,
     ) -> None:
         self.ledger = ledger
+        self.sent: Any = None
+        """Records that arrived at the gateway of the service, if it has one."""
         self.topics, self.log, self.supervisor = Topics(ledger), Log(), supervisor or IdleSupervisor()
         self.audits = audits or AuditJobs(ledger, Path("/nowhere"))
         self.templates: list[str] = []
@@ -357,6 +363,8 @@ class Api:
             data_dir,
             lambda pipeline: "Elasticsearch" if self.index_is_away else None,
             requires_token=authenticator is not None,
+            relay=relay or RecordRelay(None),
+            gateways=gateways or KnownGateways({}, 0, can_relay=False),
         )
         vars(self._dependencies)["examinations"] = IdleExaminations()
         self._names, self._authenticator = names, authenticator

@@ -64,6 +64,8 @@ async function answered(method, path, options) {
   }
   if (tag && answer.status === 304) return { value: null, tag, isSame: true };
   const text = await answer.text();
+  // The document of a stream can define the response to its senders.
+  if (answer.ok && answer.headers.get("Content-Type")?.startsWith("text/plain")) return { value: text, tag: null, isSame: false };
   /** @type {any} */
   let value = null;
   try {

@@ -10,7 +10,7 @@ import { goToProvider, isReturn, leaveProvider, tokenOfReturn } from "./oidc.js"
 import { refreshAll } from "./poll.js";
 import { NOTICE_MS, renewalDelay } from "./renewal.js";
 
-/** @typedef {{requires_token: boolean, name: string | null, role: string | null, ends_in_ms: number | null, renews: boolean, provider: import("./oidc.js").Provider | null, operations: Record<string, {needs: string, allowed: boolean}>}} Session */
+/** @typedef {{requires_token: boolean, name: string | null, role: string | null, writes: string[], ends_in_ms: number | null, renews: boolean, provider: import("./oidc.js").Provider | null, operations: Record<string, {needs: string, allowed: boolean}>}} Session */
 
 /** Prefix of the names of users of the provider. */
 const OIDC_PREFIX = "oidc:";
@@ -87,12 +87,17 @@ export const session = new (class extends EventTarget {
 
   /**
    * @param {string} operation such as `POST /v1/jobs/{name}/stop`
+   * @param {string} [stream] the stream that the operation writes to
    * @returns {string} why it isn't allowed; empty if it is
    */
-  refusal(operation) {
+  refusal(operation, stream) {
     const right = this.now?.operations[operation];
     if (right?.allowed) return "";
     const who = this.now?.name ?? "you";
+    if (stream !== undefined && right?.needs === "write") {
+      const writes = this.now?.writes ?? [];
+      return writes.includes(stream) || writes.includes("*") ? "" : `needs the right to write to stream ${stream}, which ${who} doesn't have; an admin can create a token with it`;
+    }
     return `needs the role ${right?.needs ?? "operator"}; ${who} has ${this.now?.role ?? "no role"}`;
   }
 

@@ -7,7 +7,8 @@ import { session } from "../core/session.js";
 import { ask } from "./action.js";
 import { Element } from "./base.js";
 
-/** @typedef {{kind: string, text: string, run: () => void}} Found */
+/** `words`: other words that find it. */
+/** @typedef {{kind: string, text: string, words?: string, run: () => void}} Found */
 /** Kinds in the order of the list. */
 const KINDS = ["View", "Job", "Windows", "Stream", "Devices", "Results", "Edit", "Action"];
 const SHOWN = 12;
@@ -46,6 +47,7 @@ export class Palette extends Element {
     }
     if (streams.status === "fulfilled") {
       for (const one of streams.value.streams) {
+        if (!session.refusal("POST /v1/streams/{name}/records", one.name)) found.push({ kind: "Action", text: `Send records to ${one.name}`, run: () => go("streams", one.name) });
         found.push({ kind: "Stream", text: one.name, run: () => go("streams", one.name) });
         found.push({ kind: "Devices", text: `Devices of ${one.name}`, run: () => go("streams", one.name, "devices") });
       }
@@ -62,7 +64,7 @@ export class Palette extends Element {
     const found = [];
     for (const one of this.all) {
       if (found.length === SHOWN) break;
-      const text = `${one.kind} ${one.text}`.toLowerCase();
+      const text = `${one.kind} ${one.text} ${one.words ?? ""}`.toLowerCase();
       if (words.every((word) => text.includes(word))) found.push(one);
     }
     return found;
@@ -131,12 +133,12 @@ const views = () => [
   { kind: "View", text: "Home", run: () => go() },
   { kind: "View", text: "Results", run: () => go("results") },
   { kind: "View", text: "Dead letters", run: () => go("dead-letters") },
-  { kind: "View", text: "Streams", run: () => go("streams") },
+  { kind: "View", text: "Streams", words: "send topics", run: () => go("streams") },
   { kind: "View", text: "Activity", run: () => go("activity") },
   { kind: "View", text: "Doctor", run: () => go("doctor") },
   { kind: "View", text: "Tokens", run: () => go("tokens") },
-  { kind: "View", text: "Begin with a sample", run: () => go("begin") },
-  { kind: "View", text: "Edit new documents", run: () => go("edit") },
+  { kind: "View", text: "Begin with a sample", words: "new add create start send sample topic upload import stream job records", run: () => go("begin") },
+  { kind: "View", text: "Edit new documents", words: "add create", run: () => go("edit") },
 ];
 
 /** @param {import("../core/jobs.js").Action} action @param {string} name */

@@ -2,6 +2,7 @@
 import { html, nothing } from "lit";
 import { ago, clock, duration, time } from "../core/format.js";
 import { route } from "../core/route.js";
+import { session } from "../core/session.js";
 
 /** @param {string} tone @param {string} text */
 export const badge = (tone, text) => html`<span class="badge ${tone}"><i aria-hidden="true"></i>${text}</span>`;
@@ -45,6 +46,9 @@ export const empty = (text, more = nothing) => html`<div class="empty"><p>${text
 /** @param {string} label @param {unknown} value @param {unknown} [note] @param {string} [tone] */
 export const figure = (label, value, note = nothing, tone = "") =>
   html`<div class="figure ${tone}"><dt>${label}</dt><dd>${value}${note === nothing || note === "" ? nothing : html`<small>${note}</small>`}</dd></div>`;
+
+/** Button to begin with new records, for users who can apply documents. */
+export const addButton = () => (session.refusal("POST /v1/documents") ? nothing : html`<a class="button" href=${route.href(["begin"])}>Add records…</a>`);
 
 /** @param {string} text a command line or a REST call */
 export const command = (text) => html`<div class="command">

@@ -7,8 +7,9 @@ import { rankOf, toneOf } from "../core/jobs.js";
 import { changedJobs, live } from "../core/live.js";
 import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
+import { session } from "../core/session.js";
 import { Element, Follow, Tick } from "../elements/base.js";
-import { badge, command, empty, figure, panel, sentence, since } from "../elements/parts.js";
+import { addButton, badge, command, empty, figure, panel, sentence, since } from "../elements/parts.js";
 import { strip } from "../elements/strip.js";
 
 const SILENT_MS = 300_000;
@@ -69,7 +70,7 @@ export class HomeView extends Element {
     /** @type {Ranked[]} */ this.ranked = [];
     /** @type {string[]} names of the jobs on this page of the list */ this.shown = [];
     this.tick = new Tick(this, 5_000);
-    this.follow = new Follow(this, [route, "change"], [live, "happened"]);
+    this.follow = new Follow(this, [route, "change"], [live, "happened"], [session, "change"]);
   }
 
   get skip() {
@@ -100,7 +101,7 @@ export class HomeView extends Element {
     const partly = (this.arrivals.data?.arrivals ?? []).filter((/** @type {any} */ one) => !this.#silent.includes(one) && !one.problem && silentPartitions(one, this.arrivals.data.now_ms)).length;
     return html`<div class="view home">
       <div class="title">
-        <h1>${isKnown ? headline(bad, warn, silent, partly) : "Home"}</h1>
+        <div class="heading"><h1>${isKnown ? headline(bad, warn, silent, partly) : "Home"}</h1>${addButton()}</div>
         ${isKnown ? this.#totals(ranked.map((one) => one.job)) : nothing}
       </div>
       ${panel("Jobs", this.rows.isStale ? [this.rows, this.jobs] : this.jobs, () => this.#list(), {

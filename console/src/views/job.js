@@ -12,6 +12,7 @@ import "../elements/graph.js";
 import { askFor } from "../elements/palette.js";
 import { partitions } from "../elements/partitions.js";
 import { badge, command, empty, figure, panel, sentence } from "../elements/parts.js";
+import "../elements/sending.js";
 
 const SLICES = 12;
 const EVENTS = 60;
@@ -52,6 +53,7 @@ export class JobView extends Element {
       </div>
       ${job ? this.#actions(job) : nothing}
       ${panel("Now", [this.job, this.explanation], () => this.#explained(), { kind: `now ${tone}` })}
+      ${explanation?.cause === "no_input" && job?.streams.length ? html`<sl-sending .stream=${job.streams[0]}></sl-sending>` : nothing}
       ${panel("Pipeline", [this.job, this.graph], () => this.#pipeline(), {})}
       <div class="columns">
         ${panel("Event time by partition", [this.job, this.checkpoints, this.slices], () => partitions(this.job.data, this.checkpoints.data.checkpoints[0], this.slices.data.slices), { aside: html`<a href=${route.href(["windows", this.name])}>Open windows</a>` })}

@@ -1,12 +1,13 @@
 /** Results over time: a chart by key, and a table with the newest value of each key. */
 import { html, nothing } from "lit";
 import { quoted } from "../core/api.js";
-import { duration, exact, time, whole } from "../core/format.js";
+import { capital, duration, exact, time, whole } from "../core/format.js";
 import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
 import { Element, Follow } from "../elements/base.js";
 import { COLORS } from "../elements/chart.js";
-import { command, empty, panel } from "../elements/parts.js";
+import { command, empty, panel, sentence } from "../elements/parts.js";
+import "../elements/sending.js";
 
 /** Maximum number of keys that the service returns. */
 const KEYS_MAX = 50;
@@ -24,6 +25,9 @@ export class ResultsView extends Element {
     /** @type {{by: "key" | "now" | "least" | "most" | "mean", isDown: boolean}} */ this.order = { by: "key", isDown: false };
     this.aliases = new Poll(this, () => "/v1/results", 30_000);
     this.results = new Poll(this, () => this.#path, 5_000);
+    /** Job of an alias without results. */
+    this.reason = new Poll(this, () => (this.#isEmpty ? `/v1/jobs/${quoted(this.results.data.job)}/explanation` : null), 5_000);
+    this.job = new Poll(this, () => (this.#isEmpty ? `/v1/jobs/${quoted(this.results.data.job)}` : null), 15_000);
     this.follow = new Follow(this, [route, "change"]);
   }
 
@@ -41,6 +45,10 @@ export class ResultsView extends Element {
     if (by && chosen.keys.includes(by)) query.set("by", by);
     query.set("windows", String(Math.max(1, Math.min(100_000, Math.ceil(route.rangeMs / chosen.every_ms)))));
     return `/v1/results/${quoted(chosen.alias)}?${query}`;
+  }
+
+  get #isEmpty() {
+    return this.results.data !== null && this.results.data.from_ms === null;
   }
 
   render() {
@@ -80,7 +88,11 @@ export class ResultsView extends Element {
 
   #chart() {
     const data = this.results.data;
-    if (data.from_ms === null) return empty(`Stage ${data.stage} has no result yet. See the job's page for the reason.`, html`<a href=${route.href(["jobs", data.job])}>${data.job}</a>`);
+    if (data.from_ms === null) {
+      const [reason, job] = [this.reason.data, this.job.data];
+      return html`${empty(`Stage ${data.stage} has no result yet.`, html`${reason ? html`<p>${sentence(capital(reason.message))}. ${sentence(capital(reason.next))}</p>` : nothing}<a class="button quiet" href=${route.href(["jobs", data.job])}>Job ${data.job}</a>`)}
+        ${reason?.cause === "no_input" && job?.streams.length ? html`<sl-sending .stream=${job.streams[0]}></sl-sending>` : nothing}`;
+    }
     const series = data.series.map((/** @type {any} */ one) => ({ label: one.key, points: one.points }));
     const shown = new Set(series.map((/** @type {any} */ one) => one.label).filter((/** @type {string} */ key, /** @type {number} */ at) => this.#isDrawn(key, at)));
     const each = data.step_ms > data.every_ms ? `each point the ${data.operation} of ${duration(data.step_ms)}` : `windows of ${duration(data.size_ms)}`;

@@ -4,8 +4,10 @@ import { quoted } from "../core/api.js";
 import { duration, short, spaced, time, whole } from "../core/format.js";
 import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
+import { session } from "../core/session.js";
 import { Element, Follow, Tick } from "../elements/base.js";
-import { badge, command, empty, panel, since } from "../elements/parts.js";
+import { addButton, badge, command, empty, panel, since } from "../elements/parts.js";
+import "../elements/sending.js";
 
 const SILENT_MS = 300_000;
 
@@ -21,7 +23,7 @@ export class StreamsView extends Element {
     this.stream = new Poll(this, () => (this.name ? `/v1/streams/${quoted(this.name)}` : null), 30_000);
     this.undeclared = new Poll(this, () => (this.name ? `/v1/streams/${quoted(this.name)}/undeclared` : null), 0);
     this.tick = new Tick(this, 5_000);
-    this.follow = new Follow(this, [route, "change"]);
+    this.follow = new Follow(this, [route, "change"], [session, "change"]);
   }
 
   render() {
@@ -30,11 +32,11 @@ export class StreamsView extends Element {
 
   #all() {
     return html`<div class="view">
-      <div class="title"><h1>Streams</h1></div>
+      <div class="title"><div class="heading"><h1>Streams</h1>${addButton()}</div></div>
       ${panel("Registered", [this.streams, this.arrivals], () => {
         const of = new Map(this.arrivals.data.arrivals.map((/** @type {any} */ one) => [one.stream, one]));
         const rows = this.streams.data.streams;
-        if (!rows.length) return empty("No stream is registered.", command("strandline stream infer --sample records.ndjson --name readings"));
+        if (!rows.length) return empty("No stream is registered.", html`${addButton()}${command("strandline stream infer --sample records.ndjson --name readings")}`);
         return html`<div class="scroll" tabindex="0"><table>
           <thead><tr><th>Stream</th><th>Format</th><th>Newest record</th><th class="number">Records</th><th class="number wide">Partitions</th><th class="number wide">Fields</th><th class="wide">Read by</th></tr></thead>
           <tbody>${rows.map((/** @type {any} */ row) => {
@@ -64,6 +66,7 @@ export class StreamsView extends Element {
         ${panel("Arrival by partition", this.arrivals, () => this.#partitions(), { aside: html`<a href=${route.href(["streams", this.name, "devices"])}>Devices</a>` })}
         ${panel("Fields", this.stream, () => this.#fields(), { aside: html`<a href=${route.href(["edit", "streams", this.name])}>Edit</a>` })}
       </div>
+      <sl-sending .stream=${this.name}></sl-sending>
       ${panel("Undeclared fields", this.undeclared, () => this.#undeclared(), { aside: html`<button class="quiet" @click=${() => this.undeclared.soon()}>Look again</button>` })}
     </div>`;
   }
@@ -93,7 +96,8 @@ export class StreamsView extends Element {
 
   #undeclared() {
     const found = this.undeclared.data;
-    if (!found.fields.length) return empty(`The newest ${whole(found.records)} records contain declared fields only.`);
+    if (!found.records) return empty("The stream has no record yet.");
+    if (!found.fields.length) return empty(`The newest ${whole(found.records)} ${found.records === 1 ? "record contains" : "records contain"} declared fields only.`);
     return html`<table>
         <thead><tr><th>Path</th><th>Type</th><th class="number">Records</th></tr></thead>
         <tbody>${found.fields.slice(0, 100).map((/** @type {any} */ one) => html`<tr><td><code>${one.path}</code></td><td>${one.types.join(", ")}</td><td class="number">${whole(one.records)} of ${whole(found.records)}</td></tr>`)}</tbody>

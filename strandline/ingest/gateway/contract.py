@@ -52,6 +52,30 @@ class GatewayFinding(NamedTuple):
     """Empty if all is well."""
 
 
+class SenderExample(NamedTuple):
+    """Parts of a command that sends a record."""
+
+    record: str
+    content_type: str
+    """Content type of the record at the HTTP gateway."""
+    needs_token: bool
+    """True if gateways authenticate senders."""
+    port_offset: int
+    """Number that is added to ports in documents of streams."""
+
+
+class WayToSend(NamedTuple):
+    """Address and command with which a device sends records of a stream to a gateway."""
+
+    address: str
+    """Where to, as `http://10.0.0.5:8081/v1/streams/readings/records`."""
+    topics: tuple[str, ...] = ()
+    """MQTT topic filters. Empty for other protocols."""
+    command: str = ""
+    """Complete command line that sends one record. Empty if there is none."""
+    note: str = ""
+
+
 class Gateway:
     """One gateway. Without state.
 
@@ -118,6 +142,17 @@ class Gateway:
     def environment(self, servers: StackServers) -> Mapping[str, str]:
         """Return variables for the process in an embedded stack, in addition to ports and hosts."""
         return {}
+
+    def sender_url(self, servers: StackServers, ports: Mapping[str, int]) -> str | None:
+        """Return the URL of this gateway in an embedded stack, as `ways_to_send` expects it. None if no sender connects.
+
+        Args: ports: Setting of a gateway -> port.
+        """
+        return f"{self.scheme}://127.0.0.1:{ports[self.ports[0].setting]}" if self.scheme else None
+
+    def ways_to_send(self, stream: StreamSpec, url: str, example: SenderExample) -> Iterator[WayToSend]:
+        """Yield how a device sends records of this stream to the gateway at `url`. Nothing if the gateway accepts none."""
+        return iter(())
 
     def has_checks(self, servers: StackServers | None) -> bool:
         """Return True if `examine` has something to check. `servers`: None outside of an embedded stack."""

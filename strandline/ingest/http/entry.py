@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from shlex import quote
 from typing import TYPE_CHECKING, ClassVar
 
 from strandline.access.rights import RequiredRight
-from strandline.ingest.gateway.contract import Gateway, GatewayPort
+from strandline.ingest.gateway.contract import Gateway, GatewayPort, SenderExample, WayToSend
 
 if TYPE_CHECKING:
     from strandline.core.settings import Settings
+    from strandline.core.streams.stream import StreamSpec
 
 
 class HttpEntry(Gateway):
@@ -34,6 +36,13 @@ class HttpEntry(Gateway):
         from strandline.core.settings import Settings
 
         return Settings
+
+    def ways_to_send(self, stream: StreamSpec, url: str, example: SenderExample) -> Iterator[WayToSend]:
+        """Yield a command of curl."""
+        address = f"{url.rstrip('/')}/v1/streams/{stream.stream}/records"
+        login = "-H 'Authorization: Bearer TOKEN' " if example.needs_token else ""
+        head = f"-H 'Content-Type: {example.content_type}'"
+        yield WayToSend(address, command=f"curl {head} {login}--data-binary {quote(example.record)} {address}")
 
 
 GATEWAY = HttpEntry()

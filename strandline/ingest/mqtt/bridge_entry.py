@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from strandline.ingest.gateway.contract import Gateway, GatewayFinding, GatewayPort, StackServers
+from strandline.ingest.gateway.contract import (
+    Gateway,
+    GatewayFinding,
+    GatewayPort,
+    SenderExample,
+    StackServers,
+    WayToSend,
+)
 
 if TYPE_CHECKING:
+    from strandline.core.streams.stream import StreamSpec
     from strandline.ingest.mqtt.bridge_settings import MqttBridgeSettings
 
 _VERSION_OF_OWN_BROKER = "3.1.1"
@@ -46,6 +54,16 @@ class BridgeEntry(Gateway):
             version = {"mqtt_version": _VERSION_OF_OWN_BROKER} if servers.has_own_broker else {}
             settings = settings.model_copy(update={"mqtt_url": servers.mqtt_url, **version})
         return check_broker(settings)
+
+    def sender_url(self, servers: StackServers, ports: Mapping[str, int]) -> str:
+        """Return the URL of the broker: the bridge itself accepts no connections."""
+        return servers.mqtt_url
+
+    def ways_to_send(self, stream: StreamSpec, url: str, example: SenderExample) -> Iterator[WayToSend]:
+        """Yield a command of mosquitto_pub if the stream has topics."""
+        from strandline.ingest.mqtt.publishing import ways_to_publish
+
+        return ways_to_publish(stream, url, example)
 
 
 GATEWAY = BridgeEntry()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from strandline.access.rights import RequiredRight
-from strandline.ingest.gateway.contract import Gateway, GatewayPort
+from strandline.ingest.gateway.contract import Gateway, GatewayPort, SenderExample, WayToSend
 
 if TYPE_CHECKING:
     from strandline.core.settings import Settings
+    from strandline.core.streams.stream import StreamSpec
 
 
 class ServerEntry(Gateway):
@@ -31,6 +32,12 @@ class ServerEntry(Gateway):
         from strandline.ingest.mqtt.server_settings import MqttServerSettings
 
         return MqttServerSettings
+
+    def ways_to_send(self, stream: StreamSpec, url: str, example: SenderExample) -> Iterator[WayToSend]:
+        """Yield a command of mosquitto_pub if the stream has topics."""
+        from strandline.ingest.mqtt.publishing import ways_to_publish
+
+        return ways_to_publish(stream, url, example, "-u NAME -P TOKEN " if example.needs_token else "")
 
 
 GATEWAY = ServerEntry()

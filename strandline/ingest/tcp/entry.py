@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from shlex import quote
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from strandline.ingest.gateway.contract import Gateway, GatewayPort
+from strandline.ingest.gateway.contract import Gateway, GatewayPort, SenderExample, StackServers, WayToSend
 
 if TYPE_CHECKING:
     from strandline.core.settings import Settings
+    from strandline.core.streams.stream import StreamSpec
 
 
 class TcpEntry(Gateway):
@@ -24,6 +28,18 @@ class TcpEntry(Gateway):
         from strandline.ingest.tcp.settings import TcpSettings
 
         return TcpSettings
+
+    def sender_url(self, servers: StackServers, ports: Mapping[str, int]) -> str:
+        """Return the URL without a port: senders connect to the ports of the streams."""
+        return "tcp://127.0.0.1"
+
+    def ways_to_send(self, stream: StreamSpec, url: str, example: SenderExample) -> Iterator[WayToSend]:
+        """Yield a command of netcat if the stream has a port."""
+        if stream.tcp is None:
+            return
+        host, port = urlsplit(url).hostname or "127.0.0.1", stream.tcp.port + example.port_offset
+        address = f"tcp://{host}:{port}"
+        yield WayToSend(address, command=f"printf '%s\\n' {quote(example.record)} | nc -w1 {host} {port}")
 
 
 GATEWAY = TcpEntry()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from shlex import quote
 from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import urlsplit
 
 from strandline.access.rights import RequiredRight
-from strandline.ingest.gateway.contract import Gateway, GatewayPort
+from strandline.ingest.gateway.contract import Gateway, GatewayPort, SenderExample, StackServers, WayToSend
 
 if TYPE_CHECKING:
     from strandline.core.settings import Settings
+    from strandline.core.streams.stream import StreamSpec
 
 
 class UdpEntry(Gateway):
@@ -26,6 +29,21 @@ class UdpEntry(Gateway):
         from strandline.ingest.udp.settings import UdpSettings
 
         return UdpSettings
+
+    def sender_url(self, servers: StackServers, ports: Mapping[str, int]) -> str:
+        """Return the URL without a port: senders connect to the ports of the streams."""
+        return "udp://127.0.0.1"
+
+    def ways_to_send(self, stream: StreamSpec, url: str, example: SenderExample) -> Iterator[WayToSend]:
+        """Yield a command of netcat if the stream has a port."""
+        if stream.udp is None:
+            return
+        host, port = urlsplit(url).hostname or "127.0.0.1", stream.udp.port + example.port_offset
+        address = f"udp://{host}:{port}"
+        if stream.udp.hmac is not None:
+            yield WayToSend(address, note="Only signed datagrams are accepted.")
+            return
+        yield WayToSend(address, command=f"printf %s {quote(example.record)} | nc -u -w1 {host} {port}")
 
 
 GATEWAY = UdpEntry()

@@ -12,8 +12,9 @@ from typing import Any
 
 from strandline.core.errors import StackError
 from strandline.core.settings import Settings, secret_names
+from strandline.core.urls import without_credentials
 from strandline.ingest.gateway.contract import StackServers
-from strandline.ingest.registry import stack_ports
+from strandline.ingest.registry import installed_gateways, stack_ports
 
 STACK_FILE = "stack.json"
 OUTSIDE_FIELDS = {
@@ -224,10 +225,19 @@ def stack_settings(settings: Settings, addresses: StackAddresses) -> Settings:
             "ledger_url": addresses.ledger_url,
             "control_host": "127.0.0.1",
             "control_port": ports.control,
+            "ingest_url": addresses.ingest_url,
+            "sender_urls": _sender_urls(addresses, ports),
             "http_host": "127.0.0.1",
             "http_port": ports.gateways["http_port"],
         }
     )
+
+
+def _sender_urls(addresses: StackAddresses, ports: Ports) -> dict[str, str]:
+    found = {
+        name: gateway.sender_url(addresses.servers(), ports.gateways) for name, gateway in installed_gateways().items()
+    }
+    return {name: without_credentials(url) for name, url in found.items() if url is not None}
 
 
 def settings_environment(settings: Settings) -> dict[str, str]:

@@ -232,7 +232,12 @@ class Stack:
     def start_control(self) -> str:
         """Start the control service, which starts the runners of the jobs. Return the API's URL."""
         with self._progress.step("starting the control service", f"the API answers on {self.addresses.api_url}"):
-            self._start_module("control", ["strandline.services.control"], _health(self.addresses.api_url))
+            self._start_module(
+                "control",
+                ["strandline.services.control"],
+                _health(self.addresses.api_url),
+                STRANDLINE_PORT_OFFSET=str(self.addresses.port_offset),
+            )
         return self.addresses.api_url
 
     def start_gateway(self, name: str) -> None:

@@ -213,7 +213,10 @@ def _of_input(facts: JobFacts) -> _Answer | None:
     known = [one for one in facts.held.values() if one is not None]
     if not any(offset for one in known for offset in one.offset_next.values()):
         first, is_one = next(iter(facts.held)), len(facts.held) == 1
-        step = f"send a record, and see the response of the gateway; strandline stream show {first} counts the records"
+        step = (
+            f"send a record; the page of stream {first} in the console sends records, and has a command for each gateway. "
+            f"strandline stream show {first} counts the records"
+        )
         return (
             "no_input",
             f"{facts.streams} {'has' if is_one else 'have'} no record, because no sender has sent one yet",

@@ -3,6 +3,7 @@ and computed, and never written."""
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -13,9 +14,12 @@ import pyarrow as pa
 
 from strandline.core.described import Described
 from strandline.core.documents import document_text
-from strandline.core.errors import InvalidDocument, Problem
+from strandline.core.errors import InvalidDocument, PermanentError, Problem
 from strandline.core.files.parquet_rows import json_rows
+from strandline.core.files.text_rows import RECORD_BYTES_MAX
+from strandline.core.streams.format_registry import form_of
 from strandline.core.streams.stream import StreamSpec
+from strandline.ingest.gateway.framing import FORM_OF_CONTENT_TYPE, frame
 from strandline.log.kafka_status import KafkaStatus, NewestRecords
 from strandline.processing.desk.asked_schemas import asked_schemas
 from strandline.processing.desk.first_pipeline import Columns, first_pipeline, sender_of
@@ -39,6 +43,8 @@ from strandline.services.processes.limited_work import RunLimited, run_here
 ROWS_MAX = 20
 """Maximum number of decoded records that a preview returns."""
 _REASONS_MAX = 5
+_LINES = "application/x-ndjson"
+_JSON_TYPES = ("application/json", _LINES)
 _OF_PIPELINE = "for a pipeline: "
 """Begin of the note that the pipeline already follows."""
 
@@ -58,6 +64,10 @@ class SampleProposalView(Described):
     """Number of rows of the sample that the stream's document accepts."""
     rejected: list[str]
     """Reasons for the first rejected rows."""
+    content_type: str | None
+    """Content type with which the sample can be sent to the stream. Null if a gateway can't find its records."""
+    body: str | None
+    """The records in base64, one per line, if they must be sent in this form; null if the sample can be sent as it is."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +101,9 @@ def propose_documents(name: str, sample: bytes) -> SampleProposalView:
     """Propose a stream of this name, and a first pipeline that reads it. Raises NoSampleError."""
     proposal, values = infer_sample(name, sample)
     document = proposal.document
-    columns = _decode(StreamSpec.from_document(document), values).columns
+    spec = StreamSpec.from_document(document)
+    columns = _decode(spec, values).columns
+    sending = request_of_sample(spec, sample, values)
     if "key" not in document and _may_have_key(document, sender := sender_of(document, columns)):
         document["key"] = sender
     return SampleProposalView(
@@ -101,7 +113,45 @@ def propose_documents(name: str, sample: bytes) -> SampleProposalView:
         records=proposal.records,
         accepted=proposal.accepted,
         rejected=proposal.rejected,
+        content_type=None if sending is None else sending[0],
+        body=None if sending is None or sending[1] is None else base64.b64encode(sending[1]).decode(),
     )
+
+
+def request_of_sample(stream: StreamSpec, sample: bytes, values: Sequence[bytes]) -> tuple[str, bytes | None] | None:
+    """Return the content type and the body with which a gateway appends exactly these records of a sample.
+
+    The body is None if it is the sample. Returns None if no request does this, for example for a sample with a header of CSV
+    whose lines contain line breaks.
+    """
+    for content_type in (*_JSON_TYPES, form_of(stream.format).content_type.decode()):
+        if _frames(stream, content_type, sample, values):
+            return content_type, None
+    lines = b"\n".join(values)
+    return (_LINES, lines) if _frames(stream, _LINES, lines, values) else None
+
+
+def _frames(stream: StreamSpec, content_type: str, body: bytes, values: Sequence[bytes]) -> bool:
+    """Return True if a gateway finds these records in the body."""
+    form = FORM_OF_CONTENT_TYPE.get(content_type)
+    if form is None or not values:
+        return False
+    try:
+        framed = frame(body, form, None, RECORD_BYTES_MAX, stream.framing)
+    except PermanentError:
+        return False
+    found = [value for value, _ in framed.records]
+    return len(found) == len(values) and all(map(_is_same, found, values))
+
+
+def _is_same(found: bytes, value: bytes) -> bool:
+    """Return True if both are the same record. The records of a sample in JSON can be written in another form."""
+    if found == value:
+        return True
+    try:
+        return bool(json.loads(found) == json.loads(value))
+    except ValueError:
+        return False
 
 
 def propose_for_topic(name: str, records: Sequence[bytes], partitions: int, retention: str) -> tuple[Proposal, str]:

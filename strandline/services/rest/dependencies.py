@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +24,8 @@ from strandline.services.jobs.histories import Histories
 from strandline.services.jobs.job_lifecycle import JobLifecycle
 from strandline.services.jobs.newest_results import NewestResults
 from strandline.services.jobs.open_windows import OpenWindowPages
+from strandline.services.jobs.record_relay import RecordRelay
+from strandline.services.jobs.sending import KnownGateways
 from strandline.services.jobs.traces import Traces
 from strandline.services.processes.limited_work import RunLimited, run_here
 from strandline.services.rest.event_watch import EventWatch
@@ -64,6 +66,10 @@ class Dependencies:
     """Runs functions on input of a request, in a process with limits of memory and time."""
     close_limited: Callable[[], None] = lambda: None
     """Ends that process."""
+    relay: RecordRelay = field(default_factory=lambda: RecordRelay(None))
+    """Relays records of users to a gateway."""
+    gateways: KnownGateways = KnownGateways({}, 0, can_relay=False)  # noqa: RUF009  # frozen, and never changed
+    """Addresses of gateways for senders."""
 
     @cached_property
     def traces(self) -> Traces:

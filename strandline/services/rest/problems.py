@@ -31,6 +31,7 @@ from strandline.core.errors import (
 )
 from strandline.processing.formats.inference.schemas import NoSampleError
 from strandline.results.elasticsearch_client import RequestRefused
+from strandline.services.jobs.record_relay import RelayBusy, RelayOutcomeUnknown
 
 logger = structlog.get_logger()
 
@@ -48,6 +49,8 @@ _STATUS_OF_CLASS: tuple[tuple[type[StrandlineError], int], ...] = (
     (LogTruncated, 409),
     (InvalidSettings, 409),
     (RequestRefused, 502),
+    (RelayBusy, 429),
+    (RelayOutcomeUnknown, 504),
     (TransientError, 503),
 )
 _CODE_OF_STATUS = {
@@ -131,7 +134,9 @@ def _answer_own_error(request: Request, error: Exception) -> Response:
         count = len(error.problems)
         detail = str(error.problems[0]) if count == 1 else f"{count} problems; the first: {error.problems[0]}"
         return problem_response(path, status, error.code, detail, errors=problem_errors(error.problems))
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, TransientError) else None
+    # A request whose outcome is unknown isn't repeated without a look at its effect.
+    is_repeatable = isinstance(error, TransientError) and not isinstance(error, RelayOutcomeUnknown)
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if is_repeatable else None
     if status in (500, 502):
         logger.error("request failed", path=path, code=error.code, error=str(error))
     return problem_response(path, status, error.code, str(error), headers=headers)

@@ -215,6 +215,23 @@ class DocumentTextView(View):
     """The document in YAML."""
 
 
+class RefusedRecordView(View):
+    """A record that is too large for the gateway."""
+
+    index: int
+    """Index in the request, from 0."""
+    reason: str
+    detail: str
+
+
+class AcceptedRecordsView(View):
+    """Response of a gateway that has confirmed records. A stream's `http.answer` replaces it."""
+
+    accepted: int
+    """Number of records in the log."""
+    refused: list[RefusedRecordView] = []
+
+
 class DeletedStreamView(View):
     stream: str
     topic: Literal["kept", "deleted"]

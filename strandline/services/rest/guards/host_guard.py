@@ -23,6 +23,9 @@ BODY_BYTES_MAX = 1_000_000
 _REPAIR = re.compile(r"/v1/jobs/[^/]+/dead-letters/repair")
 """Path whose body is the payload of a record, and can be as large as a record."""
 
+_RECORDS = re.compile(r"/v1/streams/[^/]+/records")
+"""Path whose body is relayed to a gateway."""
+
 
 class HostGuard:
     """ASGI middleware: responds with 421, 403, or 413 itself, and passes all other requests."""
@@ -54,7 +57,9 @@ class HostGuard:
                 await problem_response(path, 403, "forbidden", detail)(scope, receive, send)
                 return
         bytes_max, remedy = BODY_BYTES_MAX, "send the documents in several requests"
-        if _REPAIR.fullmatch(path):
+        if _RECORDS.fullmatch(path):
+            remedy = "send the records in several requests, or to an HTTP gateway"
+        elif _REPAIR.fullmatch(path):
             bytes_max, remedy = (
                 self._payload_bytes_max,
                 "the record is too large: shorten it, or raise STRANDLINE_RECORD_BYTES_MAX",

@@ -83,7 +83,7 @@ class TokenGuard:
             return
         if self._authenticator is not None and (operation is None or operation.need is not RequiredRight.OPEN):
             try:
-                principal = await self._authenticator.admit(_authorization(scope, self._sessions))
+                principal = await self._authenticator.admit(authorization_of(scope, self._sessions))
             except Unauthenticated as error:
                 self._say_unauthenticated(scope)
                 await _refuse(scope, receive, send, 401, error, {"WWW-Authenticate": CHALLENGE})
@@ -93,7 +93,7 @@ class TokenGuard:
                 return
             if operation is not None:
                 try:
-                    require(principal, operation.need, operation.name)
+                    require(principal, operation.need, operation.name, about.get("name", ""))
                 except Forbidden as error:
                     _audit(scope, principal, operation, about, 403)
                     await _refuse(scope, receive, send, 403, error, {})
@@ -139,7 +139,7 @@ def methods_of(path: str) -> list[str]:
     return sorted(method for method, those in _OPERATIONS.items() if any(one.path.match(path) for one in those))
 
 
-def _authorization(scope: Scope, sessions: Sessions) -> bytes | None:
+def authorization_of(scope: Scope, sessions: Sessions) -> bytes | None:
     """Return the header `Authorization`, or that of the console's session if the request has none."""
     found = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
     if len(found) > 1:
@@ -156,7 +156,7 @@ async def _caller_of_open(
     """Return the caller of an open operation. A token isn't required, but used by operations that return more to viewers."""
     if operation.name in _TELLS_VIEWERS_MORE:
         with suppress(Unauthenticated, TransientError):
-            return await authenticator.admit(_authorization(scope, sessions))
+            return await authenticator.admit(authorization_of(scope, sessions))
     return STRANGER
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from strandline.access.authenticator import Authenticator
 from strandline.access.oidc_client import OidcClient
 from strandline.access.oidc_renewal import renew_tokens
-from strandline.access.rights import ANYONE, REST_OPERATIONS, STRANGER, Principal, may
+from strandline.access.rights import ALL_STREAMS, ANYONE, REST_OPERATIONS, STRANGER, Principal, may
 from strandline.access.sessions import Session, Sessions
 from strandline.core.errors import Conflict, Unauthenticated
 from strandline.ledger.states import Role
@@ -65,6 +65,8 @@ class SessionView(View):
     """Time until the session of the cookie ends; null without a session."""
     renews: bool
     """True if a renewal by the service makes the session last longer."""
+    writes: list[str]
+    """Streams to which the caller can write; `*` for all."""
     provider: ProviderView | None
     """The OIDC provider at which users of the console sign in; null if they need a token."""
     operations: dict[str, OperationView]
@@ -152,6 +154,7 @@ def _view(request: Request, principal: Principal, session: Session | None) -> Se
         role=principal.role,
         ends_in_ms=None if session is None else int(1_000 * min(_times_left_s(request, session))),
         renews=session is not None and session.refresh_token is not None and _is_renewal_useful(request, session),
+        writes=[ALL_STREAMS] if principal.may_write(ALL_STREAMS) else sorted(principal.writes),
         provider=None if client is None else ProviderView(**vars(client)),
         operations=operations,
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from strandline.core.document_values import check_name
 from strandline.core.documents import document_text
@@ -19,11 +19,14 @@ from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.services.jobs.arrivals import ArrivalQueries
 from strandline.services.jobs.devices import DeviceList, Order, chosen_devices
 from strandline.services.jobs.samples import SamplePreviewView, pipeline_of, preview_topic, propose_for_topic
+from strandline.services.jobs.sending import SendingView, ways_to_send
 from strandline.services.jobs.topics import TOPICS_MAX, TopicList, topic_names, topic_views
 from strandline.services.rest.dependencies import INTEGER_MAX, Caller, Control, MayReadTopics, require_readable
+from strandline.services.rest.guards.token_guard import authorization_of
 from strandline.services.rest.kept_answers import NOT_MODIFIED, MaxAge
 from strandline.services.rest.routes.documents import DOCUMENTS_BODY, DocumentsBody, PipelineName, Records, Source
 from strandline.services.rest.views import (
+    AcceptedRecordsView,
     ArrivalList,
     DeletedStreamView,
     DocumentTextView,
@@ -36,6 +39,24 @@ from strandline.services.rest.views import (
 )
 
 router = APIRouter(tags=["streams"])
+
+_RECORDS_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            content_type: {"schema": {"type": "string", "format": "binary", "description": description}}
+            for content_type, description in (
+                ("application/json", "A JSON object, or an array of records"),
+                ("application/x-ndjson", "One record per line; further content types as at the HTTP gateway"),
+                ("application/octet-stream", "One record"),
+            )
+        },
+    }
+}
+
+
+async def _records_body(request: Request) -> bytes:
+    return await request.body()
 
 
 @router.get("/v1/streams")
@@ -167,6 +188,28 @@ def list_devices(
         page=list(devices[skip : skip + limit]),
         next=following,
     )
+
+
+@router.post("/v1/streams/{name}/records", response_model=AcceptedRecordsView, openapi_extra=_RECORDS_BODY)
+async def send_records(
+    control: Control, request: Request, name: str, body: Annotated[bytes, Depends(_records_body)]
+) -> Response:
+    """Relay records to an HTTP gateway, with the credentials of the caller, and return the gateway's response. The content
+    type selects the arrangement of the records, as at the gateway. Needs the right to write to the stream.
+    """
+    authorization = None
+    if request.app.state.authenticator is not None:
+        authorization = authorization_of(request.scope, request.app.state.sessions)
+    answer = await control.relay.send(name, request.url.query, body, request.headers.items(), authorization)
+    headers = {} if answer.retry_after is None else {"Retry-After": answer.retry_after}
+    return Response(answer.body, answer.status, headers, answer.content_type)
+
+
+@router.get("/v1/streams/{name}/senders")
+def show_senders(control: Control, name: str) -> SendingView:
+    """Return how devices send records of a stream: addresses of gateways, MQTT topics, ports, and commands with an example."""
+    spec = StreamSpec.from_document(control.ledger.stream(name).document)
+    return ways_to_send(spec, control.gateways, requires_token=control.requires_token)
 
 
 @router.get("/v1/streams/{name}")
