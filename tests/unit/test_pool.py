@@ -337,7 +337,7 @@ def test_members_that_are_behind_share_the_time_of_a_batch(late_lab: Lab) -> Non
 def test_a_member_that_is_behind_has_smaller_slices_if_its_store_is_slow(late_lab: Lab) -> None:
     late_lab.join("b")
     late_lab.join_behind("a", 100_000)
-    late_lab.send("a", count=900_000)
+    late_lab.send("a", count=1_500_000)
     late_lab.turn()
     first = late_lab.records_of("a", 1)
 
@@ -354,6 +354,14 @@ def test_a_member_that_is_behind_has_smaller_slices_if_its_store_is_slow(late_la
     for _ in range(3):
         late_lab.turn()
     assert late_lab.records_of("a", 9) > SLICE_RECORDS_MIN, "larger again"
+    late_lab.batches.meanwhile = wait_for_store
+    for _ in range(5):
+        late_lab.turn()
+    late_lab.pool.leave(late_lab.pool._members["b"])
+    for _ in range(2):
+        late_lab.turn()
+    number = late_lab.pool._members["a"].number
+    assert late_lab.records_of("a", number) > 2 * SLICE_RECORDS_MIN, "alone again, it has no limit"
 
 
 def test_members_that_are_all_behind_have_larger_slices(late_lab: Lab) -> None:

@@ -6,6 +6,7 @@ other failure ends the run of this member. A run that is alone in its process is
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -317,8 +318,9 @@ class Pool:
         return parts
 
     def _limit_slices(self, due: Sequence[PoolMember]) -> None:
-        """Share the time of a batch between the members that are behind, by their last slices."""
+        """Share the time of a batch between the members that are behind, by their last slices. A lone member has no limit."""
         if len(self._members) == 1:
+            due[0].planner.limit_rows(sys.maxsize)
             return
         behind = sum(one.is_behind for one in due)
         cpu_s, batch_s = (CATCH_UP_S, CATCH_UP_BATCH_S) if behind < len(self._members) else (_ALONE_S, _ALONE_S)
