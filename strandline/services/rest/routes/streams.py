@@ -47,7 +47,7 @@ _RECORDS_BODY: dict[str, Any] = {
             content_type: {"schema": {"type": "string", "format": "binary", "description": description}}
             for content_type, description in (
                 ("application/json", "A JSON object, or an array of records"),
-                ("application/x-ndjson", "One record per line; further content types as at the HTTP gateway"),
+                ("application/x-ndjson", "One record per line; other content types as at the HTTP gateway"),
                 ("application/octet-stream", "One record"),
             )
         },
