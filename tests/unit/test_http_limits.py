@@ -13,7 +13,10 @@ import pytest
 from aiokafka.errors import KafkaConnectionError, SaslAuthenticationFailed
 
 import strandline
-from strandline.access import oidc
+from strandline.access import oidc, oidc_renewal
+from strandline.access.authenticator import TokensUnavailable
+from strandline.access.oidc_client import OidcClient
+from strandline.access.oidc_renewal import renew_tokens
 from strandline.core.errors import RegistryUnavailable
 from strandline.core.network.http_limits import Deadline, ResponseTooLarge, bounded_stream, read_body
 from strandline.log.login import oauth_tokens
@@ -128,19 +131,23 @@ def test_a_deadline_that_is_not_reached_changes_nothing():
 @pytest.mark.guarantee("G790")
 @pytest.mark.parametrize("endless", [SLOW["slow body"], FAST["large body"]], ids=["slow", "large"], indirect=True)
 def test_the_other_http_clients_have_both_limits(endless, monkeypatch):
-    """The token endpoint for Kafka, Kibana, and the check of the schema registry: all of them use the same function."""
+    """The token endpoints for Kafka and for renewals of sign-ins, and Kibana: all of them use the same function."""
     began_s = time.monotonic()
-    for module in (oauth_tokens, kibana_client):
+    for module in (oauth_tokens, kibana_client, oidc_renewal):
         monkeypatch.setattr(module, "_TIMEOUT_S", 0.3)
     with pytest.raises((KafkaConnectionError, SaslAuthenticationFailed)):
         ask_for_token(OauthClient(endless.url, "strandline", "secret"))
     with pytest.raises((KibanaUnavailable, KibanaRefused)):
         import_objects(endless.url, [])
+    provider, about = endless.url, {"issuer": endless.url, "token_endpoint": endless.url}
+    with pytest.raises(TokensUnavailable):
+        renew_tokens(OidcClient(provider, "console", "openid", ""), "token", "http://127.0.0.1", lambda _: about)
     assert time.monotonic() - began_s < stretched(20)
 
 
 CLIENTS = {
     "access/oidc.py",
+    "access/oidc_renewal.py",
     "frontends/client/client.py",
     "ingest/poll/fetching.py",
     "log/login/oauth_tokens.py",
@@ -149,6 +156,7 @@ CLIENTS = {
     "services/client.py",
     "services/embedded/elasticsearch_server.py",
     "services/embedded/stack.py",
+    "services/jobs/record_relay.py",
     "services/supervision/external_services.py",
 }
 """Modules that send HTTP requests. The front end, `services/client.py`, and `services/embedded` query servers of the stack."""

@@ -132,6 +132,7 @@ def test_a_token_of_the_role_metrics_reads_metrics_and_nothing_else(
         if api.ask(method, path, headers={"Authorization": authorization}).status_code not in (401, 403):
             allowed.add(name)
     sessions = {f"{method} /v1/session" for method in ("GET", "POST", "DELETE")}
+    sessions |= {"POST /v1/session/renewal"}
     assert allowed == {"GET /healthz", "GET /readyz", "GET /metrics"} | sessions
     assert ask_gateway(authenticator, "GET", "/metrics", authorization)[0].status == 200
     answer, writer, _ = ask_gateway(authenticator, "POST", f"/v1/streams/{STREAM}/records", authorization)
@@ -320,7 +321,7 @@ def test_a_refusal_says_what_is_missing() -> None:
 
 
 def test_the_open_doors_are_those_of_health_and_of_signing_in() -> None:
-    for table, more in ((REST_OPERATIONS, {"/v1/session"}), (GATEWAY_ACTIONS, set())):
+    for table, more in ((REST_OPERATIONS, {"/v1/session", "/v1/session/renewal"}), (GATEWAY_ACTIONS, set())):
         assert {name.split()[1] for name, need in table.items() if need is RequiredRight.OPEN} == HEALTH_PATHS | more
 
 
