@@ -242,6 +242,8 @@ class KafkaAdmin:
     def config_each(self, topics: Iterable[str]) -> Answers[dict[str, str]]:
         """Return all settings of each of these topics, with one request."""
         resources = {topic: ConfigResource(ResourceType.TOPIC, topic) for topic in topics}
+        if not resources:
+            return {}  # the client raises for an empty list
         futures = self._client.describe_configs(list(resources.values()), request_timeout=self.timeout_s)
         return answers_of(
             resources,

@@ -70,6 +70,7 @@ def test_topics_are_listed_with_their_size_and_settings(kafka, job):
 
 def test_what_is_not_there(kafka):
     assert KafkaStatus(kafka).dead_letters("nobody", -1, 10) == []
+    assert KafkaStatus(kafka).summaries([]) == {}
     with pytest.raises(NotFound, match="has no topic nowhere"):
         KafkaStatus(kafka).range("nowhere")
 
