@@ -22,6 +22,33 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the console was NOT looked at")
 
 
+@pytest.mark.guarantee("G1050")
+def test_views_that_were_left_keep_no_memory(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    """A chart that was drawn after its view was left kept the listeners of the chart, and with them the view."""
+    url, tokens, _ = console
+    context, page = open_page(browser, url, watched)
+    page.goto("/")
+    page.get_by_label("Token").fill(tokens["viewer"])
+    page.get_by_role("button", name="Sign in").click()
+    devtools = context.new_cdp_session(page)
+
+    def listeners_after_visits(count: int) -> int:
+        for _ in range(count):
+            page.goto("/#/jobs/turbine-health")
+            expect(page.locator("sl-chart canvas").first).to_be_visible()
+            page.goto("/#/")
+            expect(page.locator("article.job").first).to_be_visible()
+        page.wait_for_timeout(500)
+        devtools.send("HeapProfiler.collectGarbage")
+        return int(devtools.send("Memory.getDOMCounters")["jsEventListeners"])
+
+    before = listeners_after_visits(3)
+    assert listeners_after_visits(5) <= before + 5
+    context.close()
+
+
 @pytest.mark.guarantee("G860")
 def test_every_view_shows_its_data_without_errors_and_other_hosts(
     browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched

@@ -37,6 +37,7 @@ export class Chart extends Element {
     super.connectedCallback();
     this.sizes = new ResizeObserver(() => this.#resize());
     this.sizes.observe(this);
+    this.requestUpdate();
   }
 
   disconnectedCallback() {
@@ -62,6 +63,8 @@ export class Chart extends Element {
   }
 
   updated() {
+    // An update can be due when the view is left. A plot that is drawn then would never be destroyed, and its listeners keep the view.
+    if (!this.isConnected) return;
     const place = /** @type {HTMLElement} */ (this.querySelector(".plot"));
     const styles = getComputedStyle(this);
     const probe = /** @type {HTMLElement} */ (this.querySelector(".probe"));
