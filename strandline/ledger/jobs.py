@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
@@ -296,13 +296,10 @@ class JobStates(Part):
         names = different_jobs(moves)
         with self._database.writing(action_of("change the state", names)) as connection:
             known = lock_jobs(connection, names)
-            present = lease_epochs(connection, names) if any(one.lease is not None for one in moves) else {}
+            refuse_stranger = leader_check(connection, known, moves)
 
             def refuse(move: JobMove) -> None:
-                if move.job not in known:
-                    raise no_job(move.job)
-                if move.lease is not None:
-                    refuse_other_lease(move.job, move.lease, present.get(move.job))
+                refuse_stranger(move)
                 if move.epoch is not None:
                     refuse_old_epoch(known[move.job], move.epoch)
                 _refuse_illegal_move(known[move.job], move.to)
@@ -446,18 +443,35 @@ def _event_of_move(job: JobRow, move: JobMove) -> NewEvent | None:
     return None
 
 
-def lease_epochs(connection: sa.Connection, names: Collection[str]) -> dict[str, int]:
-    """Return the epoch of the lease of each of these jobs. A job that has none is left out."""
-    wanted = sa.select(leases.c.job, leases.c.epoch).where(leases.c.job.in_(names))
-    return {job: epoch for job, epoch in connection.execute(wanted)}
+class _LeasedWrite(Protocol):
+    """A write for a job."""
+
+    @property
+    def job(self) -> str: ...
+    @property
+    def lease(self) -> int | None:
+        """Epoch of the leader's lease. None if the write isn't the leader's."""
 
 
-def refuse_other_lease(job: str, epoch: int, present: int | None) -> None:
-    """Raises Fenced unless `epoch` is the epoch of the job's lease, which is `present`."""
-    if present != epoch:
-        raise Fenced(
-            f"Lease {epoch} of job {job} has ended, the current one is {present}: another control service leads the job."
-        )
+def leader_check(
+    connection: sa.Connection, known: Mapping[str, JobRow], writes: Collection[_LeasedWrite]
+) -> Callable[[_LeasedWrite], None]:
+    """Return the function that raises NotFound for a write of a job that isn't in `known`, and Fenced if another control service
+    leads the job. The rows of the jobs must be locked."""
+    leased = [one.job for one in writes if one.lease is not None]
+    epochs = sa.select(leases.c.job, leases.c.epoch).where(leases.c.job.in_(leased))
+    present = {job: epoch for job, epoch in connection.execute(epochs)} if leased else {}
+
+    def check(write: _LeasedWrite) -> None:
+        if write.job not in known:
+            raise no_job(write.job)
+        if write.lease is not None and present.get(write.job) != write.lease:
+            raise Fenced(
+                f"Lease {write.lease} of job {write.job} has ended, the current one is {present.get(write.job)}: another control "
+                "service leads the job."
+            )
+
+    return check
 
 
 def read_floor(connection: sa.Connection, job: str) -> int:

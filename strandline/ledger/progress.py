@@ -26,14 +26,13 @@ from strandline.ledger.jobs import (
     IS_NAMED,
     NAMES,
     last_of_job,
-    lease_epochs,
+    leader_check,
     lock_job,
     lock_jobs,
     no_job,
     read_floor,
     read_jobs,
     refuse_old_epoch,
-    refuse_other_lease,
 )
 from strandline.ledger.lookups.needs import require_rows
 from strandline.ledger.many_rows import Refusals, action_of, different_jobs, raise_refusal, refusals_of_each
@@ -456,15 +455,7 @@ class Runs(Part):
         names = different_jobs(requests)
         with self._database.writing(action_of("begin a run", names)) as connection:
             known, now_ms = lock_jobs(connection, names), self._clock_ms()
-            present = lease_epochs(connection, names) if any(one.lease is not None for one in requests) else {}
-
-            def refuse(one: RunRequest) -> None:
-                if one.job not in known:
-                    raise no_job(one.job)
-                if one.lease is not None:
-                    refuse_other_lease(one.job, one.lease, present.get(one.job))
-
-            refusals = refusals_of_each(requests, refuse)
+            refusals = refusals_of_each(requests, leader_check(connection, known, requests))
             beginning = [one for one in requests if one.job not in refusals]
             if not beginning:
                 return {}, refusals
@@ -520,18 +511,10 @@ class Runs(Part):
         if not ends:
             return {}, {}
         names = different_jobs(ends)
-        leased = [one.job for one in ends if one.lease is not None]
+        leased = [one for one in ends if one.lease is not None]
         with self._database.writing(action_of("end a run", names)) as connection:
-            known = lock_jobs(connection, leased) if leased else {}
-            present = lease_epochs(connection, leased) if leased else {}
-
-            def refuse(one: RunEnd) -> None:
-                if one.lease is not None:
-                    if one.job not in known:
-                        raise no_job(one.job)
-                    refuse_other_lease(one.job, one.lease, present.get(one.job))
-
-            refusals = refusals_of_each(ends, refuse)
+            known = lock_jobs(connection, [one.job for one in leased]) if leased else {}
+            refusals = refusals_of_each(leased, leader_check(connection, known, leased))
             ending = [one for one in ends if one.job not in refusals]
             if not ending:
                 return {}, refusals

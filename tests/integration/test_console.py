@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from strandline.ingest.append.outcome import LogAway
 from strandline.ledger.states import Desired
 from tests.support.console import furnished_console
-from tests.support.console_browser import AXE, CHROMIUM, DESKTOP, PHONE, Watched, open_page
+from tests.support.console_browser import AXE, CHROMIUM, DESKTOP, PHONE, Watched, open_page, violations
 from tests.support.console_pictures import STEPS, VIEWS, sign_in
 from tests.support.control import BOTH, Api
 from tests.support.waiting import wait_until
@@ -30,8 +30,7 @@ def test_views_that_were_left_keep_no_memory(
     url, tokens, _ = console
     context, page = open_page(browser, url, watched)
     page.goto("/")
-    page.get_by_label("Token").fill(tokens["viewer"])
-    page.get_by_role("button", name="Sign in").click()
+    sign_in(page, tokens["viewer"])
     devtools = context.new_cdp_session(page)
 
     def listeners_after_visits(count: int) -> int:
@@ -101,8 +100,7 @@ def test_a_viewer_sees_the_reason_instead_of_actions(
     url, tokens, _ = console
     context, page = open_page(browser, url, watched, size=PHONE, theme="dark")
     page.goto("/#/jobs/pump-pressure")
-    page.get_by_label("Token").fill(tokens["viewer"])
-    page.keyboard.press("Enter")
+    sign_in(page, tokens["viewer"])
     expect(page.locator(".actions")).to_contain_text("needs the role operator; viewer has viewer")
     assert page.get_by_role("button", name="Stop", exact=True).count() == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
@@ -124,9 +122,7 @@ def test_axe_finds_no_violation_in_any_view(browser: Browser, tmp_path: Path, wa
             page.goto(f"/{address}")
             expect(page.locator(there).first).to_be_visible(timeout=60_000)
             STEPS.get(name, lambda _: None)(page)
-            page.evaluate(AXE.read_text(encoding="utf-8"))
-            violations = page.evaluate("axe.run().then((found) => found.violations)")
-            found[name] = [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in violations]
+            found[name] = violations(page)
         context.close()
     assert found == {name: [] for name in VIEWS}
 
@@ -137,8 +133,7 @@ def test_the_life_of_a_record_leads_to_its_results_and_back(
     url, tokens, _ = console
     context, page = open_page(browser, url, watched)
     page.goto("/#/records")
-    page.get_by_label("Token").fill(tokens["viewer"])
-    page.keyboard.press("Enter")
+    sign_in(page, tokens["viewer"])
     page.locator("select[name=stream]").select_option("turbines")
     page.get_by_label("Partition").fill("2")
     page.get_by_label("Offset").fill("402117")
@@ -163,8 +158,7 @@ def test_open_windows_are_searched_by_key_and_name_the_slowest_device(
     url, tokens, _ = console
     context, page = open_page(browser, url, watched)
     page.goto("/#/windows/turbine-health")
-    page.get_by_label("Token").fill(tokens["viewer"])
-    page.keyboard.press("Enter")
+    sign_in(page, tokens["viewer"])
     rows = page.locator(".windows tbody tr")
     expect(rows).to_have_count(100)
     expect(page.locator("sl-windows .lead")).to_contain_text("Partition 3 of turbines holds the windows open")
@@ -209,8 +203,7 @@ def test_a_silent_partition_is_a_warning_at_home_and_is_said_to_hold_no_window_o
     page.route("**/slices?*", with_silence)
     page.route("**/v1/arrivals*", with_old_partition)
     page.goto("/")
-    page.get_by_label("Token").fill(tokens["viewer"])
-    page.keyboard.press("Enter")
+    sign_in(page, tokens["viewer"])
     expect(page.locator("h1")).to_contain_text("1 stream has silent partitions", ignore_case=True)
     expect(page.locator(".badge.warn").filter(has_text="partitions silent")).to_have_count(1)
     for view in ("jobs", "windows"):
@@ -234,8 +227,7 @@ def test_results_of_more_keys_than_the_chart_draws_are_all_in_the_table(
 
     page.route(re.compile(r"/v1/results/[^/?]+\?"), with_keys)
     page.goto("/#/results")
-    page.get_by_label("Token").fill(tokens["viewer"])
-    page.keyboard.press("Enter")
+    sign_in(page, tokens["viewer"])
     expect(page.locator("sl-results tbody tr")).to_have_count(20)
     view = page.locator("sl-results")
     expect(view).to_contain_text("The table has all 20 keys. The chart draws 16 of 20; choose others in the table.")
@@ -250,8 +242,7 @@ def test_the_silent_device_comes_first_and_devices_are_searched(
     url, tokens, _ = console
     context, page = open_page(browser, url, watched)
     page.goto("/#/streams/turbines")
-    page.get_by_label("Token").fill(tokens["viewer"])
-    page.keyboard.press("Enter")
+    sign_in(page, tokens["viewer"])
     page.get_by_role("link", name="Devices").click()
     rows = page.locator("sl-devices tbody tr")
     expect(rows).to_have_count(100)
@@ -345,8 +336,7 @@ def test_a_pasted_sample_becomes_a_running_job_and_its_first_records(
     with furnished_console(tmp_path, tokens=True, furnished=False) as (url, tokens, api):
         context, page = open_page(browser, url, watched)
         page.goto("/")
-        page.get_by_label("Token").fill(tokens[role])
-        page.keyboard.press("Enter")
+        sign_in(page, tokens[role])
         page.get_by_role("link", name="Begin with a sample").click()
         page.get_by_label("Records", exact=True).fill(SAMPLE)
         page.get_by_label("Name of the stream").fill("meters")
@@ -427,8 +417,7 @@ def test_new_records_can_be_added_from_home_streams_and_the_search(
     for role, is_offered in (("operator", True), ("viewer", False)):
         context, page = open_page(browser, url, watched)
         page.goto("/")
-        page.get_by_label("Token").fill(tokens[role])
-        page.keyboard.press("Enter")
+        sign_in(page, tokens[role])
         for address, complete in (("/#/", "article.job"), ("/#/streams", "sl-streams tbody tr")):
             page.goto(address)
             expect(page.locator(complete).first).to_be_visible()
@@ -446,8 +435,7 @@ def test_a_change_is_planned_while_it_is_typed_and_then_applied(
     with furnished_console(tmp_path, tokens=True) as (url, tokens, api):
         context, page = open_page(browser, url, watched)
         page.goto("/#/jobs/turbine-health")
-        page.get_by_label("Token").fill(tokens["operator"])
-        page.keyboard.press("Enter")
+        sign_in(page, tokens["operator"])
         page.get_by_role("link", name="Edit", exact=True).click()
         expect(page.locator(".cm-line").first).to_have_text("pipeline: turbine-health")
         plan, apply = page.locator(".plan"), page.get_by_role("button", name="Apply…")
@@ -490,8 +478,7 @@ def test_the_editor_of_one_of_several_pipelines_opens_and_previews_that_pipeline
         assert answer.status_code == 200, answer.text
         context, page = open_page(browser, url, watched)
         page.goto("/#/edit/jobs/third-health")
-        page.get_by_label("Token").fill(tokens["viewer"])
-        page.keyboard.press("Enter")
+        sign_in(page, tokens["viewer"])
         expect(page.locator(".cm-opened")).to_have_text("pipeline: third-health", timeout=60_000)
         expect(page.locator(".cm-opened")).to_be_in_viewport()
         expect(page.locator(".about")).to_contain_text("The text contains 3 pipelines that were applied together.")
@@ -506,8 +493,7 @@ def test_a_viewer_plans_a_change_and_sees_why_it_cant_be_applied(
     url, tokens, _ = console
     context, page = open_page(browser, url, watched, size=PHONE, theme="dark")
     page.goto("/#/edit/jobs/pump-pressure")
-    page.get_by_label("Token").fill(tokens["viewer"])
-    page.keyboard.press("Enter")
+    sign_in(page, tokens["viewer"])
     expect(page.locator(".plan")).to_contain_text("Apply needs the role operator; viewer has viewer.", timeout=60_000)
     expect(page.get_by_role("button", name="Apply…")).to_have_count(0)
     expect(page.locator(".cm-line").first).to_be_visible()
@@ -522,8 +508,7 @@ def test_the_editor_completes_keys_of_the_schema_at_the_position(
     url, tokens, _ = console
     context, page = open_page(browser, url, watched)
     page.goto("/#/edit")
-    page.get_by_label("Token").fill(tokens["viewer"])
-    page.keyboard.press("Enter")
+    sign_in(page, tokens["viewer"])
     expect(page.locator(".cm-line").first).to_have_text("stream: readings")
     for text, offered in (
         ("pipeline: p\nsteps:\n  - window: {tum", "tumbling"),
@@ -547,8 +532,7 @@ def test_the_editor_reports_that_it_cant_complete_words_and_tries_again(
     problem = {"code": "unavailable", "detail": "The schema is away."}
     page.route("**/v1/documents/schema", lambda route: route.fulfill(status=503, json=problem))
     page.goto("/#/edit")
-    page.get_by_label("Token").fill(tokens["viewer"])
-    page.keyboard.press("Enter")
+    sign_in(page, tokens["viewer"])
     note = page.locator("sl-editor > p").last
     expect(note).to_contain_text("the schema of documents can't be read: The schema is away.")
     write(page, "stream: s\nform")

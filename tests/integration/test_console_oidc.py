@@ -11,8 +11,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from strandline.access.oidc import LEEWAY_S
-from tests.support.console import furnished_console
-from tests.support.console_browser import AXE, CHROMIUM, Watched, open_page
+from tests.support.console import console_with_provider
+from tests.support.console_browser import AXE, CHROMIUM, Watched, open_page, violations
 from tests.support.oidc_sign_in import SignInProvider, a_foreign_key
 from tests.support.waiting import wait_until
 
@@ -21,13 +21,8 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not instal
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, SignInProvider]]:
-    provider = SignInProvider()
-    try:
-        with furnished_console(tmp_path_factory.mktemp("console"), tokens=True, provider=provider) as (url, _, _api):
-            provider.trust(url)
-            yield url, provider
-    finally:
-        provider.close()
+    with console_with_provider(tmp_path_factory.mktemp("console")) as served:
+        yield served
 
 
 @pytest.fixture
@@ -190,7 +185,6 @@ def test_axe_finds_no_violation_at_the_sign_in(
     page.goto("/")
     sign_in(page, provider)
     expect(page.get_by_role("alert")).to_be_visible()
-    page.evaluate(AXE.read_text(encoding="utf-8"))
-    found = page.evaluate("axe.run().then((found) => found.violations)")
+    found = violations(page)
     context.close()
-    assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []
+    assert found == []

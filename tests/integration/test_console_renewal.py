@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from strandline.access.oidc import LEEWAY_S
-from tests.support.console import furnished_console
-from tests.support.console_browser import AXE, CHROMIUM, Watched, open_page
+from tests.support.console import console_with_provider, furnished_console
+from tests.support.console_browser import AXE, CHROMIUM, Watched, open_page, violations
 from tests.support.console_pictures import sign_in
 from tests.support.oidc_sign_in import SignInProvider
 from tests.support.waiting import wait_until
@@ -25,20 +25,13 @@ STORED = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cooki
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, SignInProvider]]:
-    provider = SignInProvider()
-    try:
-        with furnished_console(tmp_path_factory.mktemp("console"), tokens=True, provider=provider) as (url, _, _api):
-            provider.trust(url)
-            yield url, provider
-    finally:
-        provider.close()
+    with console_with_provider(tmp_path_factory.mktemp("console")) as served:
+        yield served
 
 
 def no_violations(page: Page) -> None:
     if AXE.exists():
-        page.evaluate(AXE.read_text(encoding="utf-8"))
-        found = page.evaluate("axe.run().then((found) => found.violations)")
-        assert [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found] == []
+        assert violations(page) == []
 
 
 @pytest.mark.guarantee(

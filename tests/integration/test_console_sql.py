@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.integration.test_console import write
 from tests.support.console import furnished_console
-from tests.support.console_browser import AXE, CHROMIUM, Watched, open_page
+from tests.support.console_browser import AXE, CHROMIUM, Watched, open_page, violations
 from tests.support.console_pictures import sign_in
 from tests.support.control import Api
 
@@ -46,9 +46,7 @@ def test_a_job_is_changed_in_sql(browser: Browser, tmp_path: Path, watched: Watc
         expect(page.locator(".diff .removed")).to_contain_text("power / 3000")
         expect(page.locator(".diff .added")).to_contain_text("power / 3200")
         if AXE.exists():
-            page.evaluate(AXE.read_text(encoding="utf-8"))
-            found = page.evaluate("axe.run().then((found) => found.violations)")
-            assert [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found] == []
+            assert violations(page) == []
         apply.click()
         dialog = page.locator("dialog[open]")
         expect(dialog.locator("code").first).to_have_text("strandline apply turbine-health.sql")

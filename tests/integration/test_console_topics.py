@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.support.console import furnished_console
-from tests.support.console_browser import AXE, CHROMIUM, PHONE, Watched, open_page
+from tests.support.console_browser import AXE, CHROMIUM, PHONE, Watched, open_page, violations
 from tests.support.console_pictures import sign_in
 from tests.support.control import Api
 
@@ -40,9 +40,7 @@ def test_a_topic_of_kafka_becomes_a_running_job(browser: Browser, tmp_path: Path
         expect(page.locator(".cm-content")).to_contain_text("stream: boilers")
         assert "boilers" not in [one.name for one in api.ledger.streams()]
         if AXE.exists():
-            page.evaluate(AXE.read_text(encoding="utf-8"))
-            found = page.evaluate("axe.run().then((found) => found.violations)")
-            assert [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found] == []
+            assert violations(page) == []
 
         page.get_by_role("button", name="Apply…").click()
         page.locator("dialog[open]").get_by_role("button", name="Apply", exact=True).click()

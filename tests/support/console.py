@@ -468,6 +468,18 @@ def drawn_examinations(directory: Path) -> Examinations:
 
 
 @contextmanager
+def console_with_provider(directory: Path) -> Iterator[tuple[str, SignInProvider]]:
+    """Serve the console with a provider at which users sign in; yields its URL and the provider."""
+    provider = SignInProvider()
+    try:
+        with furnished_console(directory, tokens=True, provider=provider) as (url, _, _):
+            provider.trust(url)
+            yield url, provider
+    finally:
+        provider.close()
+
+
+@contextmanager
 def furnished_console(
     directory: Path,
     *,

@@ -54,6 +54,14 @@ def chromium() -> Iterator[Browser]:
             browser.close()
 
 
+def violations(page: Page) -> list[tuple[str, list[str]]]:
+    """Return the accessibility rules that the page breaks, each with its first elements. Needs AXE, which `make console`
+    installs."""
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run().then((found) => found.violations)")
+    return [(one["id"], [node["html"] for node in one["nodes"]][:3]) for one in found]
+
+
 def open_page(
     browser: Browser, url: str, watched: Watched, *, size: dict[str, int] = DESKTOP, theme: str = "light"
 ) -> tuple[BrowserContext, Page]:

@@ -2,15 +2,13 @@
 import { html, nothing } from "lit";
 import { quoted } from "../core/api.js";
 import { duration, time, whole } from "../core/format.js";
+import { REJECTED_SHARE, SILENT_MS } from "../core/limits.js";
 import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
 import { Element, Follow, Tick } from "../elements/base.js";
 import { badge, command, empty, panel, since } from "../elements/parts.js";
 
 const PAGE = 100;
-const SILENT_MS = 300_000;
-/** Share of rejected records from which a device has a warning. */
-const REJECTED_SHARE = 0.1;
 const ORDERS = { silence: "Silent devices first", errors: "Most rejected records first", records: "Most records first" };
 
 /** @typedef {import("../core/api.js").Json} Json */

@@ -4,6 +4,7 @@ import { repeat } from "lit/directives/repeat.js";
 import { quoted } from "../core/api.js";
 import { capital, duration, short, sum, whole } from "../core/format.js";
 import { rankOf, toneOf } from "../core/jobs.js";
+import { REJECTED_SHARE, SILENT_MS } from "../core/limits.js";
 import { changedJobs, live } from "../core/live.js";
 import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
@@ -12,9 +13,6 @@ import { Element, Follow, Tick } from "../elements/base.js";
 import { addButton, badge, command, empty, figure, panel, sentence, since } from "../elements/parts.js";
 import { strip } from "../elements/strip.js";
 
-const SILENT_MS = 300_000;
-/** Share of rejected records in the last hour from which a job has a warning. */
-const REJECTED_SHARE = 0.1;
 /** Number of jobs on a page. Only these are requested often, with their histories. */
 const PAGE = 25;
 /** Maximum number of names in a request. */

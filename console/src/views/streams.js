@@ -2,14 +2,13 @@
 import { html, nothing } from "lit";
 import { quoted } from "../core/api.js";
 import { duration, short, spaced, time, whole } from "../core/format.js";
+import { SILENT_MS } from "../core/limits.js";
 import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
 import { session } from "../core/session.js";
 import { Element, Follow, Tick } from "../elements/base.js";
 import { addButton, badge, command, empty, panel, since } from "../elements/parts.js";
 import "../elements/sending.js";
-
-const SILENT_MS = 300_000;
 
 export class StreamsView extends Element {
   static properties = { name: { type: String } };

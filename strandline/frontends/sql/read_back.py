@@ -16,11 +16,12 @@ from strandline.frontends.sql.tokens import SqlText
 from strandline.frontends.sql.translation import translate
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 
-_MODELS: dict[str, type[StreamSpec | LookupSpec | PipelineSpec]] = {
+DOCUMENT_MODELS: dict[str, type[StreamSpec | LookupSpec | PipelineSpec]] = {
     "stream": StreamSpec,
     "lookup": LookupSpec,
     "pipeline": PipelineSpec,
 }
+"""Kind of a document that has a form in SQL -> its model."""
 
 
 def refuse_other_documents(text: str, documents: Sequence[Mapping[str, Any]]) -> None:
@@ -45,7 +46,7 @@ def refuse_other_documents(text: str, documents: Sequence[Mapping[str, Any]]) ->
 def _meaning(kind: str, data: dict[str, Any]) -> dict[str, str]:
     """Return the meaning of the canonical document: key -> part. Keys of equal parts are equal. The key of a step includes its
     input."""
-    found = _MODELS[kind].parse(YamlDocument(kind, data[kind], data)).as_document()
+    found = DOCUMENT_MODELS[kind].parse(YamlDocument(kind, data[kind], data)).as_document()
     steps: list[dict[str, Any]] = found.pop("steps", [])  # type: ignore[assignment]
     parts = {name: json.dumps({name: value}, sort_keys=True) for name, value in found.items()}
     inputs: list[Any] = data.get("inputs") or [data.get("input", {"stream": ""})]

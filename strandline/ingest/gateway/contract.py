@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from urllib.parse import urlsplit
 
 from strandline.access.rights import RequiredRight
 
@@ -62,6 +63,16 @@ class SenderExample(NamedTuple):
     """True if gateways authenticate senders."""
     port_offset: int
     """Number that is added to ports in documents of streams."""
+
+
+def stream_address(url: str, port: int, example: SenderExample) -> tuple[str, str, int]:
+    """Return address, host, and port of a gateway that has a port for each stream.
+
+    Args: url: URL of the gateway without a port, as `udp://10.0.0.5`. port: Port in the document of the stream.
+    """
+    parts = urlsplit(url)
+    host, port = parts.hostname or "127.0.0.1", port + example.port_offset
+    return f"{parts.scheme}://{host}:{port}", host, port
 
 
 class WayToSend(NamedTuple):

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-from strandline.ingest.gateway.contract import Gateway, GatewayPort, SenderExample, StackServers, WayToSend
+from strandline.ingest.gateway.contract import (
+    Gateway,
+    GatewayPort,
+    SenderExample,
+    StackServers,
+    WayToSend,
+    stream_address,
+)
 
 if TYPE_CHECKING:
     from strandline.core.settings import Settings
@@ -37,8 +43,7 @@ class TcpEntry(Gateway):
         """Yield a command of netcat if the stream has a port."""
         if stream.tcp is None:
             return
-        host, port = urlsplit(url).hostname or "127.0.0.1", stream.tcp.port + example.port_offset
-        address = f"tcp://{host}:{port}"
+        address, host, port = stream_address(url, stream.tcp.port, example)
         yield WayToSend(address, command=f"printf '%s\\n' {quote(example.record)} | nc -w1 {host} {port}")
 
 

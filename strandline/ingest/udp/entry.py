@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import TYPE_CHECKING, ClassVar
-from urllib.parse import urlsplit
 
 from strandline.access.rights import RequiredRight
-from strandline.ingest.gateway.contract import Gateway, GatewayPort, SenderExample, StackServers, WayToSend
+from strandline.ingest.gateway.contract import (
+    Gateway,
+    GatewayPort,
+    SenderExample,
+    StackServers,
+    WayToSend,
+    stream_address,
+)
 
 if TYPE_CHECKING:
     from strandline.core.settings import Settings
@@ -38,8 +44,7 @@ class UdpEntry(Gateway):
         """Yield a command of netcat if the stream has a port."""
         if stream.udp is None:
             return
-        host, port = urlsplit(url).hostname or "127.0.0.1", stream.udp.port + example.port_offset
-        address = f"udp://{host}:{port}"
+        address, host, port = stream_address(url, stream.udp.port, example)
         if stream.udp.hmac is not None:
             yield WayToSend(address, note="Only signed datagrams are accepted.")
             return

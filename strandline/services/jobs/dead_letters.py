@@ -179,15 +179,7 @@ class DeadLetters:
         """Return up to `limit` matching dead letters with a number above `after`. Raises NotFound, LogUnavailable. A page can
         be shorter although there are more, because the number of dead letters that are read is limited."""
         self._ledger.job(job)
-        found: list[StoredDeadLetter] = []
-        last = after
-        for number, letter in enumerate(self._letters(job, wanted, after)):
-            if len(found) == limit or number == LETTERS_A_LOOK:
-                return DeadLetterPage(found, last)
-            last = letter.offset
-            if wanted.holds(letter):
-                found.append(letter)
-        return DeadLetterPage(found, None)
+        return DeadLetterPage(*_first_matching(self._letters(job, wanted, after), wanted, limit))
 
     def newest(self, job: str, wanted: DeadLetterFilter, before: int | None, limit: int) -> NewestDeadLetters:
         """Return up to `limit` matching dead letters, the newest first. Raises NotFound, LogUnavailable. A page can be shorter
@@ -196,15 +188,7 @@ class DeadLetters:
         Args: before: Only dead letters with a lower number. None for all.
         """
         self._ledger.job(job)
-        found: list[StoredDeadLetter] = []
-        last: int | None = None
-        for number, letter in enumerate(self._letters_back(job, wanted, before)):
-            if len(found) == limit or number == LETTERS_A_LOOK:
-                return NewestDeadLetters(found, last)
-            last = letter.offset
-            if wanted.holds(letter):
-                found.append(letter)
-        return NewestDeadLetters(found, None)
+        return NewestDeadLetters(*_first_matching(self._letters_back(job, wanted, before), wanted, limit))
 
     def counts(self, job: str, wanted: DeadLetterFilter, after: int) -> FilteredCounts:
         """Count the matching dead letters with a number above `after`, in one part. Raises NotFound, LogUnavailable."""
@@ -496,6 +480,22 @@ class DeadLetters:
                 for first, last in _runs(sorted(one for one in set(offsets) if one >= starts.get(partition, 0))):
                     _read_originals(reader, OffsetRange(stream, partition, first, last + 1), set(offsets), found)
         return found
+
+
+def _first_matching(
+    letters: Iterator[StoredDeadLetter], wanted: DeadLetterFilter, limit: int
+) -> tuple[list[StoredDeadLetter], int | None]:
+    """Return up to `limit` matching dead letters, and the number of the last one that was read. None instead of the number if
+    all were read. At most LETTERS_A_LOOK are read."""
+    found: list[StoredDeadLetter] = []
+    last: int | None = None
+    for number, letter in enumerate(letters):
+        if len(found) == limit or number == LETTERS_A_LOOK:
+            return found, last
+        last = letter.offset
+        if wanted.holds(letter):
+            found.append(letter)
+    return found, None
 
 
 def _read_originals(

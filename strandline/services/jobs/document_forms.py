@@ -9,21 +9,13 @@ from enum import StrEnum
 
 from strandline.core.documents import read_documents
 from strandline.core.errors import Conflict, InvalidDocument, PermanentError
-from strandline.core.lookups.lookup import LookupSpec
-from strandline.core.streams.stream import StreamSpec
 from strandline.frontends.document_text import write_documents
 from strandline.frontends.sql.printer import as_sql
+from strandline.frontends.sql.read_back import DOCUMENT_MODELS
 from strandline.frontends.sql.translation import translate
 from strandline.processing.aggregates.registry import BUILT_IN
 from strandline.processing.pipelines.functions.table import TABLE
-from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.services.processes.limited_work import RunLimited, run_here
-
-_MODELS: dict[str, type[StreamSpec | LookupSpec | PipelineSpec]] = {
-    "stream": StreamSpec,
-    "lookup": LookupSpec,
-    "pipeline": PipelineSpec,
-}
 
 
 class DocumentForm(StrEnum):
@@ -73,8 +65,8 @@ def converted(sent: SentDocuments, form: DocumentForm, source: str) -> str:
     with sent.as_yaml(source) as text:
         documents = read_documents(text, source)
         for document in documents:
-            if document.kind in _MODELS:
-                _MODELS[document.kind].parse(document)
+            if document.kind in DOCUMENT_MODELS:
+                DOCUMENT_MODELS[document.kind].parse(document)
     data = [document.data for document in documents]
     if form is DocumentForm.YAML:
         return write_documents(data)

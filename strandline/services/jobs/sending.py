@@ -73,17 +73,16 @@ def ways_to_send(stream: StreamSpec, known: KnownGateways, *, requires_token: bo
     record = example_record(stream, time.time_ns() // 1_000_000)
     content_type = form_of(stream.format).content_type.decode()
     example = SenderExample(record or PLACEHOLDER, content_type, requires_token, known.port_offset)
-    ways = []
-    for name, url in known.urls.items():
-        try:
-            gateway = installed_gateways().get(name)
-        except FunctionUnusable:  # the doctor reports it
-            gateway = None
-        if gateway is not None:
-            ways += [
-                WayToSendView(name, gateway.title, way.address, list(way.topics), way.command, way.note)
-                for way in gateway.ways_to_send(stream, without_credentials(url), example)
-            ]
+    try:
+        gateways = installed_gateways()
+    except FunctionUnusable:  # the doctor reports it
+        gateways = {}
+    ways = [
+        WayToSendView(name, gateways[name].title, way.address, list(way.topics), way.command, way.note)
+        for name, url in known.urls.items()
+        if name in gateways
+        for way in gateways[name].ways_to_send(stream, without_credentials(url), example)
+    ]
     return SendingView(stream.stream, content_type, record, known.can_relay, ways)
 
 
