@@ -20,9 +20,9 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.lifecycle import Origin
 from strandline.ledger.states import Desired, JobState
 from strandline.log.kafka_status import StoredDeadLetter
+from strandline.processing.lineage.dry_run import DryRun
 from strandline.processing.pipelines.checker import check
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
-from strandline.processing.source.dry_run import DryRun
 from strandline.services.cli.dead_letter_verbs import _sum
 from strandline.services.cli.display import repair_summary, replay_notes
 from strandline.services.jobs import dead_letters

@@ -23,12 +23,12 @@ from strandline.ledger.states import EventTimeRule
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.formats.lookups.documents import read_lookup
 from strandline.processing.kinds.enrich.step import Enrich
+from strandline.processing.lineage.dry_run import DryRun
 from strandline.processing.operators.lookups.lookup_table import LookupTable
 from strandline.processing.operators.row_steps import RowSteps
 from strandline.processing.pipelines.row_step import Column
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices.planner import InputStream, PlannerSettings, SlicePlanner
-from strandline.processing.source.dry_run import DryRun
 from strandline.processing.source.kept_lookups import LookupRef, LookupTableCache, SliceLookups, with_present_tables
 from strandline.processing.source.recorded_counts import RecordedCounts
 from strandline.processing.source.slice_rows import SourceFacts

@@ -13,13 +13,13 @@ import pytest
 from strandline.core.documents import read_documents
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.ledger import Ledger
+from strandline.processing.lineage import reevaluation
+from strandline.processing.lineage.reevaluation import ReplayCandidate, find_reaccepted
 from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices import old_runs
 from strandline.processing.slices.old_runs import runs_of_no_use
 from strandline.processing.slices.rewind import RUN_BEGINS
-from strandline.processing.source import reevaluation
-from strandline.processing.source.reevaluation import ReplayCandidate, find_reaccepted
 from tests.support.ledgers import a_checkpoint, a_slice
 
 STREAM = "stream: turbines\npartitions: 2\nschema: {power: double, rated: double}\n"

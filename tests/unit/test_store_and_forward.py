@@ -13,8 +13,8 @@ from strandline.core.record_headers import REASON_LATE
 from strandline.processing.desk.desk import Desk, DeskResult, LocalDeadLetter
 from strandline.processing.desk.desk_pipeline import read_pipeline
 from strandline.processing.desk.records import DeskRecords
+from strandline.processing.lineage.dry_run import DryRun
 from strandline.processing.source.decoding import decoding_of
-from strandline.processing.source.dry_run import DryRun
 from strandline.processing.source.recorded_counts import RecordedCounts
 from strandline.processing.source.slice_rows import SourceFacts
 from tests.unit.test_command_line import Say, say

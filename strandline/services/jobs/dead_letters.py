@@ -33,14 +33,14 @@ from strandline.log.reader import OffsetRange
 from strandline.log.record_key import key_finder
 from strandline.processing.emission.requeue import RequeueRecord, RequeueResult, requeue
 from strandline.processing.formats.format import format_of
+from strandline.processing.lineage.dry_run import ACCEPTED, DryRun, DryRunOutcome
+from strandline.processing.lineage.reevaluation import OF_THE_SLICE, ReplayCandidate, find_reaccepted
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.processing.pipelines.stored import inputs_of, load_pipeline
 from strandline.processing.slices.watermark import greatest, rule_after
-from strandline.processing.source.dry_run import ACCEPTED, DryRun, DryRunOutcome
 from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.processing.source.kept_sessions import sessions_of_partitions
-from strandline.processing.source.reevaluation import OF_THE_SLICE, ReplayCandidate, find_reaccepted
 from strandline.processing.source.slice_rows import row_identity
 
 LETTERS_A_LOOK = 20_000

@@ -22,10 +22,10 @@ from strandline.core.record_headers import (
     REASON_TIME_UNIT,
 )
 from strandline.ledger.states import SliceRow, StreamVersions
+from strandline.processing.lineage.dry_run import ACCEPTED, DryRun, RecordContext
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices.rewind import RUN_BEGINS, plan_of_job
 from strandline.processing.source.decoding import decoding_of
-from strandline.processing.source.dry_run import ACCEPTED, DryRun, RecordContext
 from strandline.processing.source.kept_lookups import LookupRef, with_recorded_tables
 from strandline.processing.source.stream_formats import StreamFormats
 
