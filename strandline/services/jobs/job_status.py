@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from strandline.core.described import Described
-from strandline.core.errors import LogUnavailable, NotFound
+from strandline.core.errors import FunctionUnusable, LogUnavailable, NotFound, StrandlineError
 from strandline.core.times.durations import FOREVER_MS, format_about, format_duration
 from strandline.ledger.progress import JobProgress
 from strandline.ledger.roles import LedgerReader
@@ -288,7 +288,7 @@ class _Documents:
         return self._inputs[job.name]
 
     def pipeline(self, job: JobRow) -> CheckedPipeline:
-        """Return the job's pipeline (see `present_pipeline`). Raises NotFound."""
+        """Return the job's pipeline (see `present_pipeline`). Raises NotFound, FunctionUnusable."""
         streams = [
             self._streams[name] if name in self._streams else self._ledger.stream(name).document
             for name in self._inputs[job.name]
@@ -360,13 +360,13 @@ def cost_view(cost: JobCost, now_ms: int) -> CostView:
 def _told_by_pipelines(
     ledger: LedgerReader, documents: _Documents, progresses: Mapping[str, JobProgress]
 ) -> tuple[dict[str, RewindView], dict[str, list[str]]]:
-    """Return the cost of a rewind of each job, and the problems of its inputs. A job whose stream or lookup no longer exists gets
-    a warning and no cost. Otherwise a response about all jobs would fail, and the stop before its deletion too."""
+    """Return the cost of a rewind of each job, and the problems of its inputs. A job whose stream, lookup, or package no longer
+    exists gets a warning and no cost. Otherwise a response about all jobs would fail, and the stop before its deletion too."""
     pipelines, warnings = dict[str, CheckedPipeline](), dict[str, list[str]]()
     for name, progress in progresses.items():
         try:
             pipelines[name] = documents.pipeline(progress.job)
-        except NotFound as error:
+        except (NotFound, FunctionUnusable) as error:
             warnings[name] = [str(error)]
     used = {lookup for pipeline in pipelines.values() for lookup, _ in pipeline.lookups}
     of_lookups = lookup_warnings_of(ledger, used) if used else {}
@@ -414,8 +414,15 @@ class _Explanations:
         self._before = ledger.checkpoints_at(names, self._now_ms - RECENT_MS)
 
     def of(self, job: JobRow) -> ExplanationView:
-        """Return why the job has no output, or what it waits for. Raises NotFound if a stream or lookup of it is missing."""
-        pipeline, held = self._documents.pipeline(job), self._ranges.of(self._documents.streams_of(job))
+        """Return why the job has no output, or what it waits for: also a stream, a lookup, or a package that is missing."""
+        try:
+            pipeline = self._documents.pipeline(job)
+        except NotFound as error:
+            return _missing(error, f"apply its document again, or {_deletion_of(job)}")
+        except FunctionUnusable as error:
+            again = "install the package on each machine, and restart the control services and the job"
+            return _missing(error, f"{again}, or {_deletion_of(job)}")
+        held = self._ranges.of(self._documents.streams_of(job))
         progress = self._progress.get(job.name, JobProgress(job, None, None))
         _, last_slice, checkpoint, totals = progress
         position = _position(progress, lambda: self._documents.versions[job.name])
@@ -458,20 +465,24 @@ def explanations(
     unavailable_store: Callable[[CheckedPipeline], str | None],
     newest: NewestResults,
 ) -> list[JobExplanationView]:
-    """Return the explanation of each of these jobs. It reports a missing stream or lookup of a job."""
+    """Return the explanation of each of these jobs."""
     found = _Explanations(ledger, ranges, jobs, unavailable_store, newest)
     earlier = ledger.totals_at([job.name for job in jobs], int(time.time() * 1000) - _HOUR_MS)
     return [_explained(found, job, earlier.get(job.name, NO_TOTALS)) for job in jobs]
 
 
 def _explained(explanations: _Explanations, job: JobRow, earlier: Totals) -> JobExplanationView:
-    try:
-        found = explanations.of(job)
-    except NotFound as error:
-        step = f"apply its document again, or stop and delete the job: strandline job delete {job.name}"
-        found = ExplanationView(cause="missing", message=str(error), next=step, notes=[])
+    found = explanations.of(job)
     share = rejected_share(explanations.totals_of(job), earlier)
     return JobExplanationView(job=job.name, rejected_share=round(share, 4), **vars(found))
+
+
+def _missing(error: StrandlineError, step: str) -> ExplanationView:
+    return ExplanationView(cause="missing", message=str(error), next=step, notes=[])
+
+
+def _deletion_of(job: JobRow) -> str:
+    return f"stop and delete the job: strandline job delete {job.name}"
 
 
 def _takes_long(last_slice: SliceRow) -> bool:
@@ -501,6 +512,7 @@ def present_pipeline(ledger: LedgerReader, job: JobRow, *, is_strict: bool = Fal
     """Return the job's current version, checked against the current documents of its streams.
 
     Parts that don't fit are left out: a stream can have changed without the pipeline, if applying both was interrupted.
+    Raises NotFound, FunctionUnusable if a stream, a lookup, or a package of the pipeline is missing.
     Args: is_strict: True if the pipeline will be run. Then parts that don't fit raise InvalidDocument.
     """
     documents = [ledger.stream(stream).document for stream in input_streams(ledger, job)]
@@ -510,11 +522,14 @@ def present_pipeline(ledger: LedgerReader, job: JobRow, *, is_strict: bool = Fal
 def _checked(
     ledger: LedgerReader, row: JobVersionRow, documents: list[dict[str, Any]], *, is_strict: bool
 ) -> CheckedPipeline:
-    if row.lookup_versions:
-        spec = spec_of_row(row)
-        lookups = shapes_of_version(ledger, row.job, row.version, spec)
-        return check_stored(spec, documents, lookups, is_strict=is_strict)
-    return _checked_before(json.dumps(row.document), *map(json.dumps, documents), is_strict=is_strict)
+    try:
+        if row.lookup_versions:
+            spec = spec_of_row(row)
+            lookups = shapes_of_version(ledger, row.job, row.version, spec)
+            return check_stored(spec, documents, lookups, is_strict=is_strict)
+        return _checked_before(json.dumps(row.document), *map(json.dumps, documents), is_strict=is_strict)
+    except FunctionUnusable as error:
+        raise FunctionUnusable(f"version {row.version} of job {row.job} can't be read: {error}") from error
 
 
 @lru_cache(maxsize=4_096)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from strandline.core.documents import did_you_mean
-from strandline.core.errors import NotFound, PermanentError
+from strandline.core.errors import FunctionUnusable, NotFound, PermanentError
 from strandline.ledger.roles import LedgerReader
 from strandline.notices.conditions.results import ResultsSpec
 from strandline.notices.document import NoticeSpec
@@ -73,7 +73,7 @@ def notes_of_conditions(ledger: LedgerReader, spec: NoticeSpec) -> Iterator[str]
 def _view(ledger: LedgerReader, job: str, stage: str) -> ResultView:
     try:
         views = result_views(present_pipeline(ledger, ledger.job(job)))
-    except NotFound as error:
+    except (NotFound, FunctionUnusable) as error:
         raise ConditionUnusable(f"{error}; apply the job, or correct the notice") from None
     names = [view.stage for view in views if view.has_window]
     found = next((view for view in views if view.stage == stage and view.has_window), None)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from strandline.core.errors import NotFound
+from strandline.core.errors import FunctionUnusable, NotFound
 from strandline.core.times.durations import FOREVER_MS
 from strandline.ingest.poll.fetching import ByteBudget, HttpFetcher
 from strandline.ledger.roles import NoticeLedger
@@ -57,9 +58,11 @@ def job_facts(ledger: NoticeLedger, log: KafkaStatus, job: str) -> JobFacts:
     try:
         row = ledger.job(job)
         status = job_status(ledger, StreamRanges(log, _KAFKA_WAIT_S), row)
-        retention_ms = present_pipeline(ledger, row).retention_ms
     except NotFound:
         return JobFacts()
+    retention_ms = None
+    with suppress(NotFound, FunctionUnusable):  # a stream, a lookup, or a package is missing; the status has a warning
+        retention_ms = present_pipeline(ledger, row).retention_ms
     return JobFacts(
         lag_records=status.lag_records,
         retention_left_ms=None if status.rewind is None else status.rewind.retention_left_ms,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strandline.core.errors import NotFound, StrandlineError
+from strandline.core.errors import FunctionUnusable, NotFound, StrandlineError
 from strandline.ledger.roles import NoticeLedger
 from strandline.log.kafka_status import KafkaStatus
 from strandline.notices.view import StuckWatermark
@@ -26,7 +26,7 @@ def stuck_watermark(ledger: NoticeLedger, log: KafkaStatus, job: str, since_ms: 
         return None
     try:
         pipeline = present_pipeline(ledger, ledger.job(job))
-    except NotFound:
+    except (NotFound, FunctionUnusable):
         return None
     if not pipeline.stages:
         return None

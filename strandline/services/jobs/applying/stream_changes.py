@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strandline.core.errors import Conflict, InvalidDocument
+from strandline.core.errors import Conflict, FunctionUnusable, InvalidDocument
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.roles import LedgerReader
 from strandline.ledger.states import JobRow
@@ -50,8 +50,8 @@ class StreamChanges:
         spec = spec_of_version(self._ledger, job.name, job.version)
         lookups = shapes_of_version(self._ledger, job.name, job.version, spec)
         others = {name: stream_spec(self._ledger, name) for name in spec.streams if name != stream.stream}
-        before = as_far_as_known(spec, [others.get(name, known) for name in spec.streams], lookups)
         try:
+            before = as_far_as_known(spec, [others.get(name, known) for name in spec.streams], lookups)
             in_batch = next((one for one in pipelines if one.job == job.name), None)
             after = in_batch or check(spec, [others.get(name, stream) for name in spec.streams], lookups=lookups)
         except InvalidDocument as error:
@@ -61,6 +61,11 @@ class StreamChanges:
             raise Conflict(
                 f"can't change stream {stream.stream}: job {job.name} reads it, and {unfit}; apply the stream together "
                 "with a pipeline that fits"
+            ) from error
+        except FunctionUnusable as error:
+            raise Conflict(
+                f"can't change stream {stream.stream}: job {job.name} reads it, and the effect on the job is unknown: {error}; "
+                f"or delete the job: strandline job delete {job.name}"
             ) from error
         forbidden = [f"{c.change} ({c.reason})" for c in changes_between(before, after) if c.effect is Effect.FORBIDDEN]
         if forbidden:
