@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 
 from strandline.ledger.models import checkpoints, slices
 from strandline.ledger.part import Part
@@ -92,7 +96,27 @@ class RewindReader(Part):
             return {job: float(highest) for job, highest in rows}
 
 
+class _JsonMembers(FunctionElement[Any]):
+    """Rows (member, value) of an object in JSON. Its text is one parameter, so SQLAlchemy compiles a statement once for all
+    objects. With a row of parameters for each job, it would compile the statement again at each call."""
+
+    name = "json_members"
+    inherit_cache = True
+
+
+@compiles(_JsonMembers, "sqlite")
+def _in_sqlite(element: _JsonMembers, compiler: SQLCompiler, **options: Any) -> str:
+    return f"json_each({compiler.process(element.clauses, **options)})"
+
+
+@compiles(_JsonMembers, "postgresql")
+def _in_postgresql(element: _JsonMembers, compiler: SQLCompiler, **options: Any) -> str:
+    return f"json_each_text(CAST({compiler.process(element.clauses, **options)} AS json))"
+
+
 def _table(name: str, numbers: Mapping[str, int]) -> sa.CTE:
     """Return a table with the columns `job` and `number`."""
-    columns = sa.column("job", sa.String), sa.column("number", sa.BigInteger)
-    return sa.values(*columns, name=name).data(list(numbers.items())).cte(name)
+    text = sa.literal(json.dumps(numbers), sa.Text)
+    members = _JsonMembers(text).table_valued(sa.column("key", sa.Text), sa.column("value", sa.Text), name=f"of_{name}")
+    job, number = members.c.key.label("job"), sa.cast(members.c.value, sa.BigInteger).label("number")
+    return sa.select(job, number).cte(name)

@@ -34,6 +34,8 @@ def forget_lists() -> None:
     parts_of_packages.cache_clear()
     format_registry.forget()
     with_package_fields.cache_clear()
+    expressions.parse_expression.cache_clear()
+    expressions.aggregate_calls_in.cache_clear()
     expressions._parser_class.cache_clear()
     expressions._stored_parser_class.cache_clear()
 

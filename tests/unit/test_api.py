@@ -14,6 +14,8 @@ from unittest.mock import patch
 import httpx
 import pytest
 import sqlalchemy as sa
+from pydantic import TypeAdapter
+from starlette.routing import Match
 
 from strandline.core.errors import InvalidSettings, LogUnavailable, StrandlineError
 from strandline.ledger.database import Database
@@ -21,7 +23,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, EventRow, JobState, RunCost
 from strandline.log.kafka_status import LogRange, StoredDeadLetter
 from strandline.results.elasticsearch_client import RequestRefused
-from strandline.services.rest.api import create_app
+from strandline.services.rest.api import _build_routes, create_app
 from strandline.services.rest.event_watch import EventWatch
 from strandline.services.rest.guards.host_guard import BODY_BYTES_MAX
 from strandline.services.rest.routes import events
@@ -49,6 +51,21 @@ def problem_of(answer: httpx.Response, status: int, code: str) -> dict[str, Any]
     assert problem.keys() == {"type", "title", "status", "detail", "instance", "code", "errors"}
     assert isinstance(problem, dict)
     return problem
+
+
+def test_no_request_waits_for_routes_to_be_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, adapters = create_app(None), list[object]()
+    _build_routes(app)
+    create = TypeAdapter.__init__
+
+    def counted(self: TypeAdapter[Any], *values: Any, **options: Any) -> None:
+        adapters.append(self)
+        create(self, *values, **options)
+
+    monkeypatch.setattr(TypeAdapter, "__init__", counted)
+    request = {"type": "http", "method": "GET", "path": "/v1/nothing", "root_path": "", "headers": []}
+    assert not any(route.matches(request)[0] is Match.FULL for route in app.routes)
+    assert adapters == []
 
 
 def test_apply_registers_stream_and_job(api: Api) -> None:

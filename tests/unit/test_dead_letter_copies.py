@@ -11,11 +11,13 @@ import pytest
 
 from strandline.core.errors import IndexUnavailable
 from strandline.ledger.ledger import Ledger
+from strandline.ledger.states import JobVersionRow
 from strandline.log.kafka_status import DeadLetterRange, KafkaStatus, StoredDeadLetter
 from strandline.results.document import Document
 from strandline.services.supervision import dead_letter_copies
 from strandline.services.supervision.dead_letter_copies import LETTERS_AT_ONCE, DeadLetterCopies
 from tests.support.control import BOTH, Api
+from tests.support.statements import counted_statements
 from tests.support.waiting import stretched
 
 FIRST, END = 5, 2 * LETTERS_AT_ONCE + 10
@@ -123,19 +125,32 @@ def test_it_goes_on_until_it_is_closed(ledger: Ledger, monkeypatch: pytest.Monke
     """Also when the ledger is away for a while."""
     monkeypatch.setattr(dead_letter_copies, "POLL_INTERVAL_S", 0)
     looks: list[Any] = []
-    jobs = ledger.jobs
+    versions = ledger.current_versions_of_jobs
 
-    def look() -> list[Any]:
+    def look() -> dict[str, JobVersionRow]:
         looks.append(1)
         if len(looks) == 1:
             raise ValueError("a mistake of ours")
         if len(looks) == 3:
             copies._sweep._closing.set()
-        return jobs()
+        return versions()
 
-    monkeypatch.setattr(ledger, "jobs", look)
+    monkeypatch.setattr(ledger, "current_versions_of_jobs", look)
     copies = DeadLetterCopies(ledger, lambda job: True, FullLog(), "")
     copies.start()
     copies._sweep._thread.join(stretched(30))
     assert len(looks) == 3
     copies.close()
+
+
+def test_jobs_without_copies_cost_no_queries(ledger: Ledger) -> None:
+    copies = DeadLetterCopies(ledger, lambda job: False, FullLog(), "")
+    copies.copy()  # the first statements of a connection
+    counts = []
+    for first in (0, 3):
+        for number in range(first, first + 3):
+            ledger.submit_job(f"more-{number}", "", ledger.job_version("quiet").document)
+        with counted_statements() as statements:
+            assert copies.copy() == 0
+        counts.append(len(statements))
+    assert counts[0] == counts[1]

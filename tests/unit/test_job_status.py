@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 import strandline
 from strandline.ledger.ledger import Ledger
 from strandline.processing.pipelines.stored import load_pipeline
 from strandline.processing.slices.rewind import RewindCost, plan_of_job, rewind_cost
-from strandline.services.jobs.job_status import StreamRanges, job_statuses, rewind_view
+from strandline.services.jobs.checked_ahead import CheckedAhead
+from strandline.services.jobs.job_status import (
+    StreamRanges,
+    _checked_before,
+    check_pipelines,
+    job_statuses,
+    rewind_view,
+)
 from tests.support.control import BOTH, Api
 from tests.support.ledgers import a_checkpoint, a_slice
+from tests.support.statements import counted_statements
+from tests.support.waiting import wait_until
 
 HOUR_MS = 3_600_000
 
@@ -53,21 +59,6 @@ def test_completed_is_written_in_one_place() -> None:
     assert [path.name for path in shown_by if '"completed"' in path.read_text()] == []
 
 
-@contextmanager
-def counted_statements() -> Iterator[list[str]]:
-    """Collect the SQL of each statement that this process executes."""
-    statements: list[str] = []
-
-    def note(connection: object, cursor: object, statement: str, *_: Any) -> None:
-        statements.append(statement)
-
-    sa.event.listen(sa.Engine, "before_cursor_execute", note)
-    try:
-        yield statements
-    finally:
-        sa.event.remove(sa.Engine, "before_cursor_execute", note)
-
-
 def add_jobs(ledger: Ledger, first: int, last: int) -> None:
     """Add jobs: some without a slice, some with several committed slices, some with a planned slice, some of other guarantees."""
     document = ledger.job_version("power").document
@@ -99,6 +90,38 @@ def test_the_status_of_many_jobs_costs_as_many_queries_as_that_of_a_few(api: Api
             assert len(job_statuses(api.ledger, StreamRanges(api.log), api.ledger.jobs())) == last + 1
         counts.append(len(statements))
     assert counts[0] == counts[1] < 40
+
+
+@pytest.mark.parametrize("read", ["first_slices_reaching", "replay_starts"])
+def test_a_statement_about_rewinds_is_compiled_once_for_any_number_of_jobs(api: Api, read: str) -> None:
+    """A text with a parameter for each job would be compiled at each call, which takes longer than the query."""
+    with counted_statements() as statements:
+        for count in (1, 50):
+            getattr(api.ledger, read)({f"job-{number}": number for number in range(count)})
+    first, second = (one for one in statements if "checkpoints" in one)
+    assert first == second
+
+
+def test_the_first_status_after_a_start_checks_no_pipeline(api: Api) -> None:
+    assert api.outcomes(BOTH) == ["created", "created"]
+    add_jobs(api.ledger, 1, 9)
+    _checked_before.cache_clear()
+    ahead = CheckedAhead(api.ledger)
+    ahead.start()
+    wait_until(lambda: _checked_before.cache_info().misses, lambda checked: checked == 10, "10 checked pipelines")
+    ahead.close()
+    job_statuses(api.ledger, StreamRanges(api.log), api.ledger.jobs())
+    assert (_checked_before.cache_info().misses, _checked_before.cache_info().hits) == (10, 10)
+
+
+def test_the_checks_after_a_start_leave_out_a_job_without_its_stream(api: Api) -> None:
+    assert api.outcomes(BOTH) == ["created", "created"]
+    add_jobs(api.ledger, 1, 2)
+    document = api.ledger.job_version("power").document
+    api.ledger.submit_job("alone", "", document | {"pipeline": "alone", "input": {"stream": "nowhere"}})
+    _checked_before.cache_clear()
+    assert len(list(check_pipelines(api.ledger, api.ledger.jobs()))) == 4
+    assert _checked_before.cache_info().misses == 3
 
 
 def test_the_cost_of_a_rewind_is_the_same_for_one_job_and_for_many(api: Api) -> None:

@@ -15,7 +15,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import ClassVar
 
 import sqlglot
@@ -118,8 +118,10 @@ class Expression:
     is_aggregate: bool
 
 
+@lru_cache(maxsize=1_024)
 def parse_expression(text: str) -> Expression:
-    """Return the single expression in `text`. Raises ExpressionError."""
+    """Return the single expression in `text`. Raises ExpressionError. Cached: the pipelines of many jobs contain the same
+    expressions. Callers must not change the tree."""
     if len(text) > LENGTH_MAX:
         raise ExpressionError(f"is longer than {LENGTH_MAX:,} characters; split it over several derive steps")
     try:
@@ -162,10 +164,16 @@ def tree_of(sql: str) -> exp.Expr:
     return _with_calls(parser.parse_into(exp.Condition, _SPARK.tokenize(sql), sql)[0])
 
 
+@lru_cache(maxsize=1_024)
+def aggregate_calls_in(sql: str) -> tuple[exp.AnonymousAggFunc, ...]:
+    """Return the calls of aggregate functions in a normalised expression. Cached: callers must not change them."""
+    return tuple(tree_of(sql).find_all(exp.AnonymousAggFunc))
+
+
 def packages_called(texts: Iterable[str]) -> dict[str, str]:
     """Return aggregate function -> its package with the release, for functions of packages that these normalised expressions
     call."""
-    return packages_of(call.name for text in texts for call in tree_of(text).find_all(exp.AnonymousAggFunc))
+    return packages_of(call.name for text in texts for call in aggregate_calls_in(text))
 
 
 def _written(tree: exp.Expr) -> str:

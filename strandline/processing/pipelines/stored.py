@@ -47,7 +47,7 @@ def spec_of_row(row: JobVersionRow) -> PipelineSpec:
     return _parsed(json.dumps(row.document))
 
 
-@lru_cache(maxsize=1_024)
+@lru_cache(maxsize=4_096)
 def _parsed(document: str) -> PipelineSpec:
     return PipelineSpec.from_document(json.loads(document))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Literal
@@ -294,6 +295,15 @@ class _Documents:
             for name in self._inputs[job.name]
         ]
         return _checked(self._ledger, self.versions[job.name], streams, is_strict=False)
+
+
+def check_pipelines(ledger: LedgerReader, jobs: Sequence[JobRow]) -> Iterator[None]:
+    """Check the pipelines of these jobs, one at each step, so that later calls find them in the cache."""
+    documents = _Documents(ledger, jobs)
+    for job in jobs:
+        with suppress(NotFound):  # of a stream or a lookup; the status of the job reports it
+            documents.pipeline(job)
+        yield
 
 
 def _status(

@@ -17,6 +17,7 @@ from strandline.log.kafka_status import KafkaStatus
 from strandline.notices.service import NoticeService
 from strandline.processing.pipelines.checked_pipeline import CheckedPipeline
 from strandline.services.jobs.apply_documents import DocumentApplier
+from strandline.services.jobs.checked_ahead import CheckedAhead
 from strandline.services.jobs.dead_letters import DeadLetters
 from strandline.services.jobs.devices import Devices
 from strandline.services.jobs.examinations import Examinations
@@ -90,6 +91,11 @@ class Dependencies:
     def devices(self) -> Devices:
         """Lists of devices."""
         return Devices(self.ledger, self.log, self.run_limited)
+
+    @cached_property
+    def checked_ahead(self) -> CheckedAhead:
+        """Checks of all pipelines after the start."""
+        return CheckedAhead(self.ledger)
 
     @cached_property
     def kept_jobs(self) -> KeptAnswers:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from strandline.ledger.roles import LedgerReader
 from strandline.log.kafka_status import KafkaStatus
-from strandline.processing.pipelines.model.pipeline import DeadLettersSpec, PipelineSpec
+from strandline.processing.pipelines.model.pipeline import DeadLettersSpec
+from strandline.processing.pipelines.stored import spec_of_row
 from strandline.results.dead_letters.documents import dead_letter_document
 from strandline.results.dead_letters.index import DeadLetterIndex
 from strandline.services.supervision.job_sweep import PeriodicJobTask
@@ -41,15 +42,20 @@ class DeadLetterCopies:
         self._log = log
         self._elasticsearch_url = elasticsearch_url
         self._now_ms = now_ms
-        self._sweep = PeriodicJobTask(ledger, self._copy_job, action="copy dead letters", every_s=POLL_INTERVAL_S)
+        self._sweep = PeriodicJobTask(
+            ledger, self._copy_job, action="copy dead letters", every_s=POLL_INTERVAL_S, jobs=self._jobs
+        )
         self.start, self.close = self._sweep.start, self._sweep.close
         self.copy = self._sweep.look
         """Process all jobs once, and return the number of copied dead letters."""
 
+    def _jobs(self) -> list[str]:
+        """Return the jobs whose current versions have an index of dead letters, with one query."""
+        versions = self._ledger.current_versions_of_jobs()
+        return [job for job, row in versions.items() if spec_of_row(row).dead_letters.index]
+
     def _copy_job(self, job: str) -> int:
-        version = self._ledger.job(job).version
-        document = self._ledger.job_version(job, version).document
-        spec = PipelineSpec.from_document(document).dead_letters
+        spec = spec_of_row(self._ledger.job_version(job)).dead_letters
         copied, is_done = 0, not spec.index
         while not is_done and self._leads(job):
             created, is_done = self._copy_some(job, spec)

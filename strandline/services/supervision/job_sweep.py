@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import structlog
@@ -16,12 +16,21 @@ logger = structlog.get_logger()
 
 
 class PeriodicJobTask:
-    """Calls `work(job)` for every job, every `every_s` seconds between `start` and `close`. An error of one job does not stop
-    the others. It is logged once, and its end too."""
+    """Calls `work(job)` for every job that needs it, every `every_s` seconds between `start` and `close`. An error of one job
+    does not stop the others. It is logged once, and its end too."""
 
-    def __init__(self, ledger: JobReader, work: Callable[[str], int], *, action: str, every_s: float) -> None:
-        """Args: action: Description of the work for the log, as `copy dead letters`."""
-        self._ledger = ledger
+    def __init__(
+        self,
+        ledger: JobReader,
+        work: Callable[[str], int],
+        *,
+        action: str,
+        every_s: float,
+        jobs: Callable[[], Iterable[str]] | None = None,
+    ) -> None:
+        """Args: action: Description of the work for the log, as `copy dead letters`.
+        jobs: Returns the jobs that need the work. None: all jobs do."""
+        self._jobs = jobs or (lambda: [job.name for job in ledger.jobs()])
         self._work = work
         self._action = action
         self._every_s = every_s
@@ -45,8 +54,8 @@ class PeriodicJobTask:
         return self._closing.wait(pause_s)
 
     def look(self) -> int:
-        """Process all jobs once, and return the sum of the results."""
-        return sum(self._attempt(partial(self._work, job.name), job.name) for job in self._ledger.jobs())
+        """Process these jobs once, and return the sum of the results."""
+        return sum(self._attempt(partial(self._work, job), job) for job in self._jobs())
 
     def _run(self) -> None:
         while not self._closing.is_set():

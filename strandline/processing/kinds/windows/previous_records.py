@@ -19,7 +19,7 @@ from strandline.processing.pipelines.aggregate_nodes import read_call
 from strandline.processing.pipelines.checks.check_context import CheckContext, step_number
 from strandline.processing.pipelines.event_time import WindowShape
 from strandline.processing.pipelines.expression_types import infer_type
-from strandline.processing.pipelines.expressions import packages_called, parse_expression, tree_of
+from strandline.processing.pipelines.expressions import aggregate_calls_in, packages_called, parse_expression, tree_of
 from strandline.processing.pipelines.kind_registry import part_of
 from strandline.processing.pipelines.row_step import Column
 from strandline.processing.pipelines.stages import Stage
@@ -68,7 +68,7 @@ def aggregates_of_records(
 
 def _needs_previous(column: Column) -> bool:
     """Whether a call in this aggregate needs the record before each record."""
-    return any(_across_windows(call) is not None for call in tree_of(column.sql).find_all(exp.AnonymousAggFunc))
+    return any(_across_windows(call) is not None for call in aggregate_calls_in(column.sql))
 
 
 @dataclass
