@@ -65,8 +65,8 @@ WITHOUT_SERVERS := unit property simulation
 WITH_SERVERS := contract migration integration fault
 KINDS = $(or $(KIND),$(WITHOUT_SERVERS) $(WITH_SERVERS))
 PYTEST = $(BIN)/python -m pytest $(if $(RANDOM),-p randomly $(if $(filter-out 1,$(RANDOM)),--randomly-seed=$(RANDOM),),)
-# Tests that need servers wait for half of the time, so more workers than cores. With servers, the tests of a module stay together.
-WORKERS ?= 3
+# One worker waits for servers, and one for the faults of a broker, so two more than cores. With servers, the tests of a module stay together.
+WORKERS ?= 4
 SHARED = $(if $(filter-out 1,$(WORKERS)),-n $(WORKERS) --dist $(if $(filter $(WITH_SERVERS),$(KINDS)),loadfile --no-loadscope-reorder,worksteal),)
 # $(call run-tests,OPTIONS): every kind that is asked for.
 run-tests = $(foreach kind,$(filter-out $(WITHOUT_SERVERS) $(WITH_SERVERS),$(KINDS)),echo "no kind of test is called '$(kind)'" >&2; exit 2;) \

@@ -1,6 +1,6 @@
 """Runs of all tests at the same time on one machine: no more than have room in its memory.
 
-Three workers and the servers that they start need about 7 GB (`RUN_BYTES`). A run for which there is no memory would have the
+Four workers and the servers that they start need about 7 GB (`RUN_BYTES`). A run for which there is no memory would have the
 kernel kill processes of all runs. So a run in workers claims a share of the memory before it starts any, and waits while all
 shares are claimed. A claim is an abstract Unix socket, which the kernel releases with the process.
 """

@@ -42,27 +42,46 @@ _KINDS_BY_NEED = (_KINDS_WITH_SERVERS, {"unit", "property", "simulation"})
 _TESTS = Path(__file__).parents[1]
 _FIRST_WORKER = "gw0"
 _NICENESS = 5
-_COSTLY = re.compile(
-    r"[\s(](?:elasticsearch|platform|audit_lab|spark|class_archive)[:,)]|getfixturevalue\(\"elasticsearch\"\)"
+_NEEDS_SERVERS = re.compile(
+    r"[\s(](?:kafka|elasticsearch|platform|audit_lab|spark|class_archive)[:,)]|getfixturevalue\(\"elasticsearch\"\)"
 )
-"""Matches a test with one of these fixtures, which use Elasticsearch and Spark."""
+"""Matches a test with one of these fixtures, which use the servers of the run."""
 
 
 @cache
-def is_costly(module: Path) -> bool:
-    """Whether tests of the module need Elasticsearch or Spark. All these modules are one worker's: another node and session take
-    longer to start than they save, and much memory. A wrong answer costs time and nothing else."""
-    return _kind(module) in _KINDS_WITH_SERVERS and _COSTLY.search(module.read_text(encoding="utf-8")) is not None
+def needs_servers(module: Path) -> bool:
+    """Return True if tests of the module use the servers of the run: Kafka, Elasticsearch, the platform, or Spark.
+
+    All these modules are run by one worker: other servers take longer to start than they save, use CPU time while they are
+    idle, and need much memory. A wrong answer costs time and nothing else.
+    """
+    return (
+        _kind(module) in _KINDS_WITH_SERVERS and _NEEDS_SERVERS.search(module.read_text(encoding="utf-8")) is not None
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The costly modules are run one after the other by one worker, and would end last: the other workers, and what they start,
-    yield to it. And a test that fails is named at once."""
-    worker = getattr(config, "workerinput", {}).get("workerid", _FIRST_WORKER)
-    if worker != _FIRST_WORKER and config.getvalue("markexpr") == "not long":
-        os.nice(_NICENESS)
+    """Let the other workers, and what they start, yield to the worker with the servers, which would end last. Name a test
+    that failed at once."""
+    worker = getattr(config, "workerinput", {}).get("workerid")
+    if worker is not None and config.getvalue("markexpr") == "not long":
+        if worker == _FIRST_WORKER:
+            config.pluginmanager.register(_EndOfServers())
+        else:
+            os.nice(_NICENESS)
     if config.getvalue("dist") != "no":  # it is in workers
         config.pluginmanager.register(_NamesOfFailures(config))
+
+
+class _EndOfServers:
+    """Stops the servers of the run after the last test that needs them: an idle platform with its Kafka uses a twentieth of a
+    core, and 3 GB of memory."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        if nextitem is not None and needs_servers(item.path) and not needs_servers(nextitem.path):
+            for fixture in item.session._fixturemanager.getfixturedefs("servers", item) or ():
+                fixture.finish(item._request)  # type: ignore[attr-defined]  # with all fixtures that use it
 
 
 class _NamesOfFailures:
@@ -78,7 +97,7 @@ class _NamesOfFailures:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the costly modules first, and the longest first among the others, unless a random order is requested.
+    """Put the modules that need servers first, and the longest first among the others, unless a random order is requested.
 
     The tests of each module that is marked `in_order` get the order of the file, in their own slots.
     """
@@ -86,7 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ranks = {name: rank for rank, name in enumerate(LONGEST)}
         items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
         places_of = {module: place for kind in _KINDS_BY_NEED for module, place in _places(items, kind).items()}
-        items.sort(key=lambda item: (not is_costly(item.path), places_of[item.path]))
+        items.sort(key=lambda item: (not needs_servers(item.path), places_of[item.path]))
     places: dict[str, list[int]] = {}
     for place, item in enumerate(items):
         if item.get_closest_marker("in_order"):
@@ -113,8 +132,8 @@ def _kind(module: Path) -> str:
 
 
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist says nothing of its types
-    """A module is assigned to one worker, and so are all costly modules together, and the fault tests, which share a
-    broker.
+    """A module is assigned to one worker, and so are all modules together that need the servers of the run, and the other
+    fault tests, which share a broker.
 
     With the long tests these are most of the work: then each test is assigned to a free worker.
     """
@@ -129,7 +148,7 @@ class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist says nothi
         if self.config.getvalue("markexpr") != "not long":
             return module
         path = self.config.rootpath / module
-        return "costly" if is_costly(path) else "fault" if _kind(path) == "fault" else module
+        return "servers" if needs_servers(path) else "fault" if _kind(path) == "fault" else module
 
 
 @pytest.hookimpl(optionalhook=True)
