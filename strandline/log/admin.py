@@ -33,6 +33,8 @@ from strandline.log.kafka_connection import Refusals, librdkafka
 _ASK_AGAIN_S = 0.2
 _CONNECT_AGAIN_S = 1.0
 """Minimum time between two new clients that are made because a topic's answer was an error."""
+_SOCKET_TIMEOUT_MS_MIN, _SOCKET_TIMEOUT_MS_MAX = 10, 300_000
+"""Range of librdkafka. The timeout of a question can be longer or shorter."""
 _GRACE_S = 1.0
 """Seconds in addition to the client's own timeout. That timeout should end a request, because its error has a reason.
 """
@@ -412,7 +414,7 @@ class KafkaAdmin:
 
     def _connect(self) -> AdminClient:
         # Failures are raised as exceptions; librdkafka's own lines on stderr would only repeat them.
-        timeout_ms = int(self.timeout_s * 1_000)
+        timeout_ms = min(max(int(self.timeout_s * 1_000), _SOCKET_TIMEOUT_MS_MIN), _SOCKET_TIMEOUT_MS_MAX)
         own = {"socket.timeout.ms": timeout_ms, "log_level": 0, "error_cb": self._refusals}
         self._connected_s, self._is_stale = time.monotonic(), False
         return self._make_client(librdkafka(self.bootstrap, own))

@@ -62,6 +62,11 @@ def test_the_waiting_ends_with_the_timeout() -> None:
         ends(stale=1_000)
 
 
+@pytest.mark.parametrize("timeout_s", [0.001, 400])
+def test_a_timeout_outside_the_range_of_the_client_library_is_accepted(timeout_s: float) -> None:
+    assert KafkaAdmin("127.0.0.1:1", timeout_s=timeout_s).timeout_s == timeout_s
+
+
 def test_who_asks_may_wait_less_than_others_of_the_same_connection() -> None:
     admin = KafkaAdmin("nowhere", timeout_s=600, make_client=Clients(stale=1_000))
     with pytest.raises(LogUnavailable, match="the offsets of topic readings could not be read"):
