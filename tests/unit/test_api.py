@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from strandline.ledger.ledger import Ledger
 from strandline.ledger.states import Desired, EventRow, JobState, RunCost
 from strandline.log.kafka_status import LogRange, StoredDeadLetter
 from strandline.results.elasticsearch_client import RequestRefused
+from strandline.services.rest import event_watch
 from strandline.services.rest.api import _build_routes, create_app
 from strandline.services.rest.event_watch import EventWatch
 from strandline.services.rest.guards.host_guard import BODY_BYTES_MAX
@@ -31,7 +33,7 @@ from strandline.services.rest.routes.events import event_frames
 from strandline.services.supervision.supervisor import _is_taken_back
 from tests.support.control import BOTH, HOUR, PIPELINE, STREAM, Api
 from tests.support.ledgers import a_checkpoint, a_slice
-from tests.support.waiting import stretched
+from tests.support.waiting import stretched, wait_until_async
 
 OPENAPI = Path(__file__).parents[2] / "docs" / "openapi.json"
 
@@ -662,38 +664,44 @@ def test_who_follows_events_is_left_after_some_time_and_when_the_service_ends(ap
 
 
 @pytest.mark.guarantee("G1050")
-def test_many_followers_query_the_ledger_once_until_an_event_happens(api: Api) -> None:
+def test_many_followers_query_the_ledger_once_until_an_event_happens(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then each of them queries it."""
-    queries: list[int] = []
+    monkeypatch.setattr(events, "_LOOK_S", look_s := 0.05)
+    monkeypatch.setattr(event_watch, "LOOK_S", look_s)
 
     class Counted:
         """The ledger, which counts queries."""
 
+        queries = 0
+
         def events(self, *arguments: Any, **options: Any) -> list[EventRow]:
-            queries.append(1)
+            self.queries += 1
             return api.ledger.events(*arguments, **options)
 
-    async def follow() -> tuple[int, int, set[str]]:
-        counted: Any = Counted()
-        watch = EventWatch(counted)
-        followers = [event_frames(counted, watch, None, None, lambda: False, 60) for _ in range(20)]
+    by_watch, by_followers = Counted(), Counted()
+
+    async def follow() -> set[str]:
+        ledger: Any = by_followers
+        watched: Any = by_watch
+        watch = EventWatch(watched)
+        followers = [event_frames(ledger, watch, None, None, lambda: False, 60) for _ in range(20)]
         for frames in followers:
             await anext(frames)
         waiting = [asyncio.ensure_future(anext(frames)) for frames in followers]
-        await asyncio.sleep(1.5)  # sleeps: each follower has looked once
-        before = len(queries)
-        await asyncio.sleep(3)  # sleeps: the number of queries in this time is the result
-        quiet, middle = len(queries) - before, len(queries)
+        await wait_until_async(lambda: by_followers.queries == 40, "each has queried its position, and has looked once")
+        before, began_s = by_watch.queries, time.monotonic()
+        await wait_until_async(lambda: by_watch.queries >= before + 5, "more looks")
+        looks_max = 1 + (time.monotonic() - began_s) / (0.9 * look_s)
+        assert by_watch.queries - before <= looks_max, "the number of followers doesn't count"
+        assert by_followers.queries == 40
         api.ledger.record_event("note", "here")
         found = {json.loads(frame.partition("data: ")[2])["message"] for frame in await asyncio.gather(*waiting)}
+        assert by_followers.queries == 60
         for frames in followers:
             await frames.aclose()
-        return quiet, len(queries) - middle, found
+        return found
 
-    quiet, after, found = asyncio.run(follow())
-    assert found == {"here"}
-    assert 1 <= quiet <= 5, "the number of followers doesn't count"
-    assert 20 <= after <= 25
+    assert asyncio.run(follow()) == {"here"}
 
 
 def test_events_can_be_followed(api: Api) -> None:
