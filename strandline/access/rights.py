@@ -77,6 +77,9 @@ REST_OPERATIONS: dict[str, RequiredRight] = {
     "GET /v1/streams/{name}/undeclared": RequiredRight.VIEWER,
     "GET /v1/streams/{name}/devices": RequiredRight.VIEWER,
     "GET /v1/streams/{name}/senders": RequiredRight.VIEWER,
+    "GET /v1/streams/{name}/records": RequiredRight.VIEWER,
+    # The body is what is looked for; nothing is written.
+    "POST /v1/streams/{name}/records/search": RequiredRight.VIEWER,
     # Its gateway checks this right again, with the credentials of the same client.
     "POST /v1/streams/{name}/records": RequiredRight.WRITE,
     # Names of topics of other applications, which only an operator can read.

@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import Any
 
 from strandline.core.errors import NotFound
 from strandline.core.record_headers import DEAD_LETTER_PARTITION, dead_letter_topic
@@ -59,6 +60,8 @@ class StoredDeadLetter:
     value: bytes
 
 
+_SAMPLE_RECORDS = 1_000
+"""Number of the newest records whose mean size is the expected size of records."""
 SAMPLE_BYTES_MAX = 16 << 20
 """Approximate maximum size in bytes of a sample of records."""
 
@@ -191,15 +194,24 @@ class KafkaStatus:
         since: Mapping[int, int] | None = None,
         headers_beside: Sequence[str] = (),
         partitions: Collection[int] | None = None,
+        until: Mapping[int, int] | None = None,
     ) -> NewestRecords:
         """Return the newest records of the topic, about as many of each partition, with at most `bytes_max` bytes.
 
-        Args: since: Partition -> first offset. headers, headers_beside: See RangeReader. partitions: Only these; None for all.
+        Args:
+            since, until: Partition -> first and next offset.
+            headers, headers_beside: See RangeReader.
+            partitions: Only these; None for all.
+
         Raises NotFound, LogTruncated.
         """
         from strandline.log.range_reader import RangeReader  # its import takes a tenth of a second
 
-        ends = {at: end for at, end in self.committed_ends(topic).items() if partitions is None or at in partitions}
+        ends = {
+            at: min(end, (until or {}).get(at, end))
+            for at, end in self.committed_ends(topic).items()
+            if partitions is None or at in partitions
+        }
         starts = self._admin.starts(topic, list(ends))
         firsts = {at: max(starts[at], (since or starts).get(at, starts[at])) for at in ends}
         share = max(1, records_max // max(1, sum(firsts[at] < end for at, end in ends.items())))
@@ -224,6 +236,30 @@ class KafkaStatus:
         finally:
             reader.close()
         return found
+
+    def newest_that_fit(
+        self, topic: str, records_max: int, bytes_wanted: int, bytes_max: int, *given: Any, **named: Any
+    ) -> NewestRecords:
+        """Return the newest records of the topic, as many as fit into `bytes_wanted`, but at most `records_max`.
+
+        A sample of the newest records gives their mean size. The other arguments are those of `newest_records`.
+        Raises NotFound, LogTruncated.
+        """
+        if records_max <= _SAMPLE_RECORDS:
+            return self.newest_records(topic, records_max, bytes_max, *given, **named)
+        sample = self.newest_records(topic, _SAMPLE_RECORDS, bytes_max)
+        mean = sum(len(value or b"") for value in sample.values) / max(1, len(sample.values))
+        count = min(records_max, max(_SAMPLE_RECORDS, int(bytes_wanted / max(1.0, mean))))
+        return self.newest_records(topic, count, bytes_max, *given, **named)
+
+    def offsets_at(self, topic: str, log_time_ms: int) -> dict[int, int]:
+        """Return the first offset of each partition whose log time is at or after `log_time_ms`.
+
+        If there is no such record, it is the end of the partition, without open transactions. Raises NotFound.
+        """
+        ends = self.committed_ends(topic)
+        found = self._admin.offsets_at(topic, ends, log_time_ms)
+        return {at: end if found[at] < 0 else found[at] for at, end in ends.items()}
 
     def dead_letters(self, job: str, after: int, limit: int) -> list[StoredDeadLetter]:
         """Return at most `limit` dead letters with an offset above `after`, the oldest first.

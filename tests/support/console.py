@@ -164,6 +164,7 @@ class FurnishedLog(Log):
         since: Mapping[int, int] | None = None,
         headers_beside: Sequence[str] = (),
         partitions: Collection[int] | None = None,
+        until: Mapping[int, int] | None = None,
     ) -> NewestRecords:
         """240 turbines send, and T007 has been silent for 41 minutes. Boilers send records of their event time. Other topics
         have the records of the double."""
@@ -173,7 +174,9 @@ class FurnishedLog(Log):
             count = len(values)
             return NewestRecords([0] * count, [*range(count)], log_times_ms, [*values], [None] * count)
         if topic != "turbines":
-            return super().newest_records(topic, records_max, bytes_max, headers, since, headers_beside, partitions)
+            return super().newest_records(
+                topic, records_max, bytes_max, headers, since, headers_beside, partitions, until
+            )
         now_ms = time.time_ns() // 1_000_000
         found = NewestRecords(is_cut=True)
         ends = self.ranges[topic].offset_next

@@ -199,6 +199,7 @@ class Log(KafkaStatus):
         since: Mapping[int, int] | None = None,
         headers_beside: Sequence[str] = (),
         partitions: Collection[int] | None = None,
+        until: Mapping[int, int] | None = None,
     ) -> NewestRecords:
         values: list[bytes | None] = [*self.sample(topic, records_max).values][:records_max]
         count = len(values)

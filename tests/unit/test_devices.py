@@ -44,7 +44,7 @@ def test_devices_are_counted_by_key_or_sender() -> None:
         (0, 0, NOW_MS, value("T1")), (0, 1, NOW_MS + 4_000, value("T2")), (0, 2, NOW_MS + 6_000, value("T1")),
         (1, 7, NOW_MS + 8_000, value("T1")), (1, 8, NOW_MS + 9_000, b"no JSON"),
     ]  # fmt: skip
-    packed = pack_header_values(b"http:10.0.0.9", {})
+    packed = pack_header_values(None, {HEADER_SOURCE: b"http:10.0.0.9"})
     rejected = {(0, 1): ("power", "late"), (1, 8): ("power", "decode"), (5, 5): ("power", "schema")}
     found = {one.device: one for one in devices_of("turbine", newest_of(records, packed), rejected)}
     assert set(found) == {"T1", "T2", "http:10.0.0.9"}
@@ -54,7 +54,7 @@ def test_devices_are_counted_by_key_or_sender() -> None:
     assert (found["T2"].rejected_job, found["T2"].rejected_reason) == ("power", "late")
     assert (found["T2"].rejected, found["T2"].interval_ms, found["http:10.0.0.9"].rejected) == (1, None, 1)
     assert [one.device for one in devices_of(None, newest_of(records), {})] == [""], "no key and no sender"
-    by_key = pack_header_values(b"http:10.0.0.9", {RECORD_KEY: b"T7"})
+    by_key = pack_header_values(None, {HEADER_SOURCE: b"http:10.0.0.9", RECORD_KEY: b"T7"})
     assert [one.device for one in devices_of(None, newest_of(records, by_key), {})] == ["T7"]
 
 
@@ -122,15 +122,15 @@ def test_a_stream_of_many_devices_is_read_once_for_all_pages(api: Api, monkeypat
 def test_large_records_are_read_in_a_smaller_number(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[tuple[int, Sequence[str]]] = []
 
-    def newest(topic: str, records_max: int, bytes_max: int, headers: Sequence[str] = (), **_: Any) -> NewestRecords:
-        read.append((records_max, headers))
+    def newest(topic: str, records_max: int, bytes_max: int, **named: Any) -> NewestRecords:
+        read.append((records_max, named.get("headers_beside", ())))
         return newest_of([(0, 2, NOW_MS, b"x" * 10_000), (1, 41, NOW_MS + 5, b"x" * 10_000)])
 
     now = [100.0]
     monkeypatch.setattr(api.log, "newest_records", newest)
     devices = Devices(api.ledger, api.log, run_here, lambda: now[0])
     found = devices.of("turbines")
-    assert read == [(1_000, ()), ((24 << 20) // 10_000, [HEADER_SOURCE])]
+    assert read == [(1_000, ()), ((24 << 20) // 10_000, [RECORD_KEY, HEADER_SOURCE])]
     assert (found.is_complete, found.from_ms, found.records) == (False, NOW_MS + 5, 2)
     devices.of("turbines")
     assert len(read) == 2

@@ -31,7 +31,6 @@ RECORDS_MAX = 100_000
 KEPT_S = 20.0
 LETTERS_MAX = 5_000
 """Maximum number of dead letters that are read, of each job that reads the stream."""
-_SAMPLE_RECORDS = 1_000
 _BYTES_WANTED = 24 << 20
 _BYTES_MAX = 48 << 20
 _WAIT_S = 20.0
@@ -197,14 +196,16 @@ class Devices:
             return found
 
     def _read(self, spec: StreamSpec) -> FoundDevices:
-        """Read the newest records, as many as fit into _BYTES_WANTED according to a sample."""
+        """Read the newest records, as many as fit into _BYTES_WANTED."""
         name, now_ms = spec.stream, time.time_ns() // 1_000_000
         held = self._log.range(name)
-        sample = self._log.newest_records(name, _SAMPLE_RECORDS, _BYTES_MAX)
-        mean = sum(len(value or b"") for value in sample.values) / max(1, len(sample.values))
-        count = max(_SAMPLE_RECORDS, min(RECORDS_MAX, int(_BYTES_WANTED / max(1.0, mean))))
-        newest = self._log.newest_records(
-            name, count, _BYTES_MAX, [HEADER_SOURCE], since=held.offset_first, headers_beside=[RECORD_KEY]
+        newest = self._log.newest_that_fit(
+            name,
+            RECORDS_MAX,
+            _BYTES_WANTED,
+            _BYTES_MAX,
+            since=held.offset_first,
+            headers_beside=[RECORD_KEY, HEADER_SOURCE],
         )
         if not newest.offsets:
             return FoundDevices(now_ms, None, True, 0, [])

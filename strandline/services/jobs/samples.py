@@ -207,7 +207,7 @@ def preview_topic(
     stream = _read_stream(batch, pipeline)
     registry = {} if pipeline is None else registry_settings(pipeline)
     with preview_turn():
-        headers, beside = run_limited("preview", _headers, stream, environment=registry)
+        headers, beside = run_limited("preview", row_headers, stream, environment=registry)
         newest = log.newest_records(topic, records, BYTES_MAX, headers, headers_beside=beside)
         return run_limited("preview", _preview_newest, stream, pipeline, newest, environment=registry)
 
@@ -230,7 +230,7 @@ def _preview(stream: StreamSpec, pipeline: CheckedPipeline | None, sample: bytes
     return _view(stream, pipeline, _decode(stream, values), lambda run: _records(run, values))
 
 
-def _headers(stream: StreamSpec) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def row_headers(stream: StreamSpec) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the headers on which the rows of the stream's records depend. See RowReader."""
     reader = _row_reader(record_format(stream))
     return reader.headers, reader.headers_beside
@@ -248,11 +248,10 @@ def _view(
     found: _Decoded,
     records_for: Callable[[CheckedPipeline], DeskRecords],
 ) -> SamplePreviewView:
-    shown = pa.RecordBatch.from_pydict({name: _first(one) for name, one in found.columns.items()})
     view = SamplePreviewView(
         stream=stream.stream,
         fields=dict(stream.types),
-        rows=[json.loads(row) for row in json_rows(shown)],
+        rows=_rows(found),
         reasons=found.reasons,
         records=found.records,
         accepted=found.accepted,
@@ -308,6 +307,24 @@ def _decode(stream: StreamSpec, values: Sequence[bytes | None], sources: Sequenc
         name: pa.chunked_array(arrays) if arrays else pa.array([], pa.string()) for name, arrays in parts.items()
     }
     return _Decoded(columns, records, accepted, reasons)
+
+
+def decode_one(
+    stream: StreamSpec, value: bytes | None, source: bytes | None
+) -> tuple[list[dict[str, Any]], str | None]:
+    """Return the first rows of a record, as the stream's document decodes them, and the reason why it rejects them.
+
+    Returns neither if the meaning of the record depends on earlier records. `source`: see `RowReader.parts`.
+    """
+    if form_of(stream.format).keeps_sessions:
+        return [], None
+    found = _decode(stream, [value], [source])
+    return _rows(found), next(iter(found.reasons), None)
+
+
+def _rows(found: _Decoded) -> list[dict[str, Any]]:
+    shown = pa.RecordBatch.from_pydict({name: _first(one) for name, one in found.columns.items()})
+    return [json.loads(row) for row in json_rows(shown)]
 
 
 def _first(column: pa.Array | pa.ChunkedArray) -> pa.Array:

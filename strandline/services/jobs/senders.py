@@ -31,14 +31,14 @@ class NewestSenders:
 def sender_finder(key: str | None) -> Callable[[bytes | None, bytes | None], str | None]:
     """Return the function that returns the sender of a record by its value and its packed headers. None if it is unknown.
 
-    Args: key: Field of the key of the stream. None if it has none. The headers contain HEADER_SOURCE and RECORD_KEY.
+    Args: key: Field of the key of the stream. None if it has none. RECORD_KEY and HEADER_SOURCE are named headers.
     """
     find_key = None if key is None else key_finder(key)
 
     def find(value: bytes | None, packed: bytes | None) -> str | None:
-        source, named = unpack_header_values(packed)
+        _, named = unpack_header_values(packed)
         own = None if find_key is None or value is None else find_key(value)
-        return sender_of(own, named.get(RECORD_KEY), source)
+        return sender_of(own, named.get(RECORD_KEY), named.get(HEADER_SOURCE))
 
     return find
 
@@ -50,7 +50,7 @@ def newest_senders(ledger: LedgerReader, log: KafkaStatus, stream: str, partitio
     """
     find = sender_finder(StreamSpec.from_document(ledger.stream(stream).document).key)
     newest = log.newest_records(
-        stream, _RECORDS, _BYTES_MAX, [HEADER_SOURCE], headers_beside=[RECORD_KEY], partitions=[partition]
+        stream, _RECORDS, _BYTES_MAX, headers_beside=[RECORD_KEY, HEADER_SOURCE], partitions=[partition]
     )
     devices: dict[str, None] = {}
     for value, packed in zip(reversed(newest.values), reversed(newest.header_values), strict=True):

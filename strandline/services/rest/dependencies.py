@@ -26,6 +26,7 @@ from strandline.services.jobs.job_lifecycle import JobLifecycle
 from strandline.services.jobs.newest_results import NewestResults
 from strandline.services.jobs.open_windows import OpenWindowPages
 from strandline.services.jobs.record_relay import RecordRelay
+from strandline.services.jobs.record_search import RecordSearch
 from strandline.services.jobs.sending import KnownGateways
 from strandline.services.jobs.traces import Traces
 from strandline.services.processes.limited_work import RunLimited, run_here
@@ -96,6 +97,11 @@ class Dependencies:
     def checked_ahead(self) -> CheckedAhead:
         """Checks of all pipelines after the start."""
         return CheckedAhead(self.ledger)
+
+    @cached_property
+    def record_search(self) -> RecordSearch:
+        """Search of records in a stream."""
+        return RecordSearch(self.ledger, self.log, self.run_limited)
 
     @cached_property
     def kept_jobs(self) -> KeptAnswers:

@@ -18,6 +18,7 @@ from strandline.processing.pipelines.result_streams import emitter_of
 from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.services.jobs.arrivals import ArrivalQueries
 from strandline.services.jobs.devices import DeviceList, Order, chosen_devices
+from strandline.services.jobs.record_search import FOUND_MAX, FoundRecords, Wanted
 from strandline.services.jobs.samples import SamplePreviewView, pipeline_of, preview_topic, propose_for_topic
 from strandline.services.jobs.sending import SendingView, ways_to_send
 from strandline.services.jobs.topics import TOPICS_MAX, TopicList, topic_names, topic_views
@@ -50,6 +51,16 @@ _RECORDS_BODY: dict[str, Any] = {
                 ("application/x-ndjson", "One record per line; other content types as at the HTTP gateway"),
                 ("application/octet-stream", "One record"),
             )
+        },
+    }
+}
+_VALUE_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/octet-stream": {
+                "schema": {"type": "string", "format": "binary", "description": "Payload of a record"}
+            }
         },
     }
 }
@@ -188,6 +199,47 @@ def list_devices(
         page=list(devices[skip : skip + limit]),
         next=following,
     )
+
+
+DeviceText = Annotated[
+    str, Query(max_length=200, description="Only records of devices whose name contains this text, regardless of case.")
+]
+FromMs = Annotated[int | None, Query(ge=0, le=INTEGER_MAX, description="First log time.")]
+ToMs = Annotated[
+    int | None, Query(ge=0, le=INTEGER_MAX, description="Log time before which the records were appended.")
+]
+FoundLimit = Annotated[int, Query(ge=1, le=FOUND_MAX)]
+
+
+@router.get("/v1/streams/{name}/records")
+def list_records(
+    control: Control,
+    name: str,
+    device: DeviceText = "",
+    from_ms: FromMs = None,
+    to_ms: ToMs = None,
+    limit: FoundLimit = 20,
+) -> FoundRecords:
+    """Return the newest records of a stream, decoded, with their positions: all, or those of a device or of a range of
+    log time. The response names the range of log time that was searched.
+    """
+    return control.record_search.find(name, Wanted(device, from_ms, to_ms), limit)
+
+
+@router.post("/v1/streams/{name}/records/search", openapi_extra=_VALUE_BODY)
+def find_records(
+    control: Control,
+    name: str,
+    body: Annotated[bytes, Depends(_records_body)],
+    device: DeviceText = "",
+    from_ms: FromMs = None,
+    to_ms: ToMs = None,
+    limit: FoundLimit = 20,
+) -> FoundRecords:
+    """Return the newest records of a stream whose payload is the body. A payload in JSON may be written in another way:
+    the members count, not their order or the spaces. Writes nothing.
+    """
+    return control.record_search.find(name, Wanted(device, from_ms, to_ms, body), limit)
 
 
 @router.post("/v1/streams/{name}/records", response_model=AcceptedRecordsView, openapi_extra=_RECORDS_BODY)
