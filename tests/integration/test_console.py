@@ -260,6 +260,33 @@ def test_the_silent_device_comes_first_and_devices_are_searched(
     context.close()
 
 
+def test_a_record_is_found_by_its_device_or_its_payload_and_leads_to_its_life(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    url, tokens, _ = console
+    context, page = open_page(browser, url, watched)
+    page.goto("/#/streams/turbines")
+    sign_in(page, tokens["viewer"])
+    newest = page.locator("sl-found-records tbody tr")
+    expect(newest).to_have_count(10)
+    expect(newest.first).to_contain_text("state running")
+    payload = page.request.get("/v1/streams/turbines/records?device=T011&limit=1").json()["page"][0]["text"]
+    page.get_by_role("link", name="Find a record").click()
+    page.get_by_label("Device contains").fill("t007")
+    page.get_by_role("button", name="Find", exact=True).click()
+    found = page.locator("sl-found-records")
+    expect(found.locator("tbody tr").first).to_contain_text("T007")
+    expect(found).to_contain_text("Only records since")
+    page.get_by_label("Device contains").fill("")
+    page.get_by_label("Payload").fill(payload.replace(": ", ":"))
+    page.get_by_role("button", name="Find", exact=True).click()
+    expect(found.locator("tbody tr")).to_have_count(1)
+    expect(found.locator("tbody tr").first).to_contain_text("T011")
+    found.locator("tbody a").first.click()
+    page.wait_for_url(re.compile(r"#/records/turbines/3/\d+$"))
+    context.close()
+
+
 @pytest.mark.long
 def test_an_empty_service_shows_ways_to_begin_and_the_first_job_when_it_exists(
     browser: Browser, tmp_path: Path, watched: Watched

@@ -189,7 +189,7 @@ class FurnishedLog(Log):
                 found.partitions.append(partition)
                 found.offsets.append(ends[partition] - 2_400 + at)
                 found.log_times_ms.append(now_ms - age_ms)
-                found.values.append(b'{"turbine": "T%03d"}' % turbine)
+                found.values.append(_reading(turbine, self._began_ms - age_ms))
                 found.header_values.append(None)
         return found
 
@@ -198,6 +198,14 @@ class FurnishedLog(Log):
         passed_ms = time.time_ns() // 1_000_000 - self._began_ms
         newest = self.newest[topic]
         return {at: newest[at] + (passed_ms if self._began_ms - newest[at] < MINUTE_MS else 0) for at in partitions}
+
+
+def _reading(turbine: int, at_ms: int) -> bytes:
+    """The record of a turbine at that time. Not encoded as JSON by a library: a list of devices has thousands of them."""
+    power = 1_800 + 900 * math.sin(at_ms / 600_000 + turbine)
+    return b'{"turbine": "T%03d", "site_id": "S%d", "ts": %d, "state": "running", "power": %.1f, "wind": %.2f}' % (
+        turbine, turbine % 5, at_ms - 700, power, power / 200,
+    )  # fmt: skip
 
 
 def furnish(api: Api, now_ms: int, step_min: int) -> None:

@@ -7,6 +7,7 @@ import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
 import { Element, Follow } from "../elements/base.js";
 import { Computed } from "../elements/computed.js";
+import "../elements/found.js";
 import { badge, command, empty, panel } from "../elements/parts.js";
 
 const RECORDS_SHOWN = 200;
@@ -138,11 +139,12 @@ class ResultRecords extends Computed {
 customElements.define("sl-result-records", ResultRecords);
 
 export class RecordsView extends Element {
-  static properties = { parts: { attribute: false } };
+  static properties = { parts: { attribute: false }, search: { state: true } };
 
   constructor() {
     super();
     /** @type {string[]} */ this.parts = [];
+    /** @type {{stream: string, search: import("../elements/found.js").Search} | null} */ this.search = null;
     this.streams = new Poll(this, () => "/v1/streams", 60_000);
     this.jobs = new Poll(this, () => "/v1/jobs", 60_000);
     this.follow = new Follow(this, [route, "change"]);
@@ -169,21 +171,52 @@ export class RecordsView extends Element {
 
   #record() {
     const [stream, partition, offset] = this.parts;
-    return html`${panel("Record", this.streams, () => this.#form(stream, partition, offset))}
-      ${offset === undefined ? nothing : panel("Jobs", this.jobs, () => this.#lives(stream, partition, offset), { kind: "bare" })}`;
+    if (offset !== undefined) {
+      return html`${panel("Record", this.streams, () => this.#form(stream, partition, offset))}
+        ${panel("Jobs", this.jobs, () => this.#lives(stream, partition, offset), { kind: "bare" })}`;
+    }
+    return html`${panel("Find a record", this.streams, () => this.#finder())}
+      ${this.search ? html`<sl-found-records .stream=${this.search.stream} .search=${this.search.search} .limit=${50}></sl-found-records>` : nothing}
+      ${panel("Or name its position", this.streams, () => this.#form(stream, partition, offset))}`;
+  }
+
+  /** The choice of a stream. @param {string | null | undefined} chosen */
+  #streamChoice(chosen) {
+    return html`<label>Stream<select name="stream">${this.streams.data.streams.map((/** @type {Json} */ one) => html`<option .selected=${one.name === chosen}>${one.name}</option>`)}</select></label>`;
+  }
+
+  #finder() {
+    if (!this.streams.data.streams.length) return empty("No stream is registered.");
+    const zone = route.isUtc ? "UTC" : "local time";
+    return html`<form class="controls place finder" @submit=${this.#find}>
+      ${this.#streamChoice(route.now.query.get("stream"))}
+      <label>Device contains<input name="device" maxlength="200" placeholder="any" /></label>
+      <label>Appended from (${zone})<input name="from" type="datetime-local" step="1" /></label>
+      <label>Appended until (${zone})<input name="to" type="datetime-local" step="1" /></label>
+      <label class="whole">Payload<textarea name="payload" rows="2" placeholder="Any; paste the bytes of a record to find it"></textarea></label>
+      <button class="primary">Find</button>
+    </form>`;
+  }
+
+  /** @param {SubmitEvent} event */
+  #find(event) {
+    event.preventDefault();
+    const form = new FormData(/** @type {HTMLFormElement} */ (event.target));
+    const text = (/** @type {string} */ name) => String(form.get(name) ?? "").trim();
+    const at = (/** @type {string} */ name) => (text(name) ? Date.parse(`${text(name)}${route.isUtc ? "Z" : ""}`) : null);
+    this.search = { stream: text("stream"), search: { device: text("device"), from: at("from"), to: at("to"), payload: text("payload") } };
   }
 
   /** @param {string | undefined} stream @param {string | undefined} partition @param {string | undefined} offset */
   #form(stream, partition, offset) {
-    const all = this.streams.data.streams;
-    if (!all.length) return empty("No stream is registered.");
+    if (!this.streams.data.streams.length) return empty("No stream is registered.");
     return html`<form class="controls place" @submit=${this.#go}>
-      <label>Stream<select name="stream">${all.map((/** @type {Json} */ one) => html`<option .selected=${one.name === stream}>${one.name}</option>`)}</select></label>
+      ${this.#streamChoice(stream)}
       <label>Partition<input name="partition" inputmode="numeric" pattern="[0-9]+" required .value=${partition ?? "0"} /></label>
       <label>Offset<input name="offset" inputmode="numeric" pattern="[0-9]+" required .value=${offset ?? ""} /></label>
       <button class="primary">Show</button>
     </form>
-    ${offset === undefined ? html`<p class="muted">A dead letter and a result link to their records. The page of a stream shows its newest offsets.</p>` : nothing}`;
+    ${offset === undefined ? html`<p class="muted">A dead letter, a result, and a device link to their records. The page of a stream shows its newest records.</p>` : html`<p class="muted"><a href=${route.href(["records"], { stream: stream ?? null })}>Find another record</a></p>`}`;
   }
 
   /** @param {SubmitEvent} event */

@@ -8,6 +8,7 @@ import { route } from "../core/route.js";
 import { session } from "../core/session.js";
 import { Element, Follow, Tick } from "../elements/base.js";
 import { addButton, badge, command, empty, panel, since } from "../elements/parts.js";
+import "../elements/found.js";
 import "../elements/sending.js";
 
 export class StreamsView extends Element {
@@ -65,6 +66,7 @@ export class StreamsView extends Element {
         ${panel("Arrival by partition", this.arrivals, () => this.#partitions(), { aside: html`<a href=${route.href(["streams", this.name, "devices"])}>Devices</a>` })}
         ${panel("Fields", this.stream, () => this.#fields(), { aside: html`<a href=${route.href(["edit", "streams", this.name])}>Edit</a>` })}
       </div>
+      <sl-found-records .stream=${this.name}></sl-found-records>
       <sl-sending .stream=${this.name}></sl-sending>
       ${panel("Undeclared fields", this.undeclared, () => this.#undeclared(), { aside: html`<button class="quiet" @click=${() => this.undeclared.soon()}>Look again</button>` })}
     </div>`;
