@@ -3,6 +3,7 @@ import { html, nothing } from "lit";
 import { keyed } from "lit/directives/keyed.js";
 import { connection, live } from "./core/live.js";
 import { duration, spaced } from "./core/format.js";
+import { OPERATION, isOfOperation } from "./core/operation.js";
 import { RANGES, route } from "./core/route.js";
 import { session } from "./core/session.js";
 import "./elements/action.js";
@@ -17,12 +18,14 @@ import "./views/home.js";
 import "./views/job.js";
 import "./views/letters.js";
 import "./views/life.js";
+import "./views/operation.js";
 import "./views/results.js";
+import "./views/settings.js";
 import "./views/streams.js";
 import "./views/tokens.js";
 import "./views/windows.js";
 
-const VIEWS = /** @type {[string, string][]} */ ([["", "Home"], ["results", "Results"], ["dead-letters", "Dead letters"], ["streams", "Streams"], ["records", "Records"], ["activity", "Activity"]]);
+const VIEWS = /** @type {[string, string][]} */ ([["", "Home"], ["results", "Results"], ["dead-letters", "Dead letters"], ["streams", "Streams"], ["records", "Records"], ["operation", "Operation"]]);
 const THEME = "strandline-theme";
 
 class App extends Element {
@@ -60,7 +63,7 @@ class App extends Element {
 
   get #name() {
     const [view, name] = route.now.parts;
-    const own = { tokens: "Tokens", doctor: "Doctor", begin: "Begin with a sample", edit: route.now.parts[2] ? `Edit ${route.now.parts[2]}` : "New documents" }[view ?? ""];
+    const own = { ...Object.fromEntries(OPERATION.map((one) => [one.view, one.name])), begin: "Begin with a sample", edit: route.now.parts[2] ? `Edit ${route.now.parts[2]}` : "New documents" }[view ?? ""];
     if (own) return `${own} · Strandline`;
     const title = name ?? VIEWS.find(([path]) => path === (view ?? ""))?.[1] ?? "Strandline";
     return title === "Home" ? "Strandline" : `${title} · Strandline`;
@@ -80,7 +83,7 @@ class App extends Element {
       <header class="top">
         <a class="brand" href=${route.href([])} aria-label="Strandline, home">${mark()}<span>Strandline</span></a>
         <nav aria-label="Views">
-          ${VIEWS.map(([path, name]) => html`<a href=${route.href(path ? [path] : [])} aria-current=${current === path || (path === "" && ["jobs", "windows", "begin", "edit"].includes(current)) ? "page" : nothing}>${name}</a>`)}
+          ${VIEWS.map(([path, name]) => html`<a href=${route.href(path ? [path] : [])} aria-current=${current === path || (path === "" && ["jobs", "windows", "begin", "edit"].includes(current)) || (path === "operation" && isOfOperation(current)) ? "page" : nothing}>${name}</a>`)}
         </nav>
         <div class="tools">
           ${this.#connection()}
@@ -125,6 +128,8 @@ class App extends Element {
     if (view === "records") return html`<sl-records .parts=${route.now.parts.slice(1)}></sl-records>`;
     if (view === "begin") return html`<sl-begin></sl-begin>`;
     if (view === "edit") return keyed(`${name}/${more}`, html`<sl-edit .kind=${name ?? ""} .name=${more ?? ""}></sl-edit>`);
+    if (view === "operation") return html`<sl-operation></sl-operation>`;
+    if (view === "settings") return html`<sl-settings></sl-settings>`;
     if (view === "doctor") return html`<sl-doctor></sl-doctor>`;
     if (view === "tokens") return html`<sl-tokens></sl-tokens>`;
     if (view === "activity") return html`<sl-activity></sl-activity>`;

@@ -84,6 +84,8 @@ REST_OPERATIONS: dict[str, RequiredRight] = {
     "POST /v1/streams/{name}/records": RequiredRight.WRITE,
     # Names of topics of other applications, which only an operator can read.
     "GET /v1/topics": RequiredRight.OPERATOR,
+    # Addresses, files, and accounts of the installation.
+    "GET /v1/settings": RequiredRight.OPERATOR,
     "GET /v1/topics/{name}/proposal": RequiredRight.VIEWER,
     "GET /v1/lookups": RequiredRight.VIEWER,
     "GET /v1/lookups/{name}": RequiredRight.VIEWER,

@@ -18,6 +18,7 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_v
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
+from strandline.core.described import Described
 from strandline.core.errors import InvalidSettings
 from strandline.core.files.text_rows import RECORD_BYTES_MAX
 
@@ -53,7 +54,7 @@ def _as_text(value: object) -> object:
 Property = Annotated[SecretStr, BeforeValidator(_as_text)]
 
 
-class Settings(BaseSettings):
+class Settings(Described, BaseSettings):
     """Settings of a process. The defaults are for the embedded stack on loopback."""
 
     model_config = SettingsConfigDict(env_prefix="STRANDLINE_", frozen=True)

@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, cast
@@ -45,6 +45,7 @@ from strandline.services.jobs.job_lifecycle import JobLifecycle
 from strandline.services.jobs.notice_surroundings import notice_service
 from strandline.services.jobs.record_relay import RecordRelay
 from strandline.services.jobs.sending import KnownGateways
+from strandline.services.jobs.shown_settings import setting_views
 from strandline.services.processes.file_lock import held_alone
 from strandline.services.processes.limited_work import LimitedWork
 from strandline.services.rest.api import create_app
@@ -266,6 +267,7 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         close_limited=limited.close,
         relay=RecordRelay(settings.ingest_url, settings.ingest_ca_file),
         gateways=_gateways(settings),
+        settings=cache(partial(setting_views, settings)),
     )
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from unittest.mock import patch
 
 import sqlalchemy as sa
+from pydantic import SecretStr
 
 from strandline.access.authenticator import Authenticator
 from strandline.access.oidc import OidcIssuer
@@ -39,10 +40,12 @@ from strandline.processing.lineage.views import (
     StepOutcome,
 )
 from strandline.results.charts.series import Series, SeriesResult
+from strandline.services.control import ControlSettings
 from strandline.services.jobs import results, traces
 from strandline.services.jobs.examinations import Examinations
 from strandline.services.jobs.record_relay import RecordRelay
 from strandline.services.jobs.sending import KnownGateways
+from strandline.services.jobs.shown_settings import SettingView, setting_views
 from strandline.services.jobs.traces import Traces
 from strandline.services.rest.api import create_app
 from tests.support.control import Api, Log, ObedientSupervisor, serving, with_built_routes
@@ -468,6 +471,24 @@ FINDINGS = [
 ]
 
 
+SECRET = "example-secret"
+
+
+def drawn_settings() -> list[SettingView]:
+    """Return the settings of a control service with its own servers."""
+    settings = ControlSettings.model_construct(
+        ledger_url=f"postgresql+psycopg://strandline:{SECRET}@ledger.example.org/strandline?sslmode=verify-full",
+        kafka_bootstrap="kafka-1.example.org:9093",
+        kafka_security_protocol="SASL_SSL",
+        kafka_username="strandline",
+        kafka_password=SecretStr(SECRET),
+        auth="tokens",
+        stream_replication=3,
+        sender_urls={"http": "https://ingest.example.org"},
+    )
+    return setting_views(settings, {"STRANDLINE_KAFKA_PASSWORD_FILE": "/run/secrets/kafka"})
+
+
 def drawn_examinations(directory: Path) -> Examinations:
     """Return examinations of a process that writes FINDINGS. The first one has ended."""
     fields = ("subject", "state", "message", "remedy")
@@ -532,6 +553,7 @@ def _served(
     api.sent = sent
     if furnished:
         vars(api._dependencies)["examinations"] = drawn_examinations(directory)
+        vars(api._dependencies)["settings"] = drawn_settings
     made = tokens_of_each_kind(ledger, "turbines") if tokens else {}
     with (
         patch.object(results, "read_series", drawn_series),

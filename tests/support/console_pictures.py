@@ -29,6 +29,8 @@ VIEWS = {
     "result-records": ("#/records/of/turbine-minute/q3bT0hT4ZWmMyYb1Bfh0sg", "sl-result-records td"),
     "windows": ("#/windows/turbine-health", ".windows td"),
     "activity": ("#/activity", ".events li"),
+    "operation": ("#/operation", ".operation .badge"),
+    "settings": ("#/settings", ".settings li"),
     "doctor": ("#/doctor", "sl-doctor .changes li"),
     "tokens": ("#/tokens", "sl-tokens .panel"),
     "begin": ("#/begin", "sl-begin textarea"),
@@ -62,7 +64,13 @@ def create_a_token(page: Page) -> None:
     page.get_by_text("it can't be shown again").wait_for()
 
 
+def choose_changed_settings(page: Page) -> None:
+    """Show only the settings that differ from their default."""
+    page.get_by_label("Only values that differ from their default").check()
+
+
 STEPS: dict[str, Callable[[Page], None]] = {
+    "settings": choose_changed_settings,
     "tokens": create_a_token,
     "begin": begin_with_an_example,
     "edit": change_a_window,

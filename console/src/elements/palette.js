@@ -2,6 +2,7 @@
 import { html, nothing } from "lit";
 import { get, quoted } from "../core/api.js";
 import { ACTIONS } from "../core/jobs.js";
+import { OPERATION } from "../core/operation.js";
 import { route } from "../core/route.js";
 import { session } from "../core/session.js";
 import { ask } from "./action.js";
@@ -134,9 +135,8 @@ const views = () => [
   { kind: "View", text: "Results", run: () => go("results") },
   { kind: "View", text: "Dead letters", run: () => go("dead-letters") },
   { kind: "View", text: "Streams", words: "send topics", run: () => go("streams") },
-  { kind: "View", text: "Activity", run: () => go("activity") },
-  { kind: "View", text: "Doctor", run: () => go("doctor") },
-  { kind: "View", text: "Tokens", run: () => go("tokens") },
+  { kind: "View", text: "Operation", run: () => go("operation") },
+  ...OPERATION.map((one) => ({ kind: "View", text: one.name, words: `operation ${one.words}`, run: () => go(one.view) })),
   { kind: "View", text: "Begin with a sample", words: "new add create start send sample topic upload import stream job records", run: () => go("begin") },
   { kind: "View", text: "Edit new documents", words: "add create", run: () => go("edit") },
 ];

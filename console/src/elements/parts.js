@@ -50,6 +50,9 @@ export const figure = (label, value, note = nothing, tone = "") =>
 /** Button to begin with new records, for users who can apply documents. */
 export const addButton = () => (session.refusal("POST /v1/documents") ? nothing : html`<a class="button" href=${route.href(["begin"])}>Add records…</a>`);
 
+/** The way back from one of the views of Operation. */
+export const operationCrumbs = () => html`<p class="crumbs"><a href=${route.href(["operation"])}>Operation</a></p>`;
+
 /** @param {string} text a command line or a REST call */
 export const command = (text) => html`<div class="command">
   <code tabindex="0">${text}</code>
@@ -94,6 +97,9 @@ function instant(text) {
   const at = Date.parse(text);
   return html`<time datetime=${text} title=${time(at)}>${clock(at)}</time>`;
 }
+
+/** A text in which backquotes enclose code. @param {string} text */
+export const withCode = (text) => text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part));
 
 /** @param {number | null | undefined} ms */
 export const since = (ms) => html`<time datetime=${ms == null ? nothing : new Date(ms).toISOString()}>${ago(ms)}</time>`;

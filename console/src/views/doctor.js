@@ -5,7 +5,7 @@ import { Poll } from "../core/poll.js";
 import { session } from "../core/session.js";
 import { ask } from "../elements/action.js";
 import { Element, Follow, Tick } from "../elements/base.js";
-import { badge, empty, panel, sentence } from "../elements/parts.js";
+import { badge, empty, operationCrumbs, panel, sentence } from "../elements/parts.js";
 
 const EXAMINE = "POST /v1/doctor";
 /** @type {Record<string, string>} state of a finding -> tone, the worst first */
@@ -21,7 +21,7 @@ export class DoctorView extends Element {
 
   render() {
     return html`<div class="view">
-      <div class="title"><h1>Doctor</h1><p class="about">Servers, rights, versions, and the machine of this control service.</p></div>
+      <div class="title">${operationCrumbs()}<h1>Doctor</h1><p class="about">Servers, rights, versions, and the machine of this control service.</p></div>
       ${panel("Findings", this.doctor, () => this.#findings(), { aside: this.#button() })}
     </div>`;
   }

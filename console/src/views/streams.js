@@ -7,7 +7,7 @@ import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
 import { session } from "../core/session.js";
 import { Element, Follow, Tick } from "../elements/base.js";
-import { addButton, badge, command, empty, panel, since } from "../elements/parts.js";
+import { addButton, badge, command, empty, operationCrumbs, panel, since } from "../elements/parts.js";
 import "../elements/found.js";
 import "../elements/sending.js";
 
@@ -126,7 +126,7 @@ export class ActivityView extends Element {
 
   render() {
     return html`<div class="view">
-      <div class="title"><h1>Activity</h1></div>
+      <div class="title">${operationCrumbs()}<h1>Activity</h1></div>
       ${panel("What happened", this.events, () => {
         const from = Date.now() - route.rangeMs;
         const shown = this.events.data.events.filter((/** @type {any} */ one) => one.at_ms >= from).reverse();
@@ -135,7 +135,7 @@ export class ActivityView extends Element {
           <time>${time(one.at_ms)}</time><span class="kind">${one.kind.replaceAll("_", " ")}</span>
           <span>${one.job ? html`<a href=${route.href(["jobs", one.job])}>${one.job}</a> ` : nothing}${one.message}${one.principal ? html` <em>by ${one.principal}</em>` : nothing}</span>
         </li>`)}</ol>`;
-      }, { aside: html`<a href=${route.href(["doctor"])}>Doctor</a>` })}
+      })}
     </div>`;
   }
 }

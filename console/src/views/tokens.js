@@ -7,7 +7,7 @@ import { route } from "../core/route.js";
 import { session } from "../core/session.js";
 import { ask } from "../elements/action.js";
 import { Element, Follow } from "../elements/base.js";
-import { badge, command, empty, panel, since } from "../elements/parts.js";
+import { badge, command, empty, operationCrumbs, panel, since } from "../elements/parts.js";
 
 /** @type {[string, string][]} */
 const ROLES = [["", "none: only the streams below"], ["metrics", "metrics"], ["viewer", "viewer"], ["operator", "operator"], ["admin", "admin"]];
@@ -32,7 +32,7 @@ export class TokensView extends Element {
 
   render() {
     return html`<div class="view">
-      <div class="title"><h1>Tokens</h1><p class="about">Each token has a role, or may write to some streams, or both.</p></div>
+      <div class="title">${operationCrumbs()}<h1>Tokens</h1><p class="about">Each token has a role, or may write to some streams, or both.</p></div>
       ${this.#refusal ? html`<section class="panel">${empty(this.#refusal)}</section>` : html`${this.made ? this.#secret() : nothing}${this.#form()}${panel("All tokens", this.tokens, () => this.#table())}`}
     </div>`;
   }

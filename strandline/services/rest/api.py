@@ -41,6 +41,7 @@ from strandline.services.rest.routes import (
     results,
     samples,
     session,
+    settings,
     streams,
     tokens,
 )
@@ -130,6 +131,7 @@ def create_app(
         backfills,
         tokens,
         doctor,
+        settings,
         session,
         health,
     ):

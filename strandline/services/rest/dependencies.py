@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ from strandline.services.jobs.open_windows import OpenWindowPages
 from strandline.services.jobs.record_relay import RecordRelay
 from strandline.services.jobs.record_search import RecordSearch
 from strandline.services.jobs.sending import KnownGateways
+from strandline.services.jobs.shown_settings import SettingView
 from strandline.services.jobs.traces import Traces
 from strandline.services.processes.limited_work import RunLimited, run_here
 from strandline.services.rest.event_watch import EventWatch
@@ -72,6 +73,8 @@ class Dependencies:
     """Relays records of users to a gateway."""
     gateways: KnownGateways = KnownGateways({}, 0, can_relay=False)  # noqa: RUF009  # frozen, and never changed
     """Addresses of gateways for senders."""
+    settings: Callable[[], Sequence[SettingView]] = tuple
+    """Returns the settings of this control service, without secrets."""
 
     @cached_property
     def traces(self) -> Traces:

@@ -22,6 +22,7 @@ from strandline.services.jobs.histories import JobHistoryView
 from strandline.services.jobs.job_status import JobStatus
 from strandline.services.jobs.lookups import LookupSummary
 from strandline.services.jobs.results import ResultAliasView
+from strandline.services.jobs.shown_settings import SettingView
 from strandline.services.rest.problems import ProblemError, problem_errors
 
 
@@ -463,6 +464,10 @@ class MadeTokenView(TokenView):
 
     token: str
     """The token. No other response contains it."""
+
+
+class SettingList(View):
+    settings: list[SettingView]
 
 
 class TokenList(View):
