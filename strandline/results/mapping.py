@@ -99,7 +99,8 @@ def ensure_index_template(
 
     1. Check the indices, the alias, and the template with these names. An object that Strandline didn't create is a
        Conflict, and so is a field with another type. Then nothing is changed.
-    2. Put the template, which defines the index of a month.
+    2. Put the template, which defines the index of a month, unless it exists with this content. Elasticsearch checks and
+       publishes a template, which takes longer than all other requests of a start.
     3. Add the missing fields and aliases to the existing indices.
 
     Idempotent, also in parallel. Raises Conflict and IndexUnavailable.
@@ -110,9 +111,11 @@ def ensure_index_template(
     stem = index_stem(emit_name, generation)
     held, shown = _held(url, stem, emit_name)
     later = max((generation_of(emit_name, index) or 0 for index in shown), default=0)
-    _require_own_template(url, stem)
+    present = _own_template(url, stem)
     lacking = find_lacking(held, mapping)
-    _put(url, template_path(stem), _build_template(stem, emit_name, is_shown, mapping, settings))
+    template = _build_template(stem, emit_name, is_shown, mapping, settings)
+    if present is None or not _is_same(present, template):
+        _put(url, template_path(stem), template)
     first = first if first is not None else max(held, default="")
     for index in lacking:
         meta = {**held[index]["mappings"]["_meta"], **_MARK}
@@ -197,16 +200,37 @@ def _held(url: str, stem: str, emit_name: str) -> tuple[dict[str, Any], list[str
     return held, shown
 
 
-def _require_own_template(url: str, stem: str) -> None:
+def _own_template(url: str, stem: str) -> dict[str, Any] | None:
+    """Return the existing template. None if there is none. Raises Conflict if it isn't Strandline's."""
     try:
         (found,) = request(url, "GET", template_path(stem), timeout_s=_TIMEOUT_S)["index_templates"]
     except RequestRefused as error:
         if error.status != 404:
             raise
-        return
-    template = found["index_template"]
+        return None
+    template: dict[str, Any] = found["index_template"]
     if not is_ours(template):
         raise _foreign(f"index template {found['name']}", "rename or delete it")
+    return template
+
+
+def _is_same(present: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Return True if the existing template has this content. Elasticsearch returns settings as nested objects of strings."""
+    parts = {name: value for name, value in present.items() if value != []}  # without components
+    inner, expected = dict(parts.pop("template", {})), {**wanted}
+    wanted_inner = dict(expected.pop("template"))
+    settings, wanted_settings = (_flat_settings(one.pop("settings", {})) for one in (inner, wanted_inner))
+    return parts == expected and inner == wanted_inner and settings == wanted_settings
+
+
+def _flat_settings(settings: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            flat |= _flat_settings(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return flat
 
 
 def _foreign(what: str, remedy: str) -> Conflict:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from strandline.core.errors import Conflict, Divergence, IndexMisconfigured, IndexUnavailable
+from strandline.results import mapping as mapping_module
 from strandline.results.bulk import Bulk
 from strandline.results.document import Document, DocumentShape, document_id
 from strandline.results.elasticsearch_client import request
@@ -230,6 +231,24 @@ def test_ensuring_twice_and_at_once_is_ensuring_once(emit: Emit) -> None:
     assert emit.template() == first
     assert first[0]["index_template"]["template"]["mappings"]["dynamic"] == "strict"
     assert writers[0].write_batches([stage_batch(shape.fields, [ROW])], 1, 1).created == 1
+
+
+@pytest.mark.parametrize("settings", [IndexSettings(), IndexSettings(2, 3, 7_000)])
+def test_a_template_is_put_again_only_if_it_has_changed(
+    emit: Emit, settings: IndexSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape, put = emit.shape(), list[str]()
+    put_it = mapping_module._put
+    monkeypatch.setattr(mapping_module, "_put", lambda url, path, *more: put.append(path) or put_it(url, path, *more))
+    for wanted in (settings, settings, IndexSettings(shards=4), IndexSettings(shards=4)):
+        writer_with_indices(emit.url, shape, emit.made, wanted).prepare(None)
+    assert put == [f"/_index_template/strandline-{emit.name}"] * 2
+    changed = emit.template()[0]["index_template"]
+    changed["template"]["mappings"]["dynamic"] = "false"
+    emit.call("PUT", f"/_index_template/strandline-{emit.name}", changed)
+    writer_with_indices(emit.url, shape, emit.made, IndexSettings(shards=4)).prepare(None)
+    assert len(put) == 3
+    assert emit.template()[0]["index_template"]["template"]["mappings"]["dynamic"] == "strict"
 
 
 def test_a_name_that_begins_another_does_not_take_its_indices(new_emit: Callable[[str], Emit], emit: Emit) -> None:
