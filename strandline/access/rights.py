@@ -71,6 +71,7 @@ REST_OPERATIONS: dict[str, RequiredRight] = {
     "GET /v1/documents/schema": RequiredRight.VIEWER,
     "GET /v1/explanations": RequiredRight.VIEWER,
     "GET /v1/histories": RequiredRight.VIEWER,
+    "GET /v1/machines": RequiredRight.VIEWER,
     "GET /v1/streams": RequiredRight.VIEWER,
     "GET /v1/streams/{name}": RequiredRight.VIEWER,
     "GET /v1/streams/{name}/document": RequiredRight.VIEWER,

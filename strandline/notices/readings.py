@@ -1,4 +1,4 @@
-"""Readings of control services about their own machines: the disk of the data directory, and certificates.
+"""Readings of control services about their own machines: cores, memory, the disk of the data directory, and certificates.
 
 Only a process on a machine can examine the machine's disk and files. So each control service records its readings in the
 ledger, and the leader checks the readings of all. The readings of a service are
@@ -10,12 +10,15 @@ ledger, and the leader checks the readings of all. The readings of a service are
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+import psutil
 
 from strandline.ledger.notices import ReadingsRow
 from strandline.notices.finding import Finding, Sight
@@ -62,6 +65,7 @@ def take_readings(data_dir: Path, certificates: Mapping[str, Path]) -> dict[str,
     """Examine this machine. `certificates`: setting -> file. An object that can't be examined has an `error`."""
     return {
         "host": socket.gethostname(),
+        "machine": _machine(),
         "disk": _disk(data_dir),
         "certificates": [
             {"setting": setting, "path": str(path.absolute())} | _certificate(path)
@@ -115,6 +119,16 @@ def _reading(view: View, row: ReadingsRow, facts: Mapping[str, Any]) -> Reading:
     # After the database's clock was set back, the time of readings is in the future until the service records them again.
     age: Age = "lost" if age_ms >= LOST_MS else "old" if abs(age_ms) > CURRENT_MS else "current"
     return Reading(row.service, str(row.readings.get("host", "")), age, row.at_ms, facts)
+
+
+def _machine() -> dict[str, Any]:
+    memory = psutil.virtual_memory()
+    return {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2),
+        "memory_bytes": memory.total,
+        "memory_free_bytes": memory.available,
+    }
 
 
 def _disk(directory: Path) -> dict[str, Any]:

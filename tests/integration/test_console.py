@@ -64,6 +64,8 @@ def test_every_view_shows_its_data_without_errors_and_other_hosts(
     page.get_by_role("button", name="Sign in").click()
     rows = page.locator("article.job h3 a")
     expect(rows).to_have_text(["meter-energy", "pump-pressure", "turbine-health", "turbine-export"])
+    expect(page.get_by_role("row", name=re.compile("edge-01"))).to_contain_text("3.4 of 8 cores")
+    expect(page.get_by_role("row", name=re.compile("edge-01"))).to_contain_text("41 GB of 512 GB 8 % left")
     expect(page.locator("article.job").first).to_contain_text("retention removed it")
     expect(page.locator("h1")).to_contain_text("2 jobs need attention")
     assert page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])") == '[{},{},""]'

@@ -64,6 +64,13 @@ schema: {turbine: string, site_id: string, ts: timestamp, state: string, power: 
 key: turbine
 retention: 7d
 """
+READINGS = {
+    "host": "edge-01",
+    "machine": {"cores": 8, "load": 3.4, "memory_bytes": 34_359_738_368, "memory_free_bytes": 21_900_000_000},
+    "disk": {"directory": "/var/lib/strandline", "total_bytes": 512_000_000_000, "free_bytes": 41_000_000_000},
+    "certificates": [],
+}
+"""Readings of the machine of a control service. Less than a tenth of its disk is free."""
 HEALTH = """\
 pipeline: turbine-health
 input: {stream: turbines}
@@ -221,6 +228,7 @@ def furnish(api: Api, now_ms: int, step_min: int) -> None:
             applied = thread.submit(api.apply, text).result()
         assert applied.status_code == 200, applied.text
     assert api.ledger.streams(), "the documents are registered"
+    ledger.record_readings("control-1", READINGS)
     _run(ledger, api.log, "pump-pressure", now_ms, _days_work(now_ms, made, step_min, rate=60, bad_since=5.0), epochs=1)
     _run(ledger, api.log, "meter-energy", now_ms, _days_work(now_ms, made, step_min, rate=18, until=0.8), epochs=2)
     _run(ledger, api.log, "turbine-export", now_ms, _days_work(now_ms, made, step_min, rate=1_150, until=7.0), epochs=1)

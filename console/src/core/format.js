@@ -12,6 +12,15 @@ export const short = (value) => (value == null ? "–" : Math.abs(value) < 10_00
 /** @param {number | null | undefined} value */
 export const exact = (value) => (value == null ? "–" : EXACT.format(value));
 
+const SIZE = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+const SIZES = ["B", "kB", "MB", "GB", "TB", "PB"];
+
+/** A number of bytes, in units of 1,000. @param {number} value */
+export function bytes(value) {
+  const at = Math.min(SIZES.length - 1, Math.max(0, Math.floor(Math.log10(Math.max(1, value)) / 3)));
+  return `${SIZE.format(value / 1_000 ** at)} ${SIZES[at]}`;
+}
+
 const UNITS = /** @type {[number, string][]} */ ([[86_400, "d"], [3_600, "h"], [60, "min"], [1, "s"]]);
 
 /** @param {number | null | undefined} ms */

@@ -2,7 +2,7 @@
 import { html, nothing } from "lit";
 import { repeat } from "lit/directives/repeat.js";
 import { quoted } from "../core/api.js";
-import { capital, duration, short, sum, whole } from "../core/format.js";
+import { bytes, capital, duration, exact, short, sum, time, whole } from "../core/format.js";
 import { rankOf, toneOf } from "../core/jobs.js";
 import { REJECTED_SHARE, SILENT_MS } from "../core/limits.js";
 import { changedJobs, live } from "../core/live.js";
@@ -65,6 +65,7 @@ export class HomeView extends Element {
     this.reasons = new Poll(this, () => this.#path("explanations"), 10_000);
     this.histories = new Poll(this, () => this.#path("histories", this.shown), 60_000);
     this.arrivals = new Poll(this, () => "/v1/arrivals", 15_000);
+    this.machines = new Poll(this, () => "/v1/machines", 30_000);
     /** @type {Ranked[]} */ this.ranked = [];
     /** @type {string[]} names of the jobs on this page of the list */ this.shown = [];
     this.tick = new Tick(this, 5_000);
@@ -107,6 +108,7 @@ export class HomeView extends Element {
         aside: html`<span class="legend"><i class="bar"></i>records, 24 h <i class="bad"></i>rejected <i class="mark"></i>start</span>`,
       })}
       ${panel("Streams", this.arrivals, () => this.#streams(), { aside: html`<span class="muted">the longest silence first</span>` })}
+      ${panel("Machines", this.machines, () => machines(this.machines.data), { aside: html`<a href=${route.href(["doctor"])}>Doctor</a>` })}
     </div>`;
   }
 
@@ -242,4 +244,27 @@ function headline(bad, warn, silent, partly) {
   if (silent) parts.push(`${silent} ${silent === 1 ? "stream is" : "streams are"} silent`);
   if (partly) parts.push(`${partly} ${partly === 1 ? "stream has" : "streams have"} silent partitions`);
   return parts.length ? capital(`${parts.join(", ")}`) : "Everything is all right";
+}
+
+/** Share of the memory or disk of a machine below which the rest is a warning. */
+const FREE_SHARE_MIN = 0.1;
+
+/** The remaining capacity of the machines of the control services. @param {import("../core/api.js").Json} data */
+function machines(data) {
+  if (!data.machines.length) return empty("No control service has examined its machine yet.");
+  return html`<table>
+    <thead><tr><th>Machine</th><th class="wide">Control service</th><th>Load</th><th>Free memory</th><th>Free disk</th><th class="wide">Read</th></tr></thead>
+    <tbody>${data.machines.map((/** @type {import("../core/api.js").Json} */ one) => html`<tr>
+      <td>${one.host || "–"}</td><td class="wide">${one.service}</td>
+      <td>${one.cores === null ? "–" : html`${exact(one.load)} of ${one.cores} ${one.cores === 1 ? "core" : "cores"} ${one.load > 2 * one.cores ? badge("warn", "busy") : nothing}`}</td>
+      <td>${free(one.memory_free_bytes, one.memory_bytes)}</td>
+      <td title=${one.disk_directory ?? nothing}>${one.problem ? badge("bad", one.problem) : free(one.disk_free_bytes, one.disk_bytes)}</td>
+      <td class="wide">${one.is_current ? since(one.read_ms) : badge("warn", `no reading since ${time(one.read_ms)}`)}</td>
+    </tr>`)}</tbody></table>`;
+}
+
+/** @param {number | null} left @param {number | null} all bytes */
+function free(left, all) {
+  if (left === null || !all) return "–";
+  return html`${bytes(left)} of ${bytes(all)} ${left < FREE_SHARE_MIN * all ? badge("warn", `${Math.floor((100 * left) / all)} % left`) : nothing}`;
 }

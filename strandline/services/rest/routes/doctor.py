@@ -1,10 +1,11 @@
-"""The doctor: examine the servers and the machine of this control service."""
+"""The doctor, and the remaining capacity of machines."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter
 
 from strandline.services.jobs.examinations import ExaminationView
+from strandline.services.jobs.machines import MachineList, machines
 from strandline.services.rest.dependencies import Control
 
 router = APIRouter(tags=["health"])
@@ -22,3 +23,9 @@ def start_examination(control: Control) -> ExaminationView:
 def show_examination(control: Control) -> ExaminationView:
     """Return the findings of the last examination, each with its remedy, and whether one runs."""
     return control.examinations.state()
+
+
+@router.get("/v1/machines")
+def list_machines(control: Control) -> MachineList:
+    """Return the remaining capacity of each machine with a control service: cores, memory, and the disk of its data."""
+    return machines(control.ledger)
