@@ -292,6 +292,12 @@ def _app_of_all(*, is_served: bool) -> FastAPI:
     return create_app(None)
 
 
+@cache
+def api_description() -> dict[str, Any]:
+    """Return the description of the REST API. It takes a second to compute; don't change it."""
+    return create_app(None).openapi()
+
+
 def with_built_routes(app: FastAPI) -> FastAPI:
     """Return the app with the built routes of the shared app. The routes are the same for all, and know no app."""
     built = _app_of_all(is_served=True).router.routes

@@ -31,7 +31,7 @@ from strandline.services.rest.guards.host_guard import BODY_BYTES_MAX
 from strandline.services.rest.routes import events
 from strandline.services.rest.routes.events import event_frames
 from strandline.services.supervision.supervisor import _is_taken_back
-from tests.support.control import BOTH, HOUR, PIPELINE, STREAM, Api
+from tests.support.control import BOTH, HOUR, PIPELINE, STREAM, Api, api_description
 from tests.support.ledgers import a_checkpoint, a_slice
 from tests.support.waiting import stretched, wait_until_async
 
@@ -803,12 +803,12 @@ def test_alive_while_requests_hold_every_thread(api: Api, monkeypatch: pytest.Mo
 
 def test_description_is_the_one_checked_in() -> None:
     """To change it: `python -m strandline.services.rest.api > docs/openapi.json`, and docs/api.md with it."""
-    assert create_app(None).openapi() == json.loads(OPENAPI.read_text(encoding="utf-8"))
+    assert api_description() == json.loads(OPENAPI.read_text(encoding="utf-8"))
 
 
 def test_no_parameter_may_be_null() -> None:
     """In a URL or a header `null` would be a text, which is no number: it was refused although the description allowed it."""
-    for path, operations in create_app(None).openapi()["paths"].items():
+    for path, operations in api_description()["paths"].items():
         for verb, operation in operations.items():
             for parameter in operation.get("parameters", []):
                 assert "null" not in json.dumps(parameter["schema"]), f"{verb} {path}: {parameter['name']}"
@@ -816,7 +816,7 @@ def test_no_parameter_may_be_null() -> None:
 
 def test_every_route_stands_in_the_reference() -> None:
     reference = (OPENAPI.parent / "api.md").read_text(encoding="utf-8")
-    for path, verbs in create_app(None).openapi()["paths"].items():
+    for path, verbs in api_description()["paths"].items():
         for verb in verbs:
             assert f"`{verb.upper()} {path}`" in reference
 

@@ -28,8 +28,7 @@ from strandline.ledger.states import Role
 from strandline.log.kafka_status import StoredDeadLetter
 from strandline.processing.emission.requeue import RequeueRecord, RequeueResult
 from strandline.services.jobs import dead_letters
-from strandline.services.rest.api import create_app
-from tests.support.control import BOTH, Api
+from tests.support.control import BOTH, Api, api_description
 from tests.support.tokens import tokens_of_each_kind
 from tests.unit.test_http_answers import ToldStreams, ToldWriter
 
@@ -72,7 +71,7 @@ def authenticator(ledger: Ledger) -> Iterator[Authenticator]:
 
 
 def described_operations() -> set[str]:
-    paths = create_app(None).openapi()["paths"]
+    paths = api_description()["paths"]
     return {f"{method.upper()} {path}" for path, operations in paths.items() for method in operations}
 
 
@@ -82,7 +81,7 @@ def test_the_table_holds_every_operation_of_the_description_and_no_other() -> No
 
 
 def test_what_the_description_says_of_each_operation_is_what_the_table_says() -> None:
-    for path, operations in create_app(None).openapi()["paths"].items():
+    for path, operations in api_description()["paths"].items():
         for method, operation in operations.items():
             assert operation["x-strandline-needs"] == REST_OPERATIONS[f"{method.upper()} {path}"]
 
