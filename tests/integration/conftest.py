@@ -12,8 +12,9 @@ from tests.support.console_browser import Watched, chromium
 from tests.support.control import Api
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
+    """One browser. It ends after the last test that needs it (`tests/support/workers.py`)."""
     with chromium() as started:
         yield started
 

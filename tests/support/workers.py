@@ -1,4 +1,4 @@
-"""Distribution of the tests to workers: the order of modules, and the modules that stay together."""
+"""Distribution of the tests to workers: the order of modules, and the modules that stay together and share servers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ LONGEST = (
     "test_upgrade",
     "test_job_faults",
     "test_ingest_faults",
+    "test_console",
     "test_embedded_stack",
-    "test_http_gateway",
-    "test_mqtt_server",
     "test_supervisor",
-    "test_mqtt_bridge",
     "test_secured_servers",
     "test_log_reading",
     "test_kafka_proxy",
@@ -46,42 +44,51 @@ _NEEDS_SERVERS = re.compile(
     r"[\s(](?:kafka|elasticsearch|platform|audit_lab|spark|class_archive)[:,)]|getfixturevalue\(\"elasticsearch\"\)"
 )
 """Matches a test with one of these fixtures, which use the servers of the run."""
+_NEEDS_BROWSER = re.compile(r"\bbrowser: Browser\b")
+_FIXTURES = {"servers": "servers", "browser": "browser", "fault": "cluster"}
+"""Group of modules -> the fixture that they share. The fixtures that use this one end together with it."""
 
 
 @cache
-def needs_servers(module: Path) -> bool:
-    """Return True if tests of the module use the servers of the run: Kafka, Elasticsearch, the platform, or Spark.
+def group_of(module: Path) -> str | None:
+    """Return the group of a module, None if it has no group. The modules of a group are run by one worker.
 
-    All these modules are run by one worker: other servers take longer to start than they save, use CPU time while they are
-    idle, and need much memory. A wrong answer costs time and nothing else.
+    `servers`: Kafka, Elasticsearch, the platform, or Spark. `browser`: the console. `fault`: a broker that is broken. To
+    start them in other workers, too, takes longer than it saves. While they are idle, they use CPU time and memory. A wrong
+    answer costs time and nothing else.
     """
-    return (
-        _kind(module) in _KINDS_WITH_SERVERS and _NEEDS_SERVERS.search(module.read_text(encoding="utf-8")) is not None
-    )
+    kind = _kind(module)
+    if kind not in _KINDS_WITH_SERVERS:
+        return None
+    text = module.read_text(encoding="utf-8")
+    if _NEEDS_BROWSER.search(text):
+        return "browser"
+    return "servers" if _NEEDS_SERVERS.search(text) else "fault" if kind == "fault" else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let the other workers, and what they start, yield to the worker with the servers, which would end last. Name a test
     that failed at once."""
-    worker = getattr(config, "workerinput", {}).get("workerid")
-    if worker is not None and config.getvalue("markexpr") == "not long":
-        if worker == _FIRST_WORKER:
-            config.pluginmanager.register(_EndOfServers())
-        else:
-            os.nice(_NICENESS)
+    worker = getattr(config, "workerinput", {}).get("workerid", _FIRST_WORKER)
+    if worker != _FIRST_WORKER and config.getvalue("markexpr") == "not long":
+        os.nice(_NICENESS)
     if config.getvalue("dist") != "no":  # it is in workers
         config.pluginmanager.register(_NamesOfFailures(config))
 
 
-class _EndOfServers:
-    """Stops the servers of the run after the last test that needs them: an idle platform with its Kafka uses a twentieth of a
-    core, and 3 GB of memory."""
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End what a group of modules shares after the last test of the group: an idle platform with its Kafka uses a twentieth of
+    a core, and 3 GB of memory. Playwright has an event loop in the thread of the tests, so no other loop can run there.
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        if nextitem is not None and needs_servers(item.path) and not needs_servers(nextitem.path):
-            for fixture in item.session._fixturemanager.getfixturedefs("servers", item) or ():
-                fixture.finish(item._request)  # type: ignore[attr-defined]  # with all fixtures that use it
+    With the long tests, modules of all groups are mixed, and only the browser ends.
+    """
+    group = group_of(item.path)
+    if nextitem is None or group is None or group_of(nextitem.path) == group:
+        return
+    if group == "browser" or item.config.getvalue("markexpr") == "not long":
+        for fixture in item.session._fixturemanager.getfixturedefs(_FIXTURES[group], item) or ():
+            fixture.finish(item._request)  # type: ignore[attr-defined]
 
 
 class _NamesOfFailures:
@@ -105,7 +112,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ranks = {name: rank for rank, name in enumerate(LONGEST)}
         items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
         places_of = {module: place for kind in _KINDS_BY_NEED for module, place in _places(items, kind).items()}
-        items.sort(key=lambda item: (not needs_servers(item.path), places_of[item.path]))
+        items.sort(key=lambda item: (group_of(item.path) != "servers", places_of[item.path]))
     places: dict[str, list[int]] = {}
     for place, item in enumerate(items):
         if item.get_closest_marker("in_order"):
@@ -132,8 +139,7 @@ def _kind(module: Path) -> str:
 
 
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist says nothing of its types
-    """A module is assigned to one worker, and so are all modules together that need the servers of the run, and the other
-    fault tests, which share a broker.
+    """A module is assigned to one worker, and so are all modules of a group together.
 
     With the long tests these are most of the work: then each test is assigned to a free worker.
     """
@@ -147,8 +153,7 @@ class _Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist says nothi
         module: str = super()._split_scope(nodeid)
         if self.config.getvalue("markexpr") != "not long":
             return module
-        path = self.config.rootpath / module
-        return "servers" if needs_servers(path) else "fault" if _kind(path) == "fault" else module
+        return group_of(self.config.rootpath / module) or module
 
 
 @pytest.hookimpl(optionalhook=True)
