@@ -20,6 +20,8 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not instal
 
 SAMPLE = '{"device": "d1", "time": "2026-11-30T08:00:00Z", "level": 4.5}\n'
 ENDED = "Your sign-in has ended"
+PROPOSE = "document.querySelector('.sample form').requestSubmit()"
+"""The button can't be clicked if a request of the page itself has opened the dialog already."""
 STORED = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
 
 
@@ -32,6 +34,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Sign
 def no_violations(page: Page) -> None:
     if AXE.exists():
         assert violations(page) == []
+
+
+def wait_until_refused(page: Page) -> None:
+    """Wait until the service refuses the session of the page. It reads revocations now and then."""
+    wait_until(lambda: page.request.get("/v1/jobs").status, lambda status: status == 401, "refused")
 
 
 @pytest.mark.guarantee(
@@ -52,8 +59,8 @@ def test_a_revoked_token_is_replaced_in_a_dialog_and_the_typed_text_stays(
         text = page.get_by_label("Records", exact=True)
         text.fill(SAMPLE)
         api.ledger.revoke_token("operator", "admin")
-        page.wait_for_timeout(3_000)
-        page.get_by_role("button", name="Propose").click()
+        wait_until_refused(page)
+        page.evaluate(PROPOSE)
         dialog = page.locator("dialog.ended")
         expect(dialog).to_contain_text(ENDED, timeout=30_000)
         page.keyboard.press("Escape")
@@ -72,8 +79,8 @@ def test_a_revoked_token_is_replaced_in_a_dialog_and_the_typed_text_stays(
         expect(page.locator(".proposal")).to_be_visible(timeout=60_000)
 
         api.ledger.revoke_token("admin", "admin")
-        page.wait_for_timeout(3_000)
-        page.evaluate("document.querySelector('.sample form').requestSubmit()")  # a dialog may be open already
+        wait_until_refused(page)
+        page.evaluate(PROPOSE)
         expect(dialog).to_be_visible(timeout=30_000)
         dialog.get_by_label("Token").fill(tokens["viewer"])
         page.keyboard.press("Enter")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
 from tests.support.waiting import stretched
 
@@ -75,6 +75,7 @@ def open_page(
         reduced_motion="reduce",
     )
     context.set_default_timeout(1_000 * stretched(_WAIT_S))
+    expect.set_options(timeout=1_000 * stretched(_WAIT_S))
     context.add_init_script(_REPORTS_IN_PAGE)
     page = context.new_page()
     host = urlsplit(url).netloc
