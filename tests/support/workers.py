@@ -78,8 +78,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End what a group of modules shares after the last test of the group: an idle platform with its Kafka uses a twentieth of
-    a core, and 3 GB of memory. Playwright has an event loop in the thread of the tests, so no other loop can run there.
+    """End what a group of modules shares after the last test of the group.
+
+    An idle platform with its Kafka uses a twentieth of a core, and 3 GB of memory. Playwright has an event loop in the
+    thread of the tests, so no other loop can run there.
 
     With the long tests, modules of all groups are mixed, and only the browser ends.
     """
@@ -133,6 +135,7 @@ def _places(items: Iterable[pytest.Item], kinds: Set[str]) -> dict[Path, float]:
     return first
 
 
+@cache
 def _kind(module: Path) -> str:
     """Return the kind of the tests of a module: its first folder in `tests`. The folders below mirror those of the code."""
     return module.relative_to(_TESTS).parts[0]
