@@ -176,6 +176,16 @@ class ControlClient:
         path = f"{job_path(job)}/dead-letters/repair"
         return self._ask("POST", path, content=payload, params={"dead_letter": letter, **how}, headers=headers)
 
+    def repair_dead_letters(self, job: str, edits: list[JsonObject], **wanted: str | int) -> JsonObject:
+        """Edit and requeue the first part of the requested dead letters. `next` is the path for the next part, see
+        `repair_next`. Raises NotFound, Conflict, InvalidDocument."""
+        path = f"{job_path(job)}/dead-letters/repairs"
+        return self._ask("POST", path, json={"edits": edits}, params=wanted)
+
+    def repair_next(self, path: str, edits: list[JsonObject]) -> JsonObject:
+        """Repair the next part of the dead letters: `path` is `next` of an earlier response."""
+        return self._ask("POST", path, json={"edits": edits})
+
     def dead_letter(self, job: str, number: int) -> JsonObject:
         """Return one dead letter with all bytes. Raises NotFound."""
         return self.get(f"{job_path(job)}/dead-letters/{number}")

@@ -36,6 +36,7 @@ from strandline.log.topics import Topics
 from strandline.processing.emission.dead_letters import DeadLetter, DeadLetterWriter
 from strandline.services.jobs.apply_documents import DocumentApplier
 from strandline.services.jobs.dead_letters import DeadLetterFilter, DeadLetters, ReplayReport
+from strandline.services.jobs.payload_edits import PayloadEdit
 from strandline.services.processes.pids import PidFile
 from tests.support.platform import Platform
 from tests.support.topic_reader import read_messages, wait_until_readable
@@ -182,6 +183,42 @@ def test_a_letter_is_repaired_once(lab: ReplayLab) -> None:
         headers[HEADER_REPLAY_OF]: (value, HEADER_REPLAY_REPAIRED in headers) for value, _, headers in lab.requeued()
     }
     assert values == {f"{lab.name}/0/1".encode(): (mended, True), f"{lab.name}/0/0".encode(): (b"no json", False)}
+
+
+@pytest.mark.guarantee(
+    "G1100",
+    "Dead letters that are edited together are requeued at most once each, and only those that the current version then "
+    "accepts. The outcome of requeued records names those that the job has read, and those that are dead letters again.",
+    promise="a-requeued-record-counts-once",
+)
+def test_letters_are_edited_together_and_their_outcome_follows_them(lab: ReplayLab) -> None:
+    lab.reject([b'{"power": "4.5", "rated": 2}', b'{"power": "ERR", "rated": 2}', b'{"power": "1", "rated": 0}'])
+    edits = [PayloadEdit("number", "power"), PayloadEdit("set", "device", value="d1")]
+
+    def repair(*, dry_run: bool = False) -> ReplayReport:
+        return lab.dead_letters.replay(lab.name, ANY, -1, None, force=False, dry_run=dry_run, edits=edits)
+
+    dry = repair(dry_run=True)
+    assert (dry.requeued, dry.skipped, dry.written) == (1, {"not_edited": 1, "rejected_again": 1}, [])
+    assert [(one.number, one.outcome) for one in dry.repairs] == [(2, "expression"), (0, "accepted")]
+    assert lab.requeued() == []
+    done = repair()
+    assert (done.requeued, done.outcomes) == (1, {"accepted": 1, "expression": 1})
+    ((value, _, headers),) = lab.requeued()
+    assert value == b'{"power": 4.5, "rated": 2, "device": "d1"}'
+    assert headers[HEADER_REPLAY_REPAIRED] == b"1"
+    again = repair()
+    assert (again.requeued, again.requeued_before) == (0, 1)
+
+    found = lab.dead_letters.requeued(lab.name, done.written, done.before)
+    assert (found.waiting, found.accepted, dict(found.rejected), found.is_complete) == (1, 0, {}, True)
+    (record,) = found.records
+    assert (record.dead_letter, record.state) == (0, "waiting")
+    letter = DeadLetter.of_record(lab.name, record.partition, record.offset, value or b"", "late", "why", "late")
+    lab.write_and_wait([letter], "w", epoch=2)
+    found = lab.dead_letters.requeued(lab.name, done.written, done.before)
+    assert (found.waiting, dict(found.rejected)) == (0, {"late": 1})
+    assert found.records[0].rejected_as == dry.before + 1  # the end of the transaction has an offset, too
 
 
 REPLAY = """

@@ -36,6 +36,7 @@ from strandline.services.cli.result_verbs import _table as series_table
 from strandline.services.doctor.finding import ok, wrong
 from strandline.services.embedded.addresses import StackAddresses
 from strandline.services.jobs import result_records
+from strandline.services.jobs.dead_letters import DeadLetters
 from strandline.services.jobs.explanation import JobFacts, explain
 from tests.support.control import BOTH, PIPELINE, STREAM, Api, IdleSupervisor, ObedientSupervisor, serving
 from tests.support.ledgers import a_checkpoint, a_slice
@@ -662,6 +663,28 @@ def test_dead_letters_are_listed_by_reason_and_counted(api: Api, say: Say, farm:
     assert re.search(r"late +2\n", say("dead-letters", "list", "power", "--counts").out)
     said = say("dead-letters", "repair", "power", "turbines/0/99", "--payload", __file__)
     assert said.code == 1 and "dead-letters list power" in said.err
+
+
+def test_dead_letters_are_edited_in_a_dry_run(api: Api, say: Say, farm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DeadLetters, "_originals", lambda *_: {})
+    say("apply", farm)
+    headers = {"stream": "turbines", "partition": "0", "step": "decode", "reason": "schema"}
+    value = b'{"turbine": "T1", "ts": 1, "power": "%s"}'
+    api.log.letters = [
+        StoredDeadLetter(
+            n, 1_000, {**headers, "offset": str(n), "message": f'power: got "{text}"'}, value % text.encode()
+        )
+        for n, text in enumerate(("1.5", "ERR", "2"))
+    ]
+    edited = say("dead-letters", "repair", "power", "--number", "power", "--dry-run", "--json").json
+    assert (edited["matched"], edited["requeued"], edited["skipped"]) == (3, 2, {"not_edited": 1})
+    assert json.loads(edited["repairs"][0]["value"])["power"] == 1.5
+    kind = say("dead-letters", "list", "power", "--json").json["dead_letters"][0]["kind"]
+    said = say("dead-letters", "repair", "power", "--kind", kind, "--set", "power=null", "--dry-run")
+    assert "3 would be rejected again after the edits" in said.out, said.out
+    assert say("dead-letters", "repair", "power", "1", "--set", "power=4", "--dry-run", "--json").json["requeued"] == 1
+    for unusable in (["--set", "power"], ["--set", "power=ERR"], [], ["--set", "power=1", "--payload", __file__]):
+        assert say("dead-letters", "repair", "power", *unusable).code == 2, unusable
 
 
 HOSTILE = "a\x1b]0;b\x07c\x9bd\u202ee\u2028f\U000e0041g\r\ud800h\x7f"

@@ -5,9 +5,12 @@ Also the outcome of replayed records in the current version.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -26,7 +29,14 @@ from strandline.processing.pipelines.model.pipeline import PipelineSpec
 from strandline.services.cli.dead_letter_verbs import _sum
 from strandline.services.cli.display import repair_summary, replay_notes
 from strandline.services.jobs import dead_letters
-from strandline.services.jobs.dead_letters import DeadLetterFilter, DeadLetters, _classify, _Original, _runs
+from strandline.services.jobs.dead_letters import (
+    DeadLetterFilter,
+    DeadLetters,
+    _classify,
+    _Original,
+    _runs,
+    kind_of,
+)
 from tests.support.control import BOTH, Api
 
 STREAM = """
@@ -229,6 +239,51 @@ def test_a_letter_of_an_earlier_life_is_not_repaired_by_its_number_either(api: A
     for which in ("turbines/0/3", "4", "9" * 300):
         assert "no dead letter" in repair(which).json()["detail"]
     assert repair("9" * 5_000).status_code == 422, "too long for a number"
+
+
+def test_letters_of_one_kind_differ_only_in_their_values(api: Api) -> None:
+    same = ('power: expected double, got "ERR"', 'power: expected double, got "n/a"')
+    others = ('t1: expected double, got "ERR"', 't2: expected double, got "ERR"')
+    assert len({kind_of(one) for one in same}) == 1
+    assert len({kind_of(one) for one in same + others}) == 3
+    assert kind_of("field 'p1': expected double, got string 'a7'") == "field 'p1': expected double, got string …"
+    assert kind_of("isn't JSON: it can't end at byte 38") == "isn't JSON: it can't end at byte …"
+    api.apply(BOTH)
+    api.log.letters = [letter(n, message=one) for n, one in enumerate(same + others)]
+    first = api.ask("GET", "/v1/jobs/power/dead-letters").json()["dead_letters"][0]
+    query = urlencode({"kind": first["kind"]})
+    assert api.ask("GET", f"/v1/jobs/power/dead-letters/counts?{query}").json()["dead_letters"] == 2
+
+
+@pytest.mark.guarantee("G1100")
+def test_a_repair_requeues_only_records_that_are_then_accepted(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DeadLetters, "_originals", lambda *_: {})
+    api.apply(STREAM.replace("explode: $.items\n", "") + "---" + PIPELINE)
+    now_ms = time.time_ns() // 1_000_000
+    values = [b'{"turbine":"a","ts":%d,"kW":%d,"rated":2}' % (now_ms, n) for n in range(3)] + [b"no json"]
+    api.log.letters = [replace(letter(n, "schema", "decode"), value=value) for n, value in enumerate(values)]
+    path = "/v1/jobs/power/dead-letters/repairs?reason=schema"
+
+    def repair(edits: list[dict[str, object]], more: str = "&dry_run=true") -> dict[str, Any]:
+        answer = api.ask("POST", path + more, json={"edits": edits})
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    found = repair([{"edit": "rename", "field": "kW", "to": "power"}])
+    assert (found["matched"], found["requeued"], found["skipped"]) == (4, 3, {"not_edited": 1})
+    assert found["follow"] is None
+    text = '{"turbine":"a","ts":NOW,"power":0,"rated":2}'.replace("NOW", str(now_ms))
+    assert found["repairs"][0] == {"number": 0, "value": text, "outcome": "accepted", "message": ""}
+
+    worse = [{"edit": "rename", "field": "kW", "to": "power"}, {"edit": "set", "field": "rated", "value": 0}]
+    found = repair(worse)
+    assert (found["requeued"], found["skipped"]) == (0, {"not_edited": 1, "rejected_again": 3})
+    assert (found["outcomes"], found["repairs"][0]["outcome"]) == ({"expression": 3}, "expression")
+    assert "zero" in found["repairs"][0]["message"]
+    assert repair(worse, "&dry_run=true&force=true")["requeued"] == 3
+
+    refused = api.ask("POST", path, json={"edits": [{"edit": "set", "field": "$["}]})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "body.edits.0")
 
 
 @pytest.mark.guarantee("G392")

@@ -396,6 +396,7 @@ def test_what_destroys_or_puts_back_names_who_ordered_it(
 
     monkeypatch.setattr(dead_letters, "requeue", requeue_all)
     monkeypatch.setattr(dead_letters.DeadLetters, "_originals", lambda self, stream, letters: {})
+    monkeypatch.setattr(dead_letters.LogIndex, "ends_with_open", lambda *_: {0: 0})
     api = Api(ledger, authenticator=authenticator)
     operator = {"Authorization": f"Bearer {tokens_of_each_kind(ledger, STREAM)['operator']}"}
     yaml = {"Content-Type": "application/yaml"}
@@ -408,18 +409,25 @@ def test_what_destroys_or_puts_back_names_who_ordered_it(
         ("POST", "/v1/jobs/power/dead-letters/repair?dead_letter=0&force=true", b"{}"),
         ("POST", "/v1/jobs/power/dead-letters/requeue?dry_run=true", b""),
         ("POST", "/v1/jobs/power/dead-letters/requeue", b""),
+        (
+            "POST",
+            "/v1/jobs/power/dead-letters/repairs?force=true",
+            b'{"edits": [{"edit": "replace", "field": "{", "to": "{}"}]}',
+        ),
         ("POST", "/v1/jobs/power/reset?to=latest", b""),
         ("DELETE", "/v1/jobs/power?results=true", b""),
         ("DELETE", "/v1/streams/turbines?keep_topic=true", b""),
     ]
     for method, path, body in orders:
-        answer = api.ask(method, path, content=body, headers=operator)
+        kind = {"Content-Type": "application/json"} if "repairs" in path else {}
+        answer = api.ask(method, path, content=body, headers=operator | kind)
         assert answer.status_code == 200, (path, answer.text)
     events = ledger.events()[before:]
     assert [(event.kind, event.principal) for event in events] == [
         (kind, "operator")
         for kind in (
             "dead_letter_repaired",
+            "dead_letters_replayed",
             "dead_letters_replayed",
             "job_reset",
             "job_deleted",

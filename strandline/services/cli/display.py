@@ -332,6 +332,8 @@ _LEFT_OUT = {
     "no_bytes": "have no bytes: the record was too large for a dead letter, and the log no longer contains it",
     "other_stream": "belong to a stream that the job no longer reads",
     "counted": "were accepted by a later version of the pipeline, so they would count twice",
+    "not_edited": "aren't changed by the edits, or can't be edited; strandline dead-letters show {job} NUMBER shows one",
+    "rejected_again": "would be rejected again after the edits; to requeue them anyway, pass --force",
 }
 
 
@@ -367,6 +369,14 @@ def replay_tables(report: JsonObject) -> list[Table | Text]:
         table_of(("OUTCOME IN THE CURRENT VERSION", "#RECORDS"), rows),
         *map(Text, report["notes"]),
     ]
+
+
+def repairs_table(repairs: list[JsonObject]) -> Table:
+    """Return the edited records with their outcome, those that would be rejected again first."""
+    return table_of(
+        ("#NUMBER", "OUTCOME", "MESSAGE", "EDITED RECORD"),
+        ((str(one["number"]), one["outcome"], one["message"], one["value"]) for one in repairs),
+    )
 
 
 def repair_summary(answer: JsonObject) -> str:

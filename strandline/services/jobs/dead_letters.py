@@ -1,4 +1,4 @@
-"""Dead letters: search by reason, step, and time, counts, repair, and requeue into their stream.
+"""Dead letters: search by reason, step, kind, and time, counts, repair, requeue into their stream, and the outcome there.
 
 Each call processes a limited number of dead letters, and returns the start of the next part. So no request takes long, and a
 caller that was killed starts again. Records that any call requeued before are skipped (`processing/emission/requeue.py`).
@@ -6,18 +6,23 @@ caller that was killed starts again. Records that any call requeued before are s
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
+from itertools import islice
+from typing import Literal
 
+from strandline.core.described import Described
 from strandline.core.errors import Conflict, LogTruncated, NotFound, RecordTooLarge
 from strandline.core.record_headers import (
     HEADER_PAYLOAD_BYTES,
     HEADER_PAYLOAD_SHA256,
+    HEADER_REPLAY_LETTER,
     HEADER_REPLAY_OF,
     HEADER_TAKEN_BY,
     REASON_LATE,
@@ -25,7 +30,7 @@ from strandline.core.record_headers import (
 )
 from strandline.ledger.replays import Replay
 from strandline.ledger.roles import ReplayLedger
-from strandline.ledger.states import JobRow
+from strandline.ledger.states import JobRow, Offsets
 from strandline.log.index import LogIndex
 from strandline.log.kafka_status import KafkaStatus, StoredDeadLetter
 from strandline.log.messages import LogReader, offset_of
@@ -42,6 +47,7 @@ from strandline.processing.slices.watermark import greatest, rule_after
 from strandline.processing.source.kept_lookups import with_present_tables
 from strandline.processing.source.kept_sessions import sessions_of_partitions
 from strandline.processing.source.slice_rows import row_identity
+from strandline.services.jobs.payload_edits import PayloadEdit, check_edits, edited
 
 LETTERS_A_LOOK = 20_000
 """Maximum number of dead letters that are read for one response."""
@@ -53,6 +59,20 @@ _LETTERS_BACK = 2_000
 """Number of dead letters that are read together if the newest are listed first."""
 _GAP_MAX = 2_000
 """Maximum distance in offsets of records that are read together."""
+PREVIEW_CHARACTERS = 200
+REPAIRS_SHOWN = 100
+"""Maximum number of repaired records in one response."""
+REQUEUED_SHOWN = 100
+"""Maximum number of requeued records in one response."""
+_REQUEUED_READ_MAX = 200_000
+"""Maximum number of records that are read to find the requeued ones."""
+_VARIABLE = re.compile(
+    r"""((?<!\w)(?:got|value|is)\ (?:[a-z]+\ )?)'[^']*'   # a value
+    |(?<!\w)'[^']*'                                      # a name, which stays
+    |"[^"]*"|(?<![\w.])-?\d+(?:\.\d+)?                    # a value, a number
+    """,
+    re.VERBOSE,
+)
 
 LEFT_LATE = "late"
 LEFT_FAILED_AGAIN = "failed_again"
@@ -62,6 +82,19 @@ LEFT_RESULT_STREAM = "result_stream"
 LEFT_NO_BYTES = "no_bytes"
 LEFT_OTHER_STREAM = "other_stream"
 LEFT_COUNTED = "counted"
+LEFT_NOT_EDITED = "not_edited"
+LEFT_REJECTED_AGAIN = "rejected_again"
+
+
+def kind_of(message: str) -> str:
+    """Return the message of a dead letter without its values. Records with the same mistake have the same kind."""
+
+    def replaced(found: re.Match[str]) -> str:
+        if found[1] is not None:
+            return f"{found[1]}…"
+        return found[0] if found[0].startswith("'") else "…"
+
+    return _VARIABLE.sub(replaced, message)
 
 
 @dataclass(frozen=True)
@@ -74,6 +107,8 @@ class DeadLetterFilter:
     """Earliest time of writing, by the log's clock."""
     until_ms: int | None = None
     """Exclusive upper bound of the time of writing."""
+    kind: str | None = None
+    """Message without its values, see `kind_of`."""
 
     def holds(self, letter: StoredDeadLetter) -> bool:
         return (
@@ -81,6 +116,7 @@ class DeadLetterFilter:
             and self.step in (None, letter.headers.get("step", ""))
             and (self.since_ms is None or letter.log_time_ms >= self.since_ms)
             and (self.until_ms is None or letter.log_time_ms < self.until_ms)
+            and (self.kind is None or self.kind == kind_of(letter.headers.get("message", "")))
         )
 
 
@@ -112,6 +148,58 @@ class FilteredCounts:
     after: int | None = None
 
 
+@dataclass(frozen=True)
+class RepairOutcome(Described):
+    """A record that was edited, and its outcome with the current version."""
+
+    number: int
+    """Number of the dead letter."""
+    value: str
+    """The edited payload as text; only the beginning."""
+    outcome: str
+    """`accepted`, or the reason for which it would be rejected again."""
+    message: str
+
+
+@dataclass(frozen=True)
+class RequeuedRecord(Described):
+    """A requeued record in its stream."""
+
+    dead_letter: int
+    """Number of the dead letter from which it was requeued."""
+    stream: str
+    partition: int
+    offset: int
+    state: Literal["waiting", "accepted", "rejected"]
+    """`waiting`: the job has not read it yet. `rejected`: it is a dead letter again."""
+    reason: str
+    message: str
+    rejected_as: int | None
+    """Number of the new dead letter."""
+
+
+@dataclass
+class RequeuedRecords:
+    """Outcome of requeued records."""
+
+    waiting: int = 0
+    accepted: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    """Reason -> number of requeued records that are dead letters again."""
+    records: list[RequeuedRecord] = field(default_factory=list)
+    """At most REQUEUED_SHOWN of them, the rejected ones first."""
+    is_complete: bool = True
+    """False if the records are among too many others, or if the stream no longer contains all of them."""
+
+
+@dataclass
+class Requeued(RequeueResult):
+    """Outcome of a call that requeued records."""
+
+    written: list[OffsetRange] = field(default_factory=list)
+    """Ranges of the stream that contain the records. They can contain records of others."""
+
+
 @dataclass
 class ReplayReport:
     """Outcome of a replay of a part of the dead letters; in a dry run, the expected outcome."""
@@ -130,6 +218,10 @@ class ReplayReport:
     after: int | None = None
     before: int = 0
     """End of the dead letters at the begin of the replay. Dead letters that result from the replay are not a part of it."""
+    repairs: list[RepairOutcome] = field(default_factory=list)
+    """If the records were edited: at most REPAIRS_SHOWN of them, those that would be rejected again first."""
+    written: list[OffsetRange] = field(default_factory=list)
+    """Ranges of the streams that contain the requeued records."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +232,10 @@ class Repaired:
     is_already: bool
     """True if the dead letter was requeued before."""
     dry_run: DryRunOutcome
+    written: list[OffsetRange]
+    """Ranges of the stream that contain the requeued record."""
+    letter_first: int
+    """If the record is rejected again, its new dead letter has at least this number."""
 
 
 @dataclass(frozen=True)
@@ -216,8 +312,12 @@ class DeadLetters:
         force: bool,
         dry_run: bool,
         principal: str | None = None,
+        edits: Sequence[PayloadEdit] | None = None,
     ) -> ReplayReport:
         """Requeue a part of the matching dead letters of the job's current incarnation, each at most once, for `principal`.
+
+        With `edits`, each payload is edited first. Then records that failed again after a replay are requeued, and records that
+        would be rejected again need `force`. Records that the edits don't change are skipped.
 
         Late records are requeued only if `wanted` selects them. Records that failed again after a replay, and records that
         reached other branches of the pipeline, need `force`. Records that a later version has read again and accepted are never
@@ -225,6 +325,8 @@ class DeadLetters:
         LedgerUnavailable.
         Args: before: Value of an earlier response. None for all current dead letters.
         """
+        if edits is not None:
+            check_edits(edits)
         row, pipeline = self._job(job)
         held = self._log.dead_letter_range(job)
         report = ReplayReport(before=(held.offset_next if held else 0) if before is None else before)
@@ -241,19 +343,25 @@ class DeadLetters:
                 size += len(letter.value)
         report.matched = len(letters)
         for stream, some in _by_stream(pipeline, letters).items():
-            records, outcomes = self._candidates(pipeline, stream, some, wanted, report, force=force)
-            done = self._requeue(stream, records, dry_run=dry_run)
+            candidates = self._candidates(pipeline, stream, some, wanted, report, edits, force=force)
+            if edits is not None and not force:
+                candidates = self._accepted(stream, candidates, report)
+            done = self._requeue(stream, [one for one, _ in candidates], dry_run=dry_run)
             report.requeued += len(done.now)
             report.requeued_before += len(done.before)
             report.unknown += len(done.unknown)
-            report.outcomes.update(
-                outcome.outcome
-                for one, outcome in zip(records, outcomes, strict=True)
-                if one.replay.identity in done.now
-            )
+            report.written += done.written
+            tried = [(one, outcome) for one, outcome in candidates if one.replay.identity in done.now]
+            report.outcomes.update(outcome.outcome for _, outcome in tried)
+            if edits is not None:
+                report.repairs += [_repair_outcome(one, outcome) for one, outcome in tried]
+        report.repairs = sorted(report.repairs, key=lambda one: (one.outcome == ACCEPTED, one.number))[:REPAIRS_SHOWN]
         if principal is not None and report.requeued and not dry_run:
-            message = f"{principal} requeued dead letters of job {job}: {report.requeued}"
-            facts = {"requeued": report.requeued, "after": after, "before": report.before}
+            done_to = "requeued" if edits is None else "repaired and requeued"
+            message = f"{principal} {done_to} dead letters of job {job}: {report.requeued}"
+            facts: dict[str, object] = {"requeued": report.requeued, "after": after, "before": report.before}
+            if edits is not None:
+                facts["edits"] = [asdict(one) for one in edits]
             self._ledger.record_event("dead_letters_replayed", message, job, facts=facts, principal=principal)
         return report
 
@@ -266,6 +374,8 @@ class DeadLetters:
         Raises Conflict if its stream contains another job's results. Raises NotFound, and the errors of `replay`.
         """
         row, pipeline = self._job(job)
+        held = self._log.dead_letter_range(job)
+        end = held.offset_next if held else 0
         found = self._find(row, letter)
         if not _is_of_record(found) or found.headers["stream"] not in pipeline.streams:
             streams = " or ".join(pipeline.streams)
@@ -298,25 +408,87 @@ class DeadLetters:
                 f"dead letter {found.offset}: a later version of job {job} has already accepted this record, so it would count "
                 "twice. Nothing was requeued; to requeue it anyway, pass --force"
             )
-        key = key_finder(stream.key)(payload) if stream.key else None
-        partition = None if key is not None else int(found.headers["partition"])
-        key = key if key is not None or original is None else original.key
+        replay = Replay(_identity(found), job, found.offset, is_repaired=True)
+        record = _with_payload(
+            RequeueRecord(replay, b"", original.key if original else None, _log_position(found)[0], headers),
+            payload,
+            stream.key,
+        )
         (outcome,) = self._current_outcomes(
-            pipeline, stream.stream, [payload], [with_record_metadata(headers, key, None)]
+            pipeline, stream.stream, [payload], [with_record_metadata(headers, record.key, None)]
         )
         if outcome.outcome != ACCEPTED and not force:
             raise Conflict(
                 f"the new payload would be rejected again ({outcome.outcome}: {outcome.message}). Nothing was requeued; "
                 "correct the payload, or pass --force"
             )
-        replay = Replay(_identity(found), job, found.offset, is_repaired=True)
-        record = RequeueRecord(replay, payload, key, partition, headers)
         done = self._requeue(stream.stream, [record], dry_run=dry_run)
         if principal is not None and done.now and not dry_run:
             message = f"{principal} put the record of dead letter {found.offset} of job {job} back with another payload"
             facts = {"number": found.offset, "record": replay.identity}
             self._ledger.record_event("dead_letter_repaired", message, job, facts=facts, principal=principal)
-        return Repaired(found.offset, not done.now, outcome)
+        return Repaired(found.offset, not done.now, outcome, done.written, end)
+
+    def requeued(self, job: str, written: Sequence[OffsetRange], letter_first: int) -> RequeuedRecords:
+        """Return what became of requeued records of the job. Raises NotFound, LogUnavailable.
+
+        Args: written: Ranges of a `ReplayReport`. letter_first: Dead letters of these records have at least this number.
+        """
+        self._ledger.job(job)
+        read = self._read_offsets(job)
+        found = RequeuedRecords()
+        requeued = self._requeued_in(job, written, found)
+        letters = list(islice(self._letters(job, DeadLetterFilter(), letter_first - 1), LETTERS_A_LOOK))
+        found.is_complete &= len(letters) < LETTERS_A_LOOK
+        rejected = {
+            (letter.headers["stream"], *_log_position(letter)): letter for letter in letters if _is_of_record(letter)
+        }
+        for (stream, partition, offset), number in requeued.items():
+            letter = rejected.get((stream, partition, offset))
+            reason = letter.headers.get("reason", "") if letter else ""
+            message = letter.headers.get("message", "") if letter else ""
+            is_read = offset < read.get(stream, {}).get(partition, 0)
+            state: Literal["waiting", "accepted", "rejected"] = (
+                "rejected" if letter else "accepted" if is_read else "waiting"
+            )
+            found.waiting += state == "waiting"
+            found.accepted += state == "accepted"
+            found.rejected.update([reason] if letter else [])
+            again = letter.offset if letter else None
+            found.records.append(RequeuedRecord(number, stream, partition, offset, state, reason, message, again))
+        found.records = sorted(found.records, key=lambda one: one.state != "rejected")[:REQUEUED_SHOWN]
+        return found
+
+    def _read_offsets(self, job: str) -> Offsets:
+        """Return stream -> partition -> offset up to which the job has committed the records."""
+        last, checkpoint = self._ledger.last_slice(job), self._ledger.last_checkpoint(job)
+        if last is None or checkpoint is None:
+            return {}
+        return last.offsets if last.number == checkpoint.slice else last.offsets_first
+
+    def _requeued_in(
+        self, job: str, written: Sequence[OffsetRange], found: RequeuedRecords
+    ) -> dict[tuple[str, int, int], int]:
+        """Return (stream, partition, offset) -> number of the dead letter of each record in the ranges that was requeued for the
+        job. Sets `found.is_complete`."""
+        numbers: dict[tuple[str, int, int], int] = {}
+        prefix = f"{job}/".encode()
+        left = _REQUEUED_READ_MAX
+        with closing(LogReader(self._bootstrap)) as reader:
+            for place in written:
+                end = min(place.offset_next, place.offset_first + left)
+                found.is_complete &= end == place.offset_next
+                left -= end - place.offset_first
+                try:
+                    for messages in reader.read(OffsetRange(place.stream, place.partition, place.offset_first, end)):
+                        for message in messages:
+                            of = dict(message.headers() or ()).get(HEADER_REPLAY_LETTER)
+                            if of is not None and _bytes(of).startswith(prefix):
+                                number = int(_bytes(of).removeprefix(prefix))
+                                numbers[place.stream, place.partition, offset_of(message)] = number
+                except LogTruncated:
+                    found.is_complete = False
+        return numbers
 
     def origin_of(self, letter: StoredDeadLetter) -> str | None:
         """Return the origin of a requeued record of a dead letter, `STREAM/PARTITION/OFFSET`. Raises LogUnavailable. None for
@@ -384,22 +556,31 @@ class DeadLetters:
         letters: Sequence[StoredDeadLetter],
         wanted: DeadLetterFilter,
         report: ReplayReport,
+        edits: Sequence[PayloadEdit] | None,
         *,
         force: bool,
-    ) -> tuple[list[RequeueRecord], list[DryRunOutcome]]:
+    ) -> list[tuple[RequeueRecord, DryRunOutcome]]:
         """Return the records of the dead letters that can be requeued, each once, and what the current version would do
         with each. The report counts the others.
         """
+        key = pipeline.input_of(stream).stream.key
         records = dict[str, RequeueRecord]()
         originals = self._originals(stream, [one for one in letters if _is_of_record(one)])
         counted = self._counted(pipeline, stream, letters, originals)
         holds_results = emitter_of(self._ledger, stream) is not None
         for letter in letters:
-            why, record = _classify(letter, stream, pipeline.job, originals, wanted, force=force)
+            why, record = _classify(
+                letter, stream, pipeline.job, originals, wanted, is_repaired=edits is not None, force=force
+            )
             if holds_results and why not in (LEFT_RESULT, LEFT_OTHER_STREAM):
                 why, record = LEFT_RESULT_STREAM, None
             elif record is not None and letter.offset in counted:
                 why, record = LEFT_COUNTED, None
+            if record is not None and edits is not None:
+                try:
+                    record = _with_payload(record, edited(record.value or b"", edits), key)
+                except ValueError:
+                    why, record = LEFT_NOT_EDITED, None
             if record is None:
                 report.skipped[why] += 1
             else:
@@ -411,7 +592,23 @@ class DeadLetters:
             [one.value for one in found],
             [with_record_metadata(one.headers, one.key, None) for one in found],
         )
-        return found, outcomes
+        return list(zip(found, outcomes, strict=True))
+
+    def _accepted(
+        self, stream: str, candidates: list[tuple[RequeueRecord, DryRunOutcome]], report: ReplayReport
+    ) -> list[tuple[RequeueRecord, DryRunOutcome]]:
+        """Return the repaired records that the current version accepts, and those that may have been requeued before. The report
+        contains the others."""
+        known = self._ledger.known_replays(stream, [one.replay.identity for one, _ in candidates])
+        chosen = []
+        for one, outcome in candidates:
+            if outcome.outcome == ACCEPTED or one.replay.identity in known:
+                chosen.append((one, outcome))
+            else:
+                report.skipped[LEFT_REJECTED_AGAIN] += 1
+                report.outcomes[outcome.outcome] += 1
+                report.repairs.append(_repair_outcome(one, outcome))
+        return chosen
 
     def _counted(
         self,
@@ -453,16 +650,21 @@ class DeadLetters:
             values, headers, time.time_ns() // 1_000_000
         )
 
-    def _requeue(self, stream: str, records: list[RequeueRecord], *, dry_run: bool) -> RequeueResult:
+    def _requeue(self, stream: str, records: list[RequeueRecord], *, dry_run: bool) -> Requeued:
         if dry_run or not records:
             known = self._ledger.known_replays(stream, [one.replay.identity for one in records])
             # Records in doubt aren't distinguished: only a call that requeues can fence others and check them.
-            return RequeueResult({one.replay.identity for one in records} - known.keys(), set(known))
+            return Requeued({one.replay.identity for one in records} - known.keys(), set(known))
         with self._one_at_a_time, LogIndex(self._bootstrap) as index:
+            starts = index.ends_with_open(stream)
             try:
-                return requeue(self._ledger, index, self._bootstrap, stream, records, self._record_bytes_max)
+                done = requeue(self._ledger, index, self._bootstrap, stream, records, self._record_bytes_max)
             except RecordTooLarge as error:
                 raise Conflict(f"nothing was requeued: {error}") from error
+            ends = index.ends_with_open(stream) if done.now else starts
+        ranges = [OffsetRange(stream, partition, starts.get(partition, 0), end) for partition, end in ends.items()]
+        written = [one for one in ranges if one.offset_first < one.offset_next]
+        return Requeued(done.now, done.before, done.unknown, written)
 
     def _originals(self, stream: str, letters: Sequence[StoredDeadLetter]) -> dict[tuple[int, int], _Original]:
         """Return (partition, offset) -> record of the dead letter, as far as the log still contains it."""
@@ -545,6 +747,7 @@ def _classify(
     originals: Mapping[tuple[int, int], _Original],
     wanted: DeadLetterFilter,
     *,
+    is_repaired: bool = False,
     force: bool,
 ) -> tuple[str, RequeueRecord | None]:
     """Return the record that requeues the dead letter, or the reason why there is none."""
@@ -555,7 +758,7 @@ def _classify(
     if letter.headers.get("reason") == REASON_LATE and wanted.reason != REASON_LATE:
         return LEFT_LATE, None
     original = originals.get(_log_position(letter))
-    if original is not None and HEADER_REPLAY_OF in original.headers and not force:
+    if original is not None and HEADER_REPLAY_OF in original.headers and not force and not is_repaired:
         return LEFT_FAILED_AGAIN, None
     if HEADER_TAKEN_BY in letter.headers and not force:
         return LEFT_ACCEPTED_ELSEWHERE, None
@@ -564,9 +767,28 @@ def _classify(
         value = original.value if original else None
         if value is None or sha256(value).hexdigest() != letter.headers.get(HEADER_PAYLOAD_SHA256):
             return LEFT_NO_BYTES, None
-    replay = Replay(_identity(letter), job, letter.offset, is_repaired=False)
+    replay = Replay(_identity(letter), job, letter.offset, is_repaired)
     key, headers = (original.key, original.headers) if original else (None, {})
     return "", RequeueRecord(replay, value, key, _log_position(letter)[0], headers)
+
+
+def _with_payload(record: RequeueRecord, payload: bytes, key_field: str | None) -> RequeueRecord:
+    """Return the record with another payload. If this has a key, the key chooses the partition.
+
+    Args: key_field: Field of the stream's key. None if the stream has none.
+    """
+    key = key_finder(key_field)(payload) if key_field else None
+    partition = None if key is not None else record.partition
+    return replace(record, value=payload, key=record.key if key is None else key, partition=partition)
+
+
+def _repair_outcome(record: RequeueRecord, outcome: DryRunOutcome) -> RepairOutcome:
+    return RepairOutcome(record.replay.letter, preview_of(record.value or b""), outcome.outcome, outcome.message)
+
+
+def preview_of(value: bytes) -> str:
+    """Return the beginning of a payload as text. Bytes that aren't UTF-8 are shown as U+FFFD."""
+    return value[: 4 * PREVIEW_CHARACTERS].decode("utf-8", "replace")[:PREVIEW_CHARACTERS]
 
 
 def _runs(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -16,6 +16,7 @@ from strandline.ledger.states import CheckpointRow, EventRow, Offsets, Role, Run
 from strandline.services.jobs.arrivals import ArrivalView
 from strandline.services.jobs.backfills import BackfillView
 from strandline.services.jobs.checking import Checked, StageView
+from strandline.services.jobs.dead_letters import RepairOutcome, RequeuedRecord
 from strandline.services.jobs.document_forms import DocumentForm
 from strandline.services.jobs.explanation import JobExplanationView
 from strandline.services.jobs.histories import JobHistoryView
@@ -355,6 +356,8 @@ class DeadLetterView(View):
     """Index of the element in its array, if the record was exploded."""
     reason: str
     message: str
+    kind: str
+    """Message without its values. Dead letters with the same reason, step, and kind have the same cause."""
     step: str
     log_time_ms: int
     value: str
@@ -414,8 +417,55 @@ class RequeueView(View):
     """
     outcomes: dict[str, int]
     """Result in the current version -> number of requeued records: `accepted`, or the reason of the rejection."""
+    follow: str | None = None
+    """Path that shows what became of the requeued records. Null if none was requeued, and in a dry run."""
     next: str | None = None
     """Path that requeues the next part, by POST; null after the last part."""
+
+
+class RepairsView(View):
+    """Outcome of editing and requeueing dead letters; in a dry run, the expected outcome."""
+
+    dry_run: bool
+    matched: int
+    """Number of dead letters that match the filter: the sum of `requeued`, `requeued_before`, `unknown`, and `skipped`."""
+    requeued: int
+    requeued_before: int
+    """Number of dead letters that were requeued before."""
+    unknown: int
+    """Number of skipped dead letters that a killed request may have requeued: the stream no longer contains that
+    position.
+    """
+    skipped: dict[str, int]
+    """Reason -> number of skipped dead letters.
+
+    The reasons are those of a requeue, and:
+    - `not_edited`: the edits change nothing in the payload, or can't be applied to it.
+    - `rejected_again`: the current version would reject the edited record; requested by `force`.
+    """
+    outcomes: dict[str, int]
+    """Result in the current version -> number of edited records: `accepted`, or the reason of the rejection."""
+    repairs: list[RepairOutcome]
+    """Edited records, at most 100: those that would be rejected again first."""
+    follow: str | None = None
+    """Path that shows what became of the requeued records. Null if none was requeued, and in a dry run."""
+    next: str | None = None
+    """Path that repairs the next part, by POST with the same body; null after the last part."""
+
+
+class RequeuedView(View):
+    """What became of requeued records."""
+
+    waiting: int
+    """Number of records that the job has not read yet."""
+    accepted: int
+    """Number of records that the job has read and accepted."""
+    rejected: dict[str, int]
+    """Reason -> number of records that are dead letters again."""
+    records: list[RequeuedRecord]
+    """Requeued records, at most 100: the rejected ones first."""
+    is_complete: bool
+    """False if the counts lack records: they are among too many others, or the stream no longer contains them."""
 
 
 class RepairView(View):
@@ -429,6 +479,8 @@ class RepairView(View):
     outcome: str
     """Result in the current version: `accepted`, or the reason of the rejection."""
     message: str
+    follow: str | None = None
+    """Path that shows what became of the requeued record. Null if it wasn't requeued, and in a dry run."""
 
 
 class BackfillList(View):
