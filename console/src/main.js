@@ -8,6 +8,7 @@ import { RANGES, route } from "./core/route.js";
 import { session } from "./core/session.js";
 import "./elements/action.js";
 import { Element, Follow, Tick } from "./elements/base.js";
+import "./elements/leave.js";
 import "./elements/palette.js";
 import "./elements/sign-in.js";
 import "./views/begin.js";
@@ -19,6 +20,7 @@ import "./views/job.js";
 import "./views/letters.js";
 import "./views/life.js";
 import "./views/operation.js";
+import "./views/repair.js";
 import "./views/results.js";
 import "./views/settings.js";
 import "./views/streams.js";
@@ -34,7 +36,7 @@ class App extends Element {
   constructor() {
     super();
     this.problem = "";
-    this.follow = new Follow(this, [route, "change"], [session, "change"], [live, "connection"]);
+    this.follow = new Follow(this, [route, "change"], [route, "shown"], [session, "change"], [live, "connection"]);
     this.tick = new Tick(this, 1_000);
     addEventListener("keydown", (event) => {
       if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
@@ -83,7 +85,7 @@ class App extends Element {
       <header class="top">
         <a class="brand" href=${route.href([])} aria-label="Strandline, home">${mark()}<span>Strandline</span></a>
         <nav aria-label="Views">
-          ${VIEWS.map(([path, name]) => html`<a href=${route.href(path ? [path] : [])} aria-current=${current === path || (path === "" && ["jobs", "windows", "begin", "edit"].includes(current)) || (path === "operation" && isOfOperation(current)) ? "page" : nothing}>${name}</a>`)}
+          ${VIEWS.map(([path, name]) => html`<a href=${addressOf(path)} aria-current=${current === path || (path === "" && ["jobs", "windows", "begin", "edit"].includes(current)) || (path === "operation" && isOfOperation(current)) ? "page" : nothing}>${name}</a>`)}
         </nav>
         <div class="tools">
           ${this.#connection()}
@@ -107,6 +109,7 @@ class App extends Element {
       <sl-sign-in-again></sl-sign-in-again>
       ${keyed(session.users, html`<main id="main" tabindex="-1">${this.#view()}</main>`)}
       <sl-action></sl-action>
+      <sl-leave></sl-leave>
       <sl-palette></sl-palette>`;
   }
 
@@ -122,6 +125,7 @@ class App extends Element {
     if (view === "jobs" && name) return keyed(name, html`<sl-job .name=${name}></sl-job>`);
     if (view === "windows" && name) return keyed(name, html`<sl-windows .name=${name}></sl-windows>`);
     if (view === "results") return keyed(name, html`<sl-results .alias=${name ?? ""}></sl-results>`);
+    if (view === "dead-letters" && more && route.now.parts[3] === "repair") return keyed(`${name}/${more}`, html`<sl-repair .job=${name} .number=${more}></sl-repair>`);
     if (view === "dead-letters") return keyed(name, html`<sl-letters .job=${name ?? ""} .number=${more ?? ""}></sl-letters>`);
     if (view === "streams" && name && more === "devices") return keyed(name, html`<sl-devices .name=${name}></sl-devices>`);
     if (view === "streams") return keyed(name, html`<sl-streams .name=${name ?? ""}></sl-streams>`);
@@ -154,6 +158,13 @@ class App extends Element {
       this.problem = `${session.isSignedIn ? "Signing out failed" : "You are signed out here, but may still be signed in at the provider"}: ${error instanceof Error ? error.message : error}`;
     }
   }
+}
+
+/** The address of a view of the menu. Views of a job stay at the job that is open. @param {string} path */
+function addressOf(path) {
+  const job = route.job;
+  if (path === "dead-letters" && job) return route.href([path, job]);
+  return route.href(path ? [path] : [], path === "results" ? { job } : {});
 }
 
 const mark = () => html`<svg viewBox="0 0 24 24" aria-hidden="true"><path d="M2 7c5 0 5 5 10 5s5-5 10-5M2 12c5 0 5 5 10 5s5-5 10-5"></path></svg>`;

@@ -96,6 +96,7 @@ REST_OPERATIONS: dict[str, RequiredRight] = {
     "GET /v1/jobs/{name}/explanation": RequiredRight.VIEWER,
     "GET /v1/jobs/{name}/kibana": RequiredRight.VIEWER,
     "GET /v1/jobs/{name}/graph": RequiredRight.VIEWER,
+    "GET /v1/jobs/{name}/versions": RequiredRight.VIEWER,
     "GET /v1/jobs/{name}/preview": RequiredRight.VIEWER,
     "GET /v1/jobs/{name}/log": RequiredRight.VIEWER,
     "GET /v1/jobs/{name}/slices": RequiredRight.VIEWER,

@@ -67,6 +67,13 @@ class JobMove(NamedTuple):
     lease: int | None = None
 
 
+class JobVersion(NamedTuple):
+    """A version of a job, without its document."""
+
+    version: int
+    created_ms: int
+
+
 class JobReader(Part):
     """Reads jobs, their versions, and their sinks."""
 
@@ -89,6 +96,19 @@ class JobReader(Part):
         """Return a version of a job, by default the current one. Raises NotFound."""
         with self._database.reading(f"read job {name}") as connection:
             return _version(connection, name, read_job(connection, name).version if version is None else version)
+
+    def job_versions(self, name: str) -> list[JobVersion]:
+        """Return the versions of the job's current incarnation, the newest first. Raises NotFound."""
+        versions = job_versions.c
+        wanted = (
+            sa.select(versions.version, versions.created_ms)
+            .join(jobs, jobs.c.name == versions.job)
+            .where(versions.job == name, versions.version >= jobs.c.version_first)
+            .order_by(versions.version.desc())
+        )
+        with self._database.reading(f"list the versions of job {name}") as connection:
+            read_job(connection, name)
+            return [JobVersion(*row) for row in connection.execute(wanted)]
 
     def places(self, job: str) -> list[StageSink]:
         """Return the sinks that the job emits to, by kind and name."""

@@ -194,6 +194,15 @@ class ControlClient:
         """Return the current state of a job. Raises NotFound."""
         return self._ask("GET", job_path(name))
 
+    def versions(self, name: str) -> list[JsonObject]:
+        """Return the versions of a job, the newest first. Raises NotFound."""
+        versions: list[JsonObject] = self.get(f"{job_path(name)}/versions")["versions"]
+        return versions
+
+    def document(self, name: str, version: int) -> str:
+        """Return the document of a version of a job, in YAML. Raises NotFound."""
+        return str(self.get(f"{job_path(name)}/document", version=version)["text"])
+
     def order(self, name: str, verb: str) -> JsonObject:
         """Order `start`, `stop`, `drain`, or `restart`. Returns immediately. Raises NotFound, Conflict."""
         return self._ask("POST", f"{job_path(name)}/{verb}")

@@ -581,3 +581,22 @@ def write(page: Page, text: str) -> None:
     page.locator(".cm-content").click()
     page.keyboard.press("Control+a")
     page.keyboard.insert_text(text)
+
+
+def test_the_menu_stays_at_the_job_that_is_open(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    url, tokens, _ = console
+    context, page = open_page(browser, url, watched)
+    page.goto("/#/jobs/meter-energy")
+    sign_in(page, tokens["viewer"])
+    menu = page.get_by_role("navigation", name="Views")
+    menu.get_by_role("link", name="Dead letters").click()
+    expect(page).to_have_url(re.compile("#/dead-letters/meter-energy$"))
+    menu.get_by_role("link", name="Results").click()
+    expect(page.locator(".about")).to_contain_text("of job meter-energy")
+    page.goto("/#/results/turbine-hour")
+    expect(page.locator(".about")).to_contain_text("of job turbine-health")
+    menu.get_by_role("link", name="Dead letters").click()
+    expect(page).to_have_url(re.compile("#/dead-letters/turbine-health$"))
+    context.close()

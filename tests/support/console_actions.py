@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,12 +34,13 @@ READING = {
     "`/v1/topics/${quoted(this.topic)}/preview?records=${NEWEST}`": "POST /v1/topics/{name}/preview",
     "`/v1/samples/proposal?name=${quoted(this.name)}`": "POST /v1/samples/proposal",
     "next": "POST /v1/jobs/{name}/dead-letters/requeue",
+    "repair": "POST /v1/jobs/{name}/dead-letters/repair",
+    "path": "POST /v1/streams/{name}/records/search",
 }
-"""Path of a request that the page sends without a dialog, as its source writes it -> operation. `next`: the parts of a requeue,
-and its dry run."""
+"""Path of a request that the page sends without a dialog, as its source writes it -> operation. `next`: the parts of a requeue or
+of a repair of several dead letters, and their dry runs."""
 NOT_IN_THE_PAGE = {
     "POST /v1/jobs/{name}/restore": "strandline job backfill --missing",
-    "POST /v1/jobs/{name}/dead-letters/repair": "strandline dead-letters repair",
     "POST /v1/jobs/{name}/backfills": "strandline job backfill",
     "POST /v1/jobs/{name}/backfills/{generation}/cancel": "strandline job backfill --cancel",
     "DELETE /v1/streams/{name}": "strandline stream delete",
@@ -131,6 +133,22 @@ def _try_requeue(page: Page) -> None:
     page.locator(".outcome b").wait_for()
 
 
+def _try_repair(page: Page) -> None:
+    repaired = {"pump": "p-1", "ts": time.time_ns() // 1_000_000, "pressure": 4}
+    page.get_by_label("New payload").fill(json.dumps(repaired))
+    page.get_by_role("button", name="Try it").click()
+    page.get_by_role("button", name="Repair 1", exact=True).wait_for()
+
+
+def _try_repairs(page: Page) -> None:
+    page.get_by_label("Value (JSON)").fill("4")
+    page.get_by_role("button", name="Another edit").click()
+    page.get_by_role("combobox", name="Member", exact=True).last.fill("ts")
+    page.get_by_label("Value (JSON)").last.fill(str(time.time_ns() // 1_000_000))
+    page.get_by_role("button", name="Try it").click()
+    page.locator(".outcome-panel .primary").wait_for()
+
+
 def _of_job(
     operation: str, job: str, button: str, state: Callable[[Api], Any], is_done: Callable[[Any, Any], bool]
 ) -> PageAction:
@@ -173,6 +191,26 @@ PAGE_ACTIONS = [
         lambda api: len(api.requeued),
         lambda before, after: (before, after) == (0, 64),
         _try_requeue,
+    ),
+    PageAction(
+        "POST /v1/jobs/{name}/dead-letters/repair",
+        "pump-pressure",
+        "#/dead-letters/pump-pressure/63/repair",
+        "Repair 1",
+        ".consequences",
+        lambda api: len(api.requeued),
+        lambda before, after: after == before + 1,
+        _try_repair,
+    ),
+    PageAction(
+        "POST /v1/jobs/{name}/dead-letters/repairs",
+        "pump-pressure",
+        "#/dead-letters/pump-pressure/63/repair?of=kind",
+        "Repair 12",
+        ".consequences",
+        lambda api: len(api.requeued),
+        lambda before, after: after == before + 12,
+        _try_repairs,
     ),
     _of_job("POST /v1/jobs/{name}/start", "turbine-export", "Start", _state("turbine-export"), _becomes("running")),
     _of_job("POST /v1/jobs/{name}/stop", "turbine-export", "Stop", _state("turbine-export"), _becomes("stopped")),

@@ -859,3 +859,20 @@ def test_a_time_that_can_not_be_written_is_refused_and_the_last_one_that_can_is_
     api.apply(BOTH)
     problem_of(api.ask(method, target.format(last_ms + 1)), 422, "invalid_request")
     assert api.ask(method, target.format(last_ms)).status_code in (200, 202, 404, 409, 503)
+
+
+@pytest.mark.guarantee(
+    "G1101",
+    "The versions of a job are listed with time and principal, also in the console, and the document of each can be applied "
+    "again as the next version.",
+    promise="failures-are-reported-with-their-remedy",
+)
+def test_the_versions_of_a_job_are_listed_with_those_who_applied_them(api: Api) -> None:
+    api.apply(BOTH)
+    api.apply(BOTH.replace("delay: 10s", "delay: 20s"))
+    found = api.ask("GET", "/v1/jobs/power/versions").json()["versions"]
+    assert [(one["version"], one["is_current"]) for one in found] == [(2, True), (1, False)]
+    assert found[0]["created_ms"] >= found[1]["created_ms"] > 0
+    text = api.ask("GET", "/v1/jobs/power/document?version=1").json()["text"]
+    assert api.apply(text).json()["applied"][-1]["version"] == 3
+    assert api.ask("GET", "/v1/jobs/none/versions").status_code == 404

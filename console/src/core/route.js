@@ -14,11 +14,40 @@ function read() {
 
 export const route = new (class extends EventTarget {
   now = read();
+  /** Return true if another view would lose what the user has typed. @type {((next: Route) => boolean) | null} */
+  guard = null;
+  /** Address that the user wants to go to, and has not confirmed yet; null if there is none. @type {string | null} */
+  held = null;
+  #hash = location.hash || "#/";
+
+  /** Stay at this view. */
+  stay() {
+    this.held = null;
+    this.dispatchEvent(new Event("held"));
+  }
+
+  /** Go to the address that was held. */
+  leave() {
+    const wanted = this.held;
+    this.guard = null;
+    this.stay();
+    if (wanted !== null) location.hash = wanted.slice(1);
+  }
 
   constructor() {
     super();
     addEventListener("hashchange", () => {
+      const wanted = location.hash;
+      if (this.guard?.(read())) {
+        // The address of the view that asks is shown until the user has decided.
+        history.pushState(null, "", this.#hash);
+        this.held = wanted;
+        this.dispatchEvent(new Event("held"));
+        return;
+      }
+      this.#hash = wanted || "#/";
       this.now = read();
+      this.shownJob = null;
       this.dispatchEvent(new Event("change"));
     });
   }
@@ -27,6 +56,24 @@ export const route = new (class extends EventTarget {
   get range() {
     const wanted = this.now.query.get("range") ?? "24h";
     return wanted in RANGES ? /** @type {keyof typeof RANGES} */ (wanted) : "24h";
+  }
+
+  /** Job that the view shows, if its address doesn't contain it, such as that of an alias. @type {string | null} */
+  shownJob = null;
+
+  /** The job that is open; null if none is. */
+  get job() {
+    const [view, name, more] = this.now.parts;
+    if (["jobs", "windows", "dead-letters"].includes(view) && name) return name;
+    if (view === "edit" && name === "jobs") return more ?? null;
+    return this.shownJob ?? this.now.query.get("job");
+  }
+
+  /** @param {string} job */
+  show(job) {
+    if (this.shownJob === job) return;
+    this.shownJob = job;
+    this.dispatchEvent(new Event("shown"));
   }
 
   get rangeMs() {

@@ -2,26 +2,29 @@
 import { html, nothing } from "lit";
 import { request } from "../core/api.js";
 import { refreshAll } from "../core/poll.js";
-import { Element } from "./base.js";
+import { Element, Tick } from "./base.js";
 import { command } from "./parts.js";
 
 /**
  * An action that the user confirms.
  *
  * - `operation`: its name, such as `POST /v1/jobs/{name}/stop`. A test compares these names with the roles of the REST API.
- * - `send`: replaces the single request to `path`.
+ * - `details`: more effects. They are read again while the dialog is open.
+ * - `send`: replaces the single request to `path`. It reports its progress to the dialog.
  */
-/** @typedef {{operation: string, path: string, body?: string | Record<string, any>, type?: string, send?: () => Promise<any>}} Call */
-/** @typedef {Call & {title: string, does: string, label: string, command: string, isDangerous?: boolean, done?: (answer: any) => void}} Order */
+/** @typedef {{operation: string, path: string, body?: string | Record<string, any>, type?: string, send?: (report: (progress: string) => void) => Promise<any>}} Call */
+/** @typedef {Call & {title: string, does: string, label: string, command: string, details?: () => string[], isDangerous?: boolean, done?: (answer: any) => void}} Order */
 
 export class ActionDialog extends Element {
-  static properties = { order: { state: true }, error: { state: true }, isRunning: { state: true } };
+  static properties = { order: { state: true }, error: { state: true }, isRunning: { state: true }, progress: { state: true } };
 
   constructor() {
     super();
     /** @type {Order | null} */ this.order = null;
     this.error = "";
     this.isRunning = false;
+    this.progress = "";
+    this.tick = new Tick(this, 2_000);
   }
 
   /** @param {Order} order */
@@ -29,6 +32,7 @@ export class ActionDialog extends Element {
     this.order = order;
     this.error = "";
     this.isRunning = false;
+    this.progress = "";
     await this.updateComplete;
     this.querySelector("dialog")?.showModal();
   }
@@ -40,10 +44,12 @@ export class ActionDialog extends Element {
         ? html`<form method="dialog" @submit=${this.#run}>
             <h2 id="action-title">${order.title}</h2>
             <p>${order.does}</p>
+            ${order.details ? html`<ul class="notes">${order.details().map((one) => html`<li>${one}</li>`)}</ul>` : nothing}
             <h3>Command line</h3>
             ${command(order.command)}
             <h3>REST call</h3>
-            ${command(`${methodOf(order)} ${order.path}`)}
+            ${command(`${methodOf(order)} ${order.path}${order.body && typeof order.body === "object" ? ` ${JSON.stringify(order.body)}` : ""}`)}
+            ${this.progress ? html`<p role="status">${this.progress}</p>` : nothing}
             ${this.error ? html`<p class="problem" role="alert">${this.error}</p>` : nothing}
             <footer>
               <button type="button" class="quiet" @click=${() => this.querySelector("dialog")?.close()}>Cancel</button>
@@ -63,7 +69,7 @@ export class ActionDialog extends Element {
     if (!order) return;
     this.isRunning = true;
     try {
-      const answer = await (order.send ? order.send() : request(methodOf(order), order.path, { body: order.body, type: order.type }));
+      const answer = await (order.send ? order.send((progress) => (this.progress = progress)) : request(methodOf(order), order.path, { body: order.body, type: order.type }));
       this.querySelector("dialog")?.close();
       refreshAll();
       order.done?.(answer);

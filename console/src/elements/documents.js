@@ -10,8 +10,11 @@ import { ask } from "./action.js";
 import { Element, Follow } from "./base.js";
 import "./editor.js";
 import { badge, empty } from "./parts.js";
+import { differenceOf } from "./versions.js";
 
 const PAUSE_MS = 400;
+/** Time after which a plan is computed again while it is shown: its cost grows with each record. */
+const RENEW_MS = 15_000;
 const NEWEST = 500;
 const RESULTS_SHOWN = 30;
 /** @typedef {"yaml" | "sql"} Form */
@@ -49,6 +52,11 @@ export class Documents extends Element {
     this.isConverting = false;
     /** @type {any} */ this.check = null;
     /** @type {any} */ this.plan = null;
+    /** Time of the plan. */ this.plannedAt = 0;
+    /** True if the user has typed, and neither applied nor undone it. */ this.isTyped = false;
+    /** @type {ReturnType<typeof setInterval> | undefined} */ this.renewal = undefined;
+    /** @param {BeforeUnloadEvent} event */
+    this.closing = (event) => this.isChanged && event.preventDefault();
     /** @type {any} */ this.preview = null;
     this.failure = "";
     this.isChecking = false;
@@ -63,6 +71,7 @@ export class Documents extends Element {
   willUpdate(changed) {
     if (changed.has("text")) {
       this.edited = this.text;
+      this.isTyped = false;
       this.form = "yaml";
       this.former = null;
       this.runningInForm = this.running;
@@ -70,16 +79,47 @@ export class Documents extends Element {
     } else if (changed.has("sample") || changed.has("topic")) this.#later(0);
   }
 
+  /** True if the text would be lost with the view. */
+  get isChanged() {
+    return this.isTyped && !(this.form === "yaml" && this.edited === this.text);
+  }
+
+  /** The part of an address that chooses the text. @param {import("../core/route.js").Route} one */
+  #viewOf(one) {
+    return [...one.parts, one.query.get("version")].join("/");
+  }
+
   connectedCallback() {
     super.connectedCallback();
+    const here = this.#viewOf(route.now);
+    route.guard = (next) => this.isChanged && this.#viewOf(next) !== here;
+    addEventListener("beforeunload", this.closing);
+    this.renewal = setInterval(() => document.hidden || void this.#renew(), RENEW_MS);
     session.addEventListener("continued", this.continued);
   }
 
   disconnectedCallback() {
     super.disconnectedCallback();
     session.removeEventListener("continued", this.continued);
+    removeEventListener("beforeunload", this.closing);
+    route.guard = null;
+    clearInterval(this.renewal);
     clearTimeout(this.timer);
     this.working?.abort();
+  }
+
+  /** Compute the plan again, because its cost changes while the user reads it. */
+  async #renew() {
+    const text = this.edited;
+    if (this.plan === null || this.isChecking || this.failure) return;
+    const plan = await request("POST", "/v1/documents/plan", { body: text, type: TYPES[this.form] }).catch(() => null);
+    if (plan !== null && text === this.edited && !this.isChecking) this.#planned(plan);
+  }
+
+  /** @param {any} plan */
+  #planned(plan) {
+    this.plan = plan;
+    this.plannedAt = Date.now();
   }
 
   /** @param {number} ms */
@@ -105,7 +145,7 @@ export class Documents extends Element {
         plan.catch(() => undefined); // the preview may fail first
         if (this.topic !== null) this.preview = await request("POST", `/v1/topics/${quoted(this.topic)}/preview?records=${NEWEST}`, { body: text, type, signal });
         else if (this.sample !== null) this.preview = await request("POST", "/v1/samples/preview", { body: { documents: text, form, sample: this.sample }, signal });
-        this.plan = await plan;
+        this.#planned(await plan);
       } else this.plan = null;
     } catch (error) {
       if (signal.aborted) return;
@@ -176,6 +216,7 @@ export class Documents extends Element {
             @edited=${(/** @type {CustomEvent} */ event) => {
               if (event.detail === this.edited) return;
               this.edited = event.detail;
+              this.isTyped = true;
               this.former = null;
               this.#later(PAUSE_MS);
             }}></sl-editor>
@@ -228,7 +269,8 @@ export class Documents extends Element {
         ? empty(problems.length ? "The plan appears when the documents are valid." : "Planning…")
         : html`${plan.documents.map((/** @type {any} */ one) => html`<div class="planned"><h3>${capital(one.kind)} ${one.name}</h3>${this.#changes(one.changes)}${one.notes.map((/** @type {string} */ note) => html`<p class="note">${note}</p>`)}
               ${!one.changes.length && !one.notes.length ? html`<p class="muted">Is registered, unless it is registered like this already.</p>` : nothing}</div>`)}
-            ${plan.jobs.map((/** @type {any} */ one) => this.#job(one))}`}
+            ${plan.jobs.map((/** @type {any} */ one) => this.#job(one))}
+            <p class="muted" role="status">As of ${time(this.plannedAt, "time")}. The plan is renewed while you read it.</p>`}
       ${why ? html`<p class="muted why-not">${why}</p>` : nothing}
       ${refusal ? nothing : html`<div class="actions"><button class="primary" ?disabled=${plan === null || this.isChecking || why !== ""} @click=${() => this.#apply()}>Apply…</button></div>`}
     </section>`;
@@ -241,7 +283,7 @@ export class Documents extends Element {
       <p>${one.outcome === "created" ? "Is created and starts." : one.outcome === "unchanged" ? "Stays as it is." : `Restarts with version ${one.version}.`}</p>
       ${this.#changes(one.changes)}
       ${rewind
-        ? html`<p>${html`<b>Cost:</b>`} reads ${whole(rewind.records)} records again, about ${duration(rewind.seconds * 1000)}.${rewind.retention_left_ms === null ? "" : ` Retention keeps them for ${duration(rewind.retention_left_ms)}.`}</p>
+        ? html`<p><b>Cost:</b> ${costOf(rewind)}</p>
             ${rewind.warning ? html`<p class="note">${rewind.warning}</p>` : nothing}`
         : one.outcome === "changed"
           ? html`<p><b>Cost:</b> nothing is read again.</p>`
@@ -260,7 +302,7 @@ export class Documents extends Element {
     const lines = difference(this.runningInForm ?? "", this.edited);
     return html`<section class="panel"><header><h2>Difference from the running version</h2></header>
       ${lines.length
-        ? html`<pre class="diff" tabindex="0" aria-label="Difference from the running version">${lines.map((one) => html`<span class=${{ "+": "added", "-": "removed", " ": "same", "…": "gap" }[one.sign]}>${one.sign} ${one.text}\n</span>`)}</pre>`
+        ? differenceOf(lines, "Difference from the running version")
         : empty("The text is that of the running version.")}
     </section>`;
   }
@@ -272,13 +314,17 @@ export class Documents extends Element {
         ...(this.plan?.documents ?? []).map((/** @type {any} */ one) => `Registers ${one.kind} ${one.name}.`),
         ...(this.plan?.jobs ?? []).map((/** @type {any} */ one) => (one.outcome === "created" ? `Creates and starts job ${one.job}.` : one.outcome === "changed" ? `Restarts job ${one.job} with version ${one.version}.` : `Job ${one.job} stays as it is.`)),
       ].join(" "),
+      details: () => effects(this.plan, this.plannedAt),
       label: "Apply",
       operation: APPLY,
       path: "/v1/documents",
       body: this.edited,
       type: TYPES[this.form],
       command: `strandline apply ${this.file.replace(/\.yaml$/, "")}.${this.form}`,
-      done: (answer) => this.dispatchEvent(new CustomEvent("applied", { detail: answer.applied })),
+      done: (answer) => {
+        this.isTyped = false;
+        this.dispatchEvent(new CustomEvent("applied", { detail: answer.applied }));
+      },
     });
   }
 
@@ -320,6 +366,17 @@ export class Documents extends Element {
   }
 }
 customElements.define("sl-documents", Documents);
+
+/** @param {any} rewind */
+const costOf = (rewind) => `reads ${whole(rewind.records)} records again, about ${duration(rewind.seconds * 1000)}.${rewind.retention_left_ms === null ? "" : ` Retention keeps them for ${duration(rewind.retention_left_ms)}.`}`;
+
+/** What the confirmation of a plan lists: each change that is more than safe, with its reason, and the cost. @param {any} plan @param {number} plannedAt @returns {string[]} */
+function effects(plan, plannedAt) {
+  const jobs = plan?.jobs ?? [];
+  const changes = [...(plan?.documents ?? []), ...jobs].flatMap((one) => one.changes.filter((/** @type {any} */ change) => change.effect !== "safe").map((/** @type {any} */ change) => `${one.job ?? one.name}, ${change.change} (${change.effect}): ${change.reason}.`));
+  const costs = jobs.flatMap((/** @type {any} */ one) => (one.rewind ? [`${one.job} ${costOf(one.rewind)}${one.rewind.warning ? ` ${capital(one.rewind.warning)}.` : ""}`] : one.outcome === "changed" ? [`${one.job} reads nothing again.`] : []));
+  return [...changes, ...costs, ...(costs.length ? [`As of ${time(plannedAt, "time")}.`] : [])];
+}
 
 /** A result without the members that describe the job. @param {Record<string, any>} result */
 function flat(result) {

@@ -1,6 +1,7 @@
 /** Search by Ctrl-K: views, jobs, streams, results, and the actions on jobs. */
 import { html, nothing } from "lit";
 import { get, quoted } from "../core/api.js";
+import { audited } from "./audit.js";
 import { ACTIONS } from "../core/jobs.js";
 import { OPERATION } from "../core/operation.js";
 import { route } from "../core/route.js";
@@ -151,6 +152,13 @@ export function askFor(action, name) {
     path: action.path(quoted(name)),
     command: action.command(name),
     isDangerous: action.isDangerous,
-    done: action.rel === "delete" ? () => go() : undefined,
+    done: action.rel === "delete" ? () => go() : action.rel === "audit" ? () => showAudit(name) : undefined,
   });
+}
+
+/** Show the audit of a job that was just ordered. @param {string} name */
+function showAudit(name) {
+  audited.add(name);
+  go("jobs", name);
+  route.dispatchEvent(new Event("change"));
 }

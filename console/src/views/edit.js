@@ -7,6 +7,7 @@ import { route } from "../core/route.js";
 import { Element, Follow } from "../elements/base.js";
 import "../elements/documents.js";
 import { command, panel } from "../elements/parts.js";
+import "../elements/versions.js";
 
 const NEW = `stream: readings
 schema: {device: string, ts: timestamp, value: double}
@@ -29,11 +30,20 @@ export class EditView extends Element {
     this.name = "";
     /** @type {string | null} text with which the editor began; later versions don't replace what the user has typed */ this.text = null;
     this.document = new Poll(this, () => (this.name ? `/v1/${this.kind === "streams" ? "streams" : "jobs"}/${quoted(this.name)}/document` : null), 0);
+    /** Document of the version in the address, with which the editor begins. */
+    this.earlier = new Poll(this, () => (this.kind === "jobs" && this.#version ? `/v1/jobs/${quoted(this.name)}/document?version=${this.#version}` : null), 0);
     this.follow = new Follow(this, [route, "change"]);
   }
 
+  /** Version in the address; empty for the current one. */
+  get #version() {
+    const version = route.now.query.get("version") ?? "";
+    return /^\d{1,9}$/.test(version) ? version : "";
+  }
+
   willUpdate() {
-    if (this.text === null && this.document.data) this.text = this.document.data.text;
+    const from = this.#version ? this.earlier.data : this.document.data;
+    if (this.text === null && this.document.data && from) this.text = from.text;
   }
 
   render() {
@@ -46,14 +56,14 @@ export class EditView extends Element {
       <div class="title">
         <p class="crumbs">${this.name ? html`<a href=${route.href([isStream ? "streams" : "jobs", this.name])}>${isStream ? "Stream" : "Job"} ${this.name}</a>` : html`<a href=${route.href([])}>Home</a>`}</p>
         <h1>${title}</h1>
-        <p class="about">${this.name ? `The document of the ${what}, version ${this.document.data?.version ?? "…"}. ${together}` : "Streams, lookups, and pipelines. "}Problems and the plan appear while you type. Nothing changes before you apply.${this.name ? nothing : html` Or <a href=${route.href(["begin"])}>begin with a sample</a>.`}</p>
+        <p class="about">${this.name ? `${this.#version ? `The editor began with version ${this.#version}; version ${this.document.data?.version ?? "…"} is running. ` : `The document of the ${what}, version ${this.document.data?.version ?? "…"}. `}${together}` : "Streams, lookups, and pipelines. "}Problems and the plan appear while you type. Nothing changes before you apply.${this.name ? nothing : html` Or <a href=${route.href(["begin"])}>begin with a sample</a>.`}</p>
       </div>
       ${this.name === ""
         ? this.#documents(NEW, null)
         : this.text === null
-          ? panel("Document", this.document, () => nothing)
+          ? panel("Document", this.#version ? [this.document, this.earlier] : this.document, () => nothing)
           : this.#documents(this.text, this.document.data.text)}
-      ${this.name && !isStream ? html`<section class="panel"><header><h2>Command line</h2></header>${command(`strandline apply ${this.name}.yaml --plan`)}${command(`GET /v1/jobs/${this.name}/document`)}</section>` : nothing}
+      ${this.name && !isStream ? html`<sl-versions .job=${this.name}></sl-versions><section class="panel"><header><h2>Command line</h2></header>${command(`strandline apply ${this.name}.yaml --plan`)}${command(`GET /v1/jobs/${this.name}/document`)}</section>` : nothing}
     </div>`;
   }
 

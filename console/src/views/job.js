@@ -7,12 +7,14 @@ import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
 import { session } from "../core/session.js";
 import { Element, Follow, Tick } from "../elements/base.js";
+import { audited } from "../elements/audit.js";
 import "../elements/chart.js";
 import "../elements/graph.js";
 import { askFor } from "../elements/palette.js";
 import { partitions } from "../elements/partitions.js";
 import { badge, command, empty, figure, panel, sentence } from "../elements/parts.js";
 import "../elements/sending.js";
+import "../elements/versions.js";
 
 const SLICES = 12;
 const EVENTS = 60;
@@ -53,6 +55,7 @@ export class JobView extends Element {
       </div>
       ${job ? this.#actions(job) : nothing}
       ${panel("Now", [this.job, this.explanation], () => this.#explained(), { kind: `now ${tone}` })}
+      ${audited.has(this.name) ? html`<sl-audit .job=${this.name}></sl-audit>` : nothing}
       ${explanation?.cause === "no_input" && job?.streams.length ? html`<sl-sending .stream=${job.streams[0]}></sl-sending>` : nothing}
       ${panel("Pipeline", [this.job, this.graph], () => this.#pipeline(), {})}
       <div class="columns">
@@ -63,6 +66,7 @@ export class JobView extends Element {
       ${panel("Runs and events", [this.runs, this.events], () => this.#timeline(), {
         aside: html`<span class="muted">last ${spaced(route.range)}</span>`,
       })}
+      <sl-versions .job=${this.name}></sl-versions>
       ${this.#logPanel()}
     </div>`;
   }
@@ -75,6 +79,7 @@ export class JobView extends Element {
     const later = allowed.filter((action) => action.blocked(job));
     return html`<div class="actions">
       <a class="button quiet" href=${route.href(["edit", "jobs", job.name])}>Edit</a>
+      ${sum(job.counts.rejected) ? html`<a class="button quiet" href=${route.href(["dead-letters", job.name])} title="Show the rejected records of this job, repair and requeue them">Dead letters: repair or requeue</a>` : nothing}
       ${now.map((action) => html`<button class=${action.isDangerous ? "danger-quiet" : "quiet"} @click=${() => askFor(action, job.name)}>${action.label}</button>`)}
       ${later.length
         ? html`<details class="why">

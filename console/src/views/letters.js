@@ -1,20 +1,21 @@
 /** Dead letters: how many by reason, those of the same kind together, each with its fields next to its bytes, and requeueing. */
 import { html, nothing } from "lit";
-import { quoted, request } from "../core/api.js";
+import { quoted } from "../core/api.js";
 import { clock, duration, spaced, time, whole } from "../core/format.js";
+import { expected, inParts, left, requeues } from "../core/letters.js";
 import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
 import { session } from "../core/session.js";
 import { ask } from "../elements/action.js";
 import { Element, Follow } from "../elements/base.js";
 import { command, empty, panel } from "../elements/parts.js";
+import { bytes, fields } from "../elements/payload.js";
+import "../elements/requeued.js";
 
 const REQUEUE = "POST /v1/jobs/{name}/dead-letters/requeue";
 const MINUTE_MS = 60_000;
 const LETTERS_MAX = 1_000;
-const REJECTED_SHOWN = 5;
 const GROUP_SHOWN = 5;
-const BYTES_SHOWN = 2_048;
 
 export class LettersView extends Element {
   static properties = { job: { type: String }, number: { type: String }, opened: { state: true }, outcome: { state: true } };
@@ -86,13 +87,21 @@ export class LettersView extends Element {
           <span>${reason}</span><svg viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true"><rect class="bar" width=${(100 * count) / most} height="10" rx="1"></rect></svg><b>${whole(count)}</b></a></li>`)}
       </ul>
       ${next ? html`<p class="muted">Counted: the oldest ${whole(letters)} of this time.</p>` : nothing}
-      ${this.#isOfChoice ? this.#outcome() : nothing}`;
+      ${this.#isOfChoice ? this.#outcome() : nothing}
+      ${requeues.has(this.chosen) ? html`<sl-requeued .job=${this.chosen} .paths=${requeues.get(this.chosen)}></sl-requeued>` : nothing}`;
   }
 
   #replayButton() {
     const refusal = session.refusal(REQUEUE);
-    if (refusal) return html`<span class="muted">Requeue ${refusal}</span>`;
-    return html`<button class="quiet" @click=${() => void this.#dryRun()}>What would requeueing do?</button>`;
+    if (refusal) return html`<span class="muted">Requeue ${refusal}. The same holds for repairs.</span>`;
+    const newest = this.letters.data?.dead_letters[0];
+    return html`${newest ? html`<a class="button quiet" href=${this.#repair(newest.number, "all")}>Repair…</a>` : nothing}
+      <button class="quiet" @click=${() => void this.#dryRun()}>What would requeueing do?</button>`;
+  }
+
+  /** The page that repairs a dead letter. @param {number} number @param {"one" | "kind" | "all"} of and others like it */
+  #repair(number, of) {
+    return route.href(["dead-letters", this.chosen, String(number), "repair"], { of });
   }
 
   /** The dead letters that the page shows now. */
@@ -108,11 +117,15 @@ export class LettersView extends Element {
 
   async #dryRun() {
     const choice = this.#choice;
-    const asked = (this.outcome = { choice, isAsked: true });
+    /** @type {any} */
+    const asked = (this.outcome = { choice, isAsked: true, done: 0 });
     /** @type {any} */
     let outcome;
     try {
-      outcome = await this.#requeue(choice, true);
+      outcome = await this.#requeue(choice, true, (done) => {
+        asked.done = done;
+        this.requestUpdate();
+      });
     } catch (error) {
       outcome = { choice, problem: error instanceof Error ? error.message : String(error) };
     }
@@ -120,19 +133,11 @@ export class LettersView extends Element {
   }
 
   /**
-   * Requeue the chosen dead letters, one part after the other, and return the sums.
-   * @param {{job: string, range: string, reason: string, since: number}} choice @param {boolean} isDryRun
+   * Requeue the chosen dead letters, and return the sums.
+   * @param {{job: string, range: string, reason: string, since: number}} choice @param {boolean} isDryRun @param {(done: number) => void} report
    */
-  async #requeue(choice, isDryRun) {
-    let next = `${this.#requeuePath(choice)}&dry_run=${isDryRun}`;
-    /** @type {any} */
-    let total = null;
-    while (next) {
-      const part = await request("POST", next);
-      total = total === null ? part : added(total, part);
-      next = part.next;
-    }
-    return { ...total, choice };
+  async #requeue(choice, isDryRun, report) {
+    return { ...(await inParts(`${this.#requeuePath(choice)}&dry_run=${isDryRun}`, undefined, report)), choice };
   }
 
   /** @param {{job: string, reason: string, since: number}} choice */
@@ -142,13 +147,14 @@ export class LettersView extends Element {
 
   #outcome() {
     const outcome = this.outcome;
-    if (outcome.isAsked) return html`<p class="outcome" role="status">Reading the dead letters…</p>`;
+    const all = this.counts.data?.dead_letters;
+    if (outcome.isAsked) return html`<p class="outcome" role="status">Reading the dead letters${outcome.done ? `: ${whole(outcome.done)}${all ? ` of ${whole(all)}` : ""}` : ""}…</p>`;
     if (outcome.problem) return html`<p class="problem" role="alert">${outcome.problem}</p>`;
-    const left = Object.entries(outcome.skipped).map(([name, count]) => `${count} ${name.replaceAll("_", " ")}`);
+    const why = left(outcome, whole);
     return html`<div class="outcome" role="status">
       <p>
-        ${outcome.dry_run ? "Would requeue" : "Requeued"} <b>${whole(outcome.requeued)}</b> of ${whole(outcome.matched)} dead letters. ${expected(outcome)}
-        ${left.length ? `Skipped: ${left.join(", ")}.` : ""} ${outcome.requeued_before ? `${outcome.requeued_before} were requeued before.` : ""}
+        ${outcome.dry_run ? "Would requeue" : "Requeued"} <b>${whole(outcome.requeued)}</b> of ${whole(outcome.matched)} dead letters. ${outcome.dry_run ? expected(outcome, whole) : ""}
+        ${why.length ? `Left as they are: ${why.join("; ")}.` : ""}
       </p>
       ${outcome.dry_run && outcome.requeued
         ? html`<button class="primary" @click=${() =>
@@ -158,9 +164,12 @@ export class LettersView extends Element {
               label: `Requeue ${outcome.requeued}`,
               operation: REQUEUE,
               path: this.#requeuePath(outcome.choice),
-              send: () => this.#requeue(outcome.choice, false),
+              send: (report) => this.#requeue(outcome.choice, false, (done) => report(`Requeued ${whole(done)} of ${whole(outcome.matched)}…`)),
               command: `strandline dead-letters requeue ${outcome.choice.job}${outcome.choice.reason ? ` --reason ${outcome.choice.reason}` : ""} --since ${new Date(outcome.choice.since).toISOString().slice(0, 19)}Z`,
-              done: (answer) => (this.outcome = answer),
+              done: (answer) => {
+                if (answer.follow.length) requeues.set(outcome.choice.job, answer.follow);
+                this.outcome = answer;
+              },
             })}>Requeue ${whole(outcome.requeued)}</button>`
         : nothing}
     </div>`;
@@ -172,7 +181,7 @@ export class LettersView extends Element {
     /** @type {Map<string, any[]>} */
     const groups = new Map();
     for (const one of letters) {
-      const key = `${one.reason} ${one.step} ${pattern(one.message)}`;
+      const key = `${one.reason} ${one.step} ${one.kind}`;
       const found = groups.get(key);
       if (found) found.push(one);
       else groups.set(key, [one]);
@@ -184,7 +193,7 @@ export class LettersView extends Element {
       const shown = members.slice(0, all ? 200 : GROUP_SHOWN);
       return html`<section class="kind">
         <h3><span class="reason">${newest.reason}</span> ${members.every((one) => one.message === newest.message) ? newest.message : `for example: ${newest.message}`}</h3>
-        <p class="muted">${whole(members.length)} ${members.length === 1 ? "letter" : "letters"}${newest.step ? `, at ${newest.step}` : ""}, the newest ${clock(newest.log_time_ms)}</p>
+        <p class="muted">${whole(members.length)} ${members.length === 1 ? "letter" : "letters"}${newest.step ? `, at ${newest.step}` : ""}, the newest ${clock(newest.log_time_ms)}${session.refusal(REQUEUE) || !newest.stream ? nothing : html` · <a href=${this.#repair(newest.number, members.length === 1 ? "one" : "kind")}>Repair…</a>`}</p>
         <ul class="letters">
           ${shown.map((one) => html`<li><a href=${route.href(["dead-letters", this.chosen, String(one.number)], { reason: this.#reason, before: this.#before })} aria-current=${this.number === String(one.number) ? "true" : nothing}>
             <span class="place">${one.stream ? `${one.stream}/${one.partition}/${one.offset}` : one.number}</span><code>${one.value}</code><time>${clock(one.log_time_ms)}</time></a></li>`)}
@@ -211,7 +220,6 @@ export class LettersView extends Element {
 
   #letter() {
     const letter = this.letter.data;
-    const bytes = Uint8Array.from(atob(letter.value_base64), (one) => one.charCodeAt(0));
     const schema = this.stream.data?.document?.schema ?? null;
     return html`<p class="lead">${letter.message}</p>
       <dl class="facts">
@@ -221,72 +229,11 @@ export class LettersView extends Element {
         <dt>Written</dt><dd>${time(letter.log_time_ms)}, ${duration(Date.now() - letter.log_time_ms)} ago</dd>
         ${letter.replay_of ? html`<dt>Put back from</dt><dd>${letter.replay_of}</dd>` : nothing}
       </dl>
+      ${letter.stream ? html`<div class="actions">${session.refusal(REQUEUE) ? html`<span class="muted">Repair ${session.refusal(REQUEUE)}.</span>` : html`<a class="button" href=${this.#repair(letter.number, "one")}>Repair…</a>`}</div>` : nothing}
       <h3>Fields</h3>
       ${fields(letter.value, schema)}
-      <h3>Bytes <span class="muted">${whole(bytes.length)}</span></h3>
-      <pre class="bytes" tabindex="0">${hex(bytes.subarray(0, BYTES_SHOWN))}</pre>
-      ${bytes.length > BYTES_SHOWN ? html`<p class="muted">The first ${whole(BYTES_SHOWN)} bytes.</p>` : nothing}
+      ${bytes(letter.value_base64)}
       ${command(`strandline dead-letters show ${this.chosen} ${letter.number}`)}`;
   }
 }
 customElements.define("sl-letters", LettersView);
-
-/** The sums of two parts of a requeue. @param {any} a @param {any} b */
-function added(a, b) {
-  /** @param {Record<string, number>} x @param {Record<string, number>} y */
-  const counts = (x, y) => Object.fromEntries([...new Set([...Object.keys(x), ...Object.keys(y)])].map((name) => [name, (x[name] ?? 0) + (y[name] ?? 0)]));
-  const total = { ...a, skipped: counts(a.skipped, b.skipped), outcomes: counts(a.outcomes, b.outcomes) };
-  for (const name of ["matched", "requeued", "requeued_before", "unknown"]) total[name] += b[name];
-  return total;
-}
-
-/** What the current version does with the requeued records. @param {any} outcome */
-function expected(outcome) {
-  const { accepted = 0, ...rejected } = /** @type {Record<string, number>} */ (outcome.outcomes);
-  const reasons = Object.entries(rejected).sort((a, b) => b[1] - a[1]);
-  const tried = accepted + reasons.reduce((total, [, count]) => total + count, 0);
-  if (!tried) return "";
-  const again = tried - accepted;
-  const named = reasons.slice(0, REJECTED_SHOWN).map(([reason, count]) => (reasons.length > 1 ? `${whole(count)} ${reason}` : reason));
-  const more = reasons.length > named.length ? `, and ${reasons.length - named.length} other reasons` : "";
-  return `Of ${whole(tried)} tried with the current version, ${again ? `${whole(again)} would be rejected again (${named.join(", ")}${more})` : "none would be rejected again"}.`;
-}
-
-/** The message without what differs between records of the same kind. @param {string} text */
-const pattern = (text) => text.replace(/(?<=(?:got|value|is) (?:[a-z]+ )?)'[^']*'|"[^"]*"/g, "…").replace(/-?\d+(\.\d+)?/g, "…");
-
-/**
- * The fields of a record in JSON, next to the types that the stream declares. Other formats are shown as bytes only.
- * @param {string} text @param {Record<string, any> | null} schema
- */
-function fields(text, schema) {
-  /** @type {any} */
-  let value;
-  try {
-    value = JSON.parse(text);
-  } catch (error) {
-    return html`<p class="muted">The bytes are not JSON: ${error instanceof Error ? error.message : ""}.</p>`;
-  }
-  if (value === null || typeof value !== "object" || Array.isArray(value)) return html`<pre class="bytes">${JSON.stringify(value, null, 2)}</pre>`;
-  const declared = schema ?? {};
-  const names = [...new Set([...Object.keys(declared), ...Object.keys(value)])];
-  return html`<table class="fields">
-    <thead><tr><th>Field</th><th>Value</th><th>Declared</th></tr></thead>
-    <tbody>${names.map((name) => {
-      const type = typeof declared[name] === "string" ? declared[name] : declared[name]?.type;
-      const isThere = name in value;
-      return html`<tr class=${isThere ? "" : "missing"}><td>${name}</td><td><code>${isThere ? JSON.stringify(value[name]) : "missing"}</code></td><td class="muted">${type ?? (schema ? "not declared" : "")}</td></tr>`;
-    })}</tbody>
-  </table>`;
-}
-
-/** @param {Uint8Array} bytes */
-function hex(bytes) {
-  const lines = [];
-  for (let at = 0; at < bytes.length; at += 16) {
-    const row = [...bytes.subarray(at, at + 16)];
-    const numbers = row.map((one) => one.toString(16).padStart(2, "0")).join(" ").padEnd(47);
-    lines.push(`${at.toString(16).padStart(4, "0")}  ${numbers}  ${row.map((one) => (one >= 32 && one < 127 ? String.fromCharCode(one) : "·")).join("")}`);
-  }
-  return lines.join("\n");
-}

@@ -9,6 +9,7 @@ import { Element, Follow } from "../elements/base.js";
 import { Computed } from "../elements/computed.js";
 import "../elements/found.js";
 import { badge, command, empty, panel } from "../elements/parts.js";
+import { session } from "../core/session.js";
 
 const RECORDS_SHOWN = 200;
 
@@ -32,7 +33,9 @@ class RecordLife extends Computed {
     if (life.state === "waiting") return empty("The job has not read this record yet.");
     if (life.state === "in_progress") return empty(`The record is in slice ${life.slice}, which the job processes now.`);
     const lookups = Object.entries(life.lookups).map(([name, version]) => `${name} version ${version}`);
+    const isRejected = life.rows.some((/** @type {Json} */ row) => row.outcome !== "accepted");
     return html`<p class="lead">${outcome(life)}</p>
+      ${isRejected ? html`<sl-letter-of .job=${life.job} .record=${`${life.stream}/${life.partition}/${life.offset}`} .sinceMs=${life.log_time_ms}></sl-letter-of>` : nothing}
       <dl class="facts">
         <dt>Slice</dt><dd>${life.slice}, by version ${life.version} of the pipeline</dd>
         <dt>Log time</dt><dd>${time(life.log_time_ms)}</dd>
@@ -55,6 +58,31 @@ class RecordLife extends Computed {
   }
 }
 customElements.define("sl-record-life", RecordLife);
+
+/** The dead letters of a record, with the ways to repair and requeue it. */
+class LetterOfRecord extends Element {
+  static properties = { job: { type: String }, record: { type: String }, sinceMs: { attribute: false } };
+
+  constructor() {
+    super();
+    this.job = "";
+    this.record = "";
+    this.sinceMs = 0;
+    this.letters = new Poll(this, () => `/v1/jobs/${quoted(this.job)}/dead-letters?order=newest&limit=20&since_ms=${this.sinceMs}&record=${quoted(this.record)}`, 0);
+    this.follow = new Follow(this, [route, "change"], [session, "change"]);
+  }
+
+  render() {
+    const letters = this.letters.data?.dead_letters ?? [];
+    if (!letters.length) return html`<p class="muted">${this.letters.error?.message ?? (this.letters.data ? "Its dead letter no longer exists." : "Looking for its dead letter…")}</p>`;
+    const refusal = session.refusal("POST /v1/jobs/{name}/dead-letters/repair");
+    return html`<div class="actions">${letters.map((/** @type {Json} */ one) => html`
+        <a class="button quiet" href=${route.href(["dead-letters", this.job, String(one.number)])}>Dead letter ${one.number}${one.element === null ? "" : ` (element ${one.element})`}</a>
+        ${refusal ? nothing : html`<a class="button" href=${route.href(["dead-letters", this.job, String(one.number), "repair"])}>Repair…</a>`}`)}
+      ${refusal ? html`<span class="muted">Repair ${refusal}.</span>` : nothing}</div>`;
+  }
+}
+customElements.define("sl-letter-of", LetterOfRecord);
 
 /** @param {Json} life one sentence: what became of the record */
 function outcome(life) {

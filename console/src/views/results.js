@@ -33,7 +33,9 @@ export class ResultsView extends Element {
 
   get chosen() {
     const all = this.aliases.data?.results ?? [];
-    return all.find((/** @type {any} */ one) => one.alias === this.alias) ?? (this.alias ? null : all[0]) ?? null;
+    if (this.alias) return all.find((/** @type {any} */ one) => one.alias === this.alias) ?? null;
+    const job = route.now.query.get("job");
+    return (job ? all.find((/** @type {any} */ one) => one.job === job) : all[0]) ?? null;
   }
 
   get #path() {
@@ -51,6 +53,10 @@ export class ResultsView extends Element {
     return this.results.data !== null && this.results.data.from_ms === null;
   }
 
+  updated() {
+    if (this.chosen) route.show(this.chosen.job);
+  }
+
   render() {
     return html`<div class="view">
       <div class="title"><h1>Results</h1>${this.chosen ? html`<p class="about">of job <a href=${route.href(["jobs", this.chosen.job])}>${this.chosen.job}</a>, stage ${this.chosen.stage}</p>` : nothing}</div>
@@ -63,7 +69,8 @@ export class ResultsView extends Element {
     const all = this.aliases.data.results;
     if (!all.length) return empty("No job emits to an index yet.", command("strandline apply pipeline.yaml"));
     const chosen = this.chosen;
-    if (!chosen) return empty(`No job emits to an alias ${this.alias}.`);
+    const job = route.now.query.get("job");
+    if (!chosen) return this.alias || !job ? empty(`No job emits to an alias ${this.alias}.`) : empty(html`Job <a href=${route.href(["jobs", job])}>${job}</a> emits to no index.`, html`<a class="button quiet" href=${route.href(["results"])}>Results of all jobs</a>`);
     const data = this.results.data;
     return html`<div class="controls">
       <label>Alias<select @change=${(/** @type {any} */ event) => (location.hash = route.href(["results", event.target.value], { value: null, by: null }).slice(1))}>

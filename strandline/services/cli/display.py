@@ -291,6 +291,21 @@ def lookup_tables(lookup: JsonObject) -> list[Table]:
     return [facts, versions]
 
 
+def versions_table(versions: list[JsonObject]) -> Table:
+    return table_of(
+        ("#VERSION", "APPLIED", "BY", "CURRENT"),
+        (
+            (
+                str(one["version"]),
+                show_time(one["created_ms"]).partition(".")[0],
+                or_dash(one["applied_by"]),
+                "yes" if one["is_current"] else "",
+            )
+            for one in versions
+        ),
+    )
+
+
 def dead_letters_table(letters: list[JsonObject]) -> Table:
     return table_of(
         ("#NUMBER", "STREAM", "#PARTITION", "#OFFSET", "REASON", "STEP", "MESSAGE", "VALUE"),

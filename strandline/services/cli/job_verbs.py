@@ -319,6 +319,27 @@ def list_backfills(
     show({"backfills": answer}, as_json, lambda: [display.backfills_table(answer)])
 
 
+@job_app.command("versions", epilog="Example: strandline job versions nab --show 3")
+def list_versions(
+    name: Name,
+    show_version: Annotated[
+        int | None, typer.Option("--show", min=1, help="Print the document of this version, to apply it again.")
+    ] = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the versions of the job, the newest first, with the time and the principal that applied each."""
+    with connect(data_dir, url, token_file) as client:
+        if show_version is not None:
+            text = client.document(name, show_version)
+            show({"version": show_version, "text": text}, as_json, lambda: [Text(text.rstrip("\n"))])
+            return
+        versions = client.versions(name)
+    show({"versions": versions}, as_json, lambda: [display.versions_table(versions)])
+
+
 @job_app.command("events", epilog="Example: strandline job events nab --last 20")
 def list_events(
     name: Annotated[

@@ -109,6 +109,8 @@ class DeadLetterFilter:
     """Exclusive upper bound of the time of writing."""
     kind: str | None = None
     """Message without its values, see `kind_of`."""
+    record: str | None = None
+    """Record of the dead letter, as `STREAM/PARTITION/OFFSET`; of an exploded record, all its elements."""
 
     def holds(self, letter: StoredDeadLetter) -> bool:
         return (
@@ -116,6 +118,7 @@ class DeadLetterFilter:
             and self.step in (None, letter.headers.get("step", ""))
             and (self.since_ms is None or letter.log_time_ms >= self.since_ms)
             and (self.until_ms is None or letter.log_time_ms < self.until_ms)
+            and (self.record is None or (_is_of_record(letter) and self.record == _record_of(letter)))
             and (self.kind is None or self.kind == kind_of(letter.headers.get("message", "")))
         )
 
@@ -812,6 +815,11 @@ def _is_of_record(letter: StoredDeadLetter) -> bool:
 
 def _log_position(letter: StoredDeadLetter) -> tuple[int, int]:
     return int(letter.headers["partition"]), int(letter.headers["offset"])
+
+
+def _record_of(letter: StoredDeadLetter) -> str:
+    partition, offset = _log_position(letter)
+    return f"{letter.headers['stream']}/{partition}/{offset}"
 
 
 def _identity(letter: StoredDeadLetter) -> str:

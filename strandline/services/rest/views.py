@@ -217,6 +217,20 @@ class DocumentTextView(View):
     """The document in YAML."""
 
 
+class JobVersionView(View):
+    """A version of a job."""
+
+    version: int
+    created_ms: int
+    applied_by: str | None
+    """Principal that applied it. Null if clients aren't authenticated, or if the event no longer exists."""
+    is_current: bool
+
+
+class JobVersionList(View):
+    versions: list[JobVersionView]
+
+
 class RefusedRecordView(View):
     """A record that is too large for the gateway."""
 
@@ -454,7 +468,7 @@ class RepairsView(View):
 
 
 class RequeuedView(View):
-    """What became of requeued records."""
+    """Outcome of requeued records."""
 
     waiting: int
     """Number of records that the job has not read yet."""

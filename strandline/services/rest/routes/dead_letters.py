@@ -74,13 +74,16 @@ def list_dead_letters(
     since_ms: Since = None,
     until_ms: Until = None,
     kind: Kind = None,
+    record: Annotated[
+        str | None, Query(max_length=300, description="Only dead letters of this record: STREAM/PARTITION/OFFSET.")
+    ] = None,
     order: Order = "oldest",
     before: Before = None,
 ) -> DeadLetterList:
     """Return rejected records and refused results, with the reason and the source position. A page that reads many
     dead letters which don't match is shorter, and contains the path of the next page.
     """
-    wanted = DeadLetterFilter(reason, step, since_ms, until_ms, kind)
+    wanted = DeadLetterFilter(reason, step, since_ms, until_ms, kind, record)
     if order == "newest":
         newest = control.dead_letters.newest(name, wanted, before, limit)
         following = None
@@ -180,7 +183,7 @@ class PayloadEdits(View):
     """Edits of payloads."""
 
     edits: Annotated[list[PayloadEdit], Field(min_length=1, max_length=EDITS_MAX)]
-    """They are applied in the order `replace`, `rename`, `number`, `set`, `remove`."""
+    """Edits, applied in the order `replace`, `rename`, `number`, `set`, `remove`."""
 
 
 @router.post("/v1/jobs/{name}/dead-letters/repairs")

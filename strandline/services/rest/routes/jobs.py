@@ -37,6 +37,8 @@ from strandline.services.rest.views import (
     ExplanationList,
     HistoryList,
     JobList,
+    JobVersionList,
+    JobVersionView,
     JobView,
     KibanaView,
     LogView,
@@ -52,6 +54,8 @@ router = APIRouter(tags=["jobs"])
 
 NAMES_MAX = 100
 """Maximum number of jobs that a request names."""
+APPLIED = ("job_created", "job_changed")
+"""Kinds of the events of a new version."""
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
 Names = Annotated[
@@ -142,6 +146,27 @@ def show_document(
     """Return the document of a job as it was applied, in YAML."""
     found = control.ledger.job_version(name, version)
     return DocumentTextView(name=name, version=found.version, text=found.text)
+
+
+@router.get("/v1/jobs/{name}/versions")
+def list_versions(control: Control, name: str) -> JobVersionList:
+    """Return the versions of the job, the newest first, with the time and the principal that applied each. `GET
+    .../document` has their documents.
+    """
+    current = control.ledger.job(name).version
+    events = [one for kind in APPLIED for one in control.ledger.events_of_kind(name, kind)]
+    principals = {one.facts.get("version"): one.principal for one in events}
+    return JobVersionList(
+        versions=[
+            JobVersionView(
+                version=one.version,
+                created_ms=one.created_ms,
+                applied_by=principals.get(one.version),
+                is_current=one.version == current,
+            )
+            for one in control.ledger.job_versions(name)
+        ]
+    )
 
 
 @router.get("/v1/jobs/{name}/preview")
