@@ -159,6 +159,9 @@ class Settings(Described, BaseSettings):
     """Addresses of gateways for devices, which the console shows, as a JSON object: name of the gateway -> URL, for example
     `{"http": "https://ingest.example.org", "mqtt-listener": "mqtts://ingest.example.org:8883", "tcp": "tcp://ingest.example.org"}`.
     Default: `http` has the address in `INGEST_URL`. `strandline up` sets its own gateways."""
+    kibana_url: str | None = None
+    """Address of Kibana for browsers, as `https://kibana.example.org`, without a password. The console has a link to the
+    dashboard of each job there. Default: none, so it has no link."""
     http_host: str = "127.0.0.1"
     """Address on which the HTTP gateway listens, and the health ports of all other gateways."""
     http_port: int = 8081

@@ -29,6 +29,7 @@ from strandline.access.open_authenticator import open_authenticator
 from strandline.core.errors import InvalidSettings, StackError, StrandlineError
 from strandline.core.logs import configure_logs
 from strandline.core.settings import Settings, make_data_dir
+from strandline.core.urls import without_credentials
 from strandline.ingest.gateway.serving.tls_handshakes import TlsHandshaker, server_tls
 from strandline.ledger.database import without_secrets
 from strandline.ledger.ledger import Ledger
@@ -73,6 +74,7 @@ _LIMITED_MODULES = (
     "strandline.services.jobs.previews",
     "strandline.services.jobs.samples",
     "strandline.services.jobs.devices",
+    "strandline.services.jobs.record_search",
     "strandline.processing.formats.undeclared",
     "strandline.processing.formats.proposals",
 )
@@ -267,8 +269,19 @@ def _dependencies(settings: ControlSettings, ledger: Ledger, name: str) -> Depen
         close_limited=limited.close,
         relay=RecordRelay(settings.ingest_url, settings.ingest_ca_file),
         gateways=_gateways(settings),
+        kibana_url=_kibana_url(settings),
         settings=cache(partial(setting_views, settings)),
     )
+
+
+def _kibana_url(settings: ControlSettings) -> str | None:
+    """Return the address of Kibana that browsers get. Raises InvalidSettings."""
+    url = settings.kibana_url
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise InvalidSettings(
+            "STRANDLINE_KIBANA_URL must begin with http:// or https://, as https://kibana.example.org"
+        )
+    return None if url is None else without_credentials(url).rstrip("/")
 
 
 def _gateways(settings: ControlSettings) -> KnownGateways:

@@ -227,12 +227,18 @@ def test_results_of_more_keys_than_the_chart_draws_are_all_in_the_table(
         found["series"] = [found["series"][0] | {"key": f"K{at:02d}"} for at in range(20)]
         route.fulfill(json=found)
 
+    def with_kibana(route: Route) -> None:
+        route.fulfill(json=route.fetch().json() | {"kibana_url": "https://kibana.example.org"})
+
     page.route(re.compile(r"/v1/results/[^/?]+\?"), with_keys)
+    page.route(re.compile(r"/v1/results$"), with_kibana)
     page.goto("/#/results")
     sign_in(page, tokens["viewer"])
     expect(page.locator("sl-results tbody tr")).to_have_count(20)
     view = page.locator("sl-results")
     expect(view).to_contain_text("The table has all 20 keys. The chart draws 16 of 20; choose others in the table.")
+    address = re.compile(r"^https://kibana\.example\.org/app/dashboards#/view/strandline-[\w-]+$")
+    expect(view.get_by_role("link", name="Dashboard in Kibana")).to_have_attribute("href", address)
     view.get_by_role("button", name="K19").click()
     expect(view).to_contain_text("The chart draws 17 of 20")
     context.close()

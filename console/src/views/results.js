@@ -90,7 +90,13 @@ export class ResultsView extends Element {
   /** @param {any} chosen */
   #shown(chosen) {
     if (!chosen.numbers.length) return empty(`The documents of ${chosen.alias} have no number that can be drawn.`);
-    return panel(this.results.data ? `${this.results.data.value}${this.results.data.by ? ` by ${this.results.data.by}` : ""}` : "Values", this.results, () => this.#chart());
+    return panel(this.results.data ? `${this.results.data.value}${this.results.data.by ? ` by ${this.results.data.by}` : ""}` : "Values", this.results, () => this.#chart(), { aside: this.#kibana(chosen) });
+  }
+
+  /** @param {any} chosen */
+  #kibana(chosen) {
+    const url = this.aliases.data.kibana_url;
+    return url ? html`<a href="${url}/app/dashboards#/view/strandline-${quoted(chosen.job)}" rel="noreferrer" title="Made by: strandline kibana import ${chosen.job} --kibana ${url}">Dashboard in Kibana</a>` : nothing;
   }
 
   #chart() {

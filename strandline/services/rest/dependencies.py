@@ -75,6 +75,8 @@ class Dependencies:
     """Addresses of gateways for senders."""
     settings: Callable[[], Sequence[SettingView]] = tuple
     """Returns the settings of this control service, without secrets."""
+    kibana_url: str | None = None
+    """Address of Kibana for browsers. None if it is unknown."""
 
     @cached_property
     def traces(self) -> Traces:

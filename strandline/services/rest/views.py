@@ -350,6 +350,8 @@ class ArrivalList(View):
 
 class ResultAliasList(View):
     results: list[ResultAliasView]
+    kibana_url: str | None
+    """Address of Kibana for browsers. Null if it isn't set."""
 
 
 class EventList(View):

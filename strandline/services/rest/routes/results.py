@@ -20,7 +20,7 @@ def list_results(control: Control) -> ResultAliasList:
     """Return the aliases to which jobs emit, by job and stage, with the keys and the numeric fields of their
     documents.
     """
-    return ResultAliasList(results=result_aliases(control.ledger))
+    return ResultAliasList(results=result_aliases(control.ledger), kibana_url=control.kibana_url)
 
 
 @router.get("/v1/results/{alias}")
