@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from strandline.ingest.append.outcome import LogAway
 from strandline.ledger.states import Desired
 from tests.support.console import furnished_console
-from tests.support.console_browser import AXE, CHROMIUM, DESKTOP, PHONE, Watched, open_page, violations
+from tests.support.console_browser import AXE, CHROMIUM, DESKTOP, PHONE, Watched, open_page, violations, within_ms
 from tests.support.console_pictures import STEPS, VIEWS, sign_in
 from tests.support.control import BOTH, Api
 from tests.support.waiting import wait_until
@@ -122,7 +122,7 @@ def test_axe_finds_no_violation_in_any_view(browser: Browser, tmp_path: Path, wa
         found = {}
         for name, (address, there) in VIEWS.items():
             page.goto(f"/{address}")
-            expect(page.locator(there).first).to_be_visible(timeout=60_000)
+            expect(page.locator(there).first).to_be_visible(timeout=within_ms(60))
             STEPS.get(name, lambda _: None)(page)
             found[name] = violations(page)
         context.close()
@@ -320,14 +320,16 @@ def test_panels_fail_alone_and_the_page_reconnects(browser: Browser, tmp_path: P
         page.route(
             "**/v1/arrivals?*", lambda route: route.fulfill(status=503, json={"code": "x", "detail": "Kafka is away"})
         )
-        expect(page.locator(".stale")).to_contain_text("old: Kafka is away", timeout=60_000)
+        expect(page.locator(".stale")).to_contain_text("old: Kafka is away", timeout=within_ms(60))
         expect(page.locator("article.job")).to_have_count(4)
         page.unroute("**/v1/arrivals?*")
-        expect(page.locator(".stale")).to_have_count(0, timeout=60_000)
+        expect(page.locator(".stale")).to_have_count(0, timeout=within_ms(60))
         context.set_offline(True)
-        expect(page.locator(".stale").first).to_contain_text("The control service doesn't respond", timeout=60_000)
+        expect(page.locator(".stale").first).to_contain_text(
+            "The control service doesn't respond", timeout=within_ms(60)
+        )
         context.set_offline(False)
-        expect(page.locator(".stale")).to_have_count(0, timeout=60_000)
+        expect(page.locator(".stale")).to_have_count(0, timeout=within_ms(60))
         context.close()
     assert watched.elsewhere == []
 
@@ -376,7 +378,7 @@ def test_a_pasted_sample_becomes_a_running_job_and_its_first_records(
         page.get_by_label("Records", exact=True).fill(SAMPLE)
         page.get_by_label("Name of the stream").fill("meters")
         page.get_by_role("button", name="Propose").click()
-        expect(page.locator(".decoded tbody tr")).to_have_count(4, timeout=60_000)
+        expect(page.locator(".decoded tbody tr")).to_have_count(4, timeout=within_ms(60))
         expect(page.locator(".decoded tbody tr").first).to_contain_text("3.5")
         results = page.locator(".results tbody tr")
         expect(results).to_have_count(3)
@@ -474,7 +476,7 @@ def test_a_change_is_planned_while_it_is_typed_and_then_applied(
         page.get_by_role("link", name="Edit", exact=True).click()
         expect(page.locator(".cm-line").first).to_have_text("pipeline: turbine-health")
         plan, apply = page.locator(".plan"), page.get_by_role("button", name="Apply…")
-        expect(plan).to_contain_text("Applying would change nothing", timeout=60_000)
+        expect(plan).to_contain_text("Applying would change nothing", timeout=within_ms(60))
         expect(apply).to_be_disabled()
         text = api.ledger.job_version("turbine-health").text
 
@@ -514,11 +516,11 @@ def test_the_editor_of_one_of_several_pipelines_opens_and_previews_that_pipeline
         context, page = open_page(browser, url, watched)
         page.goto("/#/edit/jobs/third-health")
         sign_in(page, tokens["viewer"])
-        expect(page.locator(".cm-opened")).to_have_text("pipeline: third-health", timeout=60_000)
+        expect(page.locator(".cm-opened")).to_have_text("pipeline: third-health", timeout=within_ms(60))
         expect(page.locator(".cm-opened")).to_be_in_viewport()
         expect(page.locator(".about")).to_contain_text("The text contains 3 pipelines that were applied together.")
         page.get_by_role("button", name="Run over the newest 500 records").click()
-        expect(page.locator(".results")).to_contain_text("Pipeline third-health:", timeout=60_000)
+        expect(page.locator(".results")).to_contain_text("Pipeline third-health:", timeout=within_ms(60))
         context.close()
 
 
@@ -529,7 +531,9 @@ def test_a_viewer_plans_a_change_and_sees_why_it_cant_be_applied(
     context, page = open_page(browser, url, watched, size=PHONE, theme="dark")
     page.goto("/#/edit/jobs/pump-pressure")
     sign_in(page, tokens["viewer"])
-    expect(page.locator(".plan")).to_contain_text("Apply needs the role operator; viewer has viewer.", timeout=60_000)
+    expect(page.locator(".plan")).to_contain_text(
+        "Apply needs the role operator; viewer has viewer.", timeout=within_ms(60)
+    )
     expect(page.get_by_role("button", name="Apply…")).to_have_count(0)
     expect(page.locator(".cm-line").first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 from strandline.ledger.states import JobState
 from strandline.services.rest.routes import events
 from tests.support.console import furnished_console
-from tests.support.console_browser import CHROMIUM, Watched, open_page
+from tests.support.console_browser import CHROMIUM, Watched, open_page, within_ms
 from tests.support.control import PIPELINE, STREAM, Api
 from tests.support.waiting import wait_until
 
@@ -38,7 +38,7 @@ def many(browser: Browser, tmp_path: Path, watched: Watched) -> Iterator[tuple[P
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         page.goto("/")
-        expect(page.locator("article.job")).to_have_count(PAGE, timeout=60_000)
+        expect(page.locator("article.job")).to_have_count(PAGE, timeout=within_ms(60))
         yield page, asked, api
         context.close()
 
@@ -76,7 +76,7 @@ def test_a_job_that_fails_moves_to_the_top_before_all_jobs_are_requested_again(
     asked.clear()
     api.ledger.move_job(JOBS[-1], JobState.STARTING)
     api.ledger.move_job(JOBS[-1], JobState.FAILED, "it can't go on")
-    expect(page.locator("article.job h3 a").first).to_have_text(JOBS[-1], timeout=25_000)
+    expect(page.locator("article.job h3 a").first).to_have_text(JOBS[-1], timeout=within_ms(25))
     assert not [one for one in asked if urlsplit(one).path == "/v1/jobs" and "name=" not in one]
 
 
@@ -91,7 +91,7 @@ def test_a_hidden_page_requests_nothing_and_follows_no_events(many: tuple[Page, 
     api.ledger.record_event("note", "unseen", job=JOBS[0])
     page.wait_for_timeout(7_000)  # longer than the interval between two requests for rows
     assert asked == []
-    with page.expect_request(lambda one: urlsplit(one.url).path == "/v1/events", timeout=60_000):
+    with page.expect_request(lambda one: urlsplit(one.url).path == "/v1/events", timeout=within_ms(60)):
         page.evaluate(HIDE, False)
     wait_until(lambda: _named(page, asked), lambda found: "jobs" in found, "rows by name")
 

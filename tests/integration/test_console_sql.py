@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.integration.test_console import write
 from tests.support.console import furnished_console
-from tests.support.console_browser import AXE, CHROMIUM, Watched, open_page, violations
+from tests.support.console_browser import AXE, CHROMIUM, Watched, open_page, violations, within_ms
 from tests.support.console_pictures import sign_in
 from tests.support.control import Api
 
@@ -30,19 +30,19 @@ def test_a_job_is_changed_in_sql(browser: Browser, tmp_path: Path, watched: Watc
         plan, apply = page.locator(".plan"), page.get_by_role("button", name="Apply…")
         page.get_by_role("button", name="SQL", exact=True).click()
         expect(page.get_by_role("textbox", name="Documents in SQL")).to_contain_text("create job `turbine-health`")
-        expect(plan).to_contain_text("Applying would change nothing", timeout=60_000)
+        expect(plan).to_contain_text("Applying would change nothing", timeout=within_ms(60))
         expect(page.locator(".diff")).to_have_count(0)
         text = text_of(page)
 
         write(page, text.replace("avg(load)", "avg(laod)"))
         line = next(at for at, one in enumerate(text.split("\n"), 1) if "avg(load)" in one)
         column = text.split("\n")[line - 1].index("avg(load)") + 1
-        expect(page.locator(".found li").first).to_contain_text(f"line {line}, column {column}", timeout=60_000)
+        expect(page.locator(".found li").first).to_contain_text(f"line {line}, column {column}", timeout=within_ms(60))
         expect(page.locator(".cm-lintRange-error").first).to_have_text("avg")
         expect(apply).to_be_disabled()
 
         write(page, text.replace("power / 3000", "power / 3200"))
-        expect(plan.locator(".changes li")).to_contain_text(["rewind"], timeout=60_000)
+        expect(plan.locator(".changes li")).to_contain_text(["rewind"], timeout=within_ms(60))
         expect(page.locator(".diff .removed")).to_contain_text("power / 3000")
         expect(page.locator(".diff .added")).to_contain_text("power / 3200")
         if AXE.exists():
@@ -51,7 +51,7 @@ def test_a_job_is_changed_in_sql(browser: Browser, tmp_path: Path, watched: Watc
         dialog = page.locator("dialog[open]")
         expect(dialog.locator("code").first).to_have_text("strandline apply turbine-health.sql")
         dialog.get_by_role("button", name="Apply", exact=True).click()
-        expect(page.locator(".about")).to_contain_text("Version 2", timeout=60_000)
+        expect(page.locator(".about")).to_contain_text("Version 2", timeout=within_ms(60))
         version = api.ledger.job_version("turbine-health")
         assert "power / 3200" in version.text
         assert version.text.startswith("pipeline: turbine-health")
@@ -100,7 +100,7 @@ def test_new_documents_in_sql_are_completed_and_converted_back(
         page.keyboard.press("Escape")
 
     write(page, TANKS)
-    expect(page.locator(".documents .badge")).to_contain_text("valid", timeout=60_000)
+    expect(page.locator(".documents .badge")).to_contain_text("valid", timeout=within_ms(60))
     expect(page.locator(".planned h3")).to_have_text(["Stream tanks", "Job levels"])
     page.get_by_role("button", name="YAML", exact=True).click()
     expect(page.locator(".cm-content")).to_contain_text("pipeline: levels")

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.support.console import furnished_console
-from tests.support.console_browser import AXE, CHROMIUM, PHONE, Watched, open_page, violations
+from tests.support.console_browser import AXE, CHROMIUM, PHONE, Watched, open_page, violations, within_ms
 from tests.support.console_pictures import sign_in
 from tests.support.control import Api
 
@@ -32,9 +32,9 @@ def test_a_topic_of_kafka_becomes_a_running_job(browser: Browser, tmp_path: Path
         expect(rows).to_have_count(1)
         page.get_by_role("button", name="Choose boilers").click()
 
-        expect(page.locator(".proposal")).to_contain_text("Proposal for topic boilers", timeout=60_000)
+        expect(page.locator(".proposal")).to_contain_text("Proposal for topic boilers", timeout=within_ms(60))
         expect(page.locator(".proposal")).to_contain_text("60 records of the topic")
-        expect(page.locator(".decoded tbody tr")).to_have_count(20, timeout=60_000)
+        expect(page.locator(".decoded tbody tr")).to_have_count(20, timeout=within_ms(60))
         expect(page.locator(".decoded tbody tr").first).to_contain_text("b-0")
         expect(page.locator(".results tbody tr").first).to_be_visible()
         expect(page.locator(".cm-content")).to_contain_text("stream: boilers")
@@ -79,6 +79,6 @@ def test_a_topic_without_records_is_reported_and_another_one_can_be_chosen(
     expect(page.get_by_role("alert")).to_have_text("topic boilers contains no record")
     page.unroute("**/v1/topics/boilers/proposal")
     page.get_by_role("button", name="Choose boilers").click()
-    expect(page.locator(".proposal")).to_be_visible(timeout=60_000)
+    expect(page.locator(".proposal")).to_be_visible(timeout=within_ms(60))
     expect(page.get_by_role("alert")).to_have_count(0)
     context.close()

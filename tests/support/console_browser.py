@@ -43,6 +43,11 @@ class Watched:
             self.errors.append(error)
 
 
+def within_ms(limit_s: float) -> float:
+    """Return a limit in milliseconds for Playwright. It is `limit_s` on an idle machine."""
+    return 1_000 * stretched(limit_s)
+
+
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """Start the browser without a window."""
@@ -74,8 +79,8 @@ def open_page(
         timezone_id="Europe/Berlin",
         reduced_motion="reduce",
     )
-    context.set_default_timeout(1_000 * stretched(_WAIT_S))
-    expect.set_options(timeout=1_000 * stretched(_WAIT_S))
+    context.set_default_timeout(within_ms(_WAIT_S))
+    expect.set_options(timeout=within_ms(_WAIT_S))
     context.add_init_script(_REPORTS_IN_PAGE)
     page = context.new_page()
     host = urlsplit(url).netloc
