@@ -60,9 +60,10 @@ class Stage:
             supervisor._end_all()
             supervisor._leadership.close()
 
-    def run_all(self) -> None:
+    def run_all(self, pid: int = 1) -> None:
+        """Begin a run of each job in the process `pid`."""
         for job in self.jobs:
-            run = self.ledger.begin_run(job, 1)
+            run = self.ledger.begin_run(job, pid)
             self.ledger.move_job(job, JobState.RUNNING, epoch=run.epoch)
 
 
@@ -103,7 +104,7 @@ def transactions_of_rounds(directory: Path, job_count: int) -> list[int]:
     directory.mkdir()
     stage, found = Stage(directory, job_count), list[int]()
     with stage.service("one") as one:
-        for prepare in (lambda: None, lambda: (stage.run_all(), kill_pool(one))):
+        for prepare in (lambda: None, lambda: (stage.run_all(pool_of(one).pid), kill_pool(one))):
             prepare()
             with counted_writes() as counted:
                 one._look()
@@ -112,6 +113,7 @@ def transactions_of_rounds(directory: Path, job_count: int) -> list[int]:
             assert {job.state for job in stage.ledger.jobs()} == {JobState.STARTING}
         died = [event.job for event in stage.ledger.events(limit=1_000) if event.kind == "runner_died"]
         assert sorted(died) == stage.jobs, "each job has its own event"
+        assert all(stage.ledger.runs(job)[-1].outcome == "died" for job in stage.jobs)
         stage.run_all()
     with stage.service("two") as two:
         with counted_writes() as counted:
