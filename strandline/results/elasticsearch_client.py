@@ -89,16 +89,21 @@ def request_bytes(
         message = f"{operation}: the server there is not Elasticsearch; check STRANDLINE_ELASTICSEARCH_URL"
         raise RequestRefused(message, error.status_code, "not_elasticsearch") from error
     except ApiError as error:
-        error_type, reason = _explain(decode(error.body))
-        message = f"{operation}: Elasticsearch answered {error.status_code} {error_type}: {reason}"
-        if error.status_code == 401:
-            message += f"; {_LOGIN_REMEDY}"
-        if error.status_code in (408, 429) or error.status_code >= 500:
-            raise IndexUnavailable(f"{message}; check its health and disk") from error
-        raise RequestRefused(message, error.status_code, error_type) from error
+        raise error_of(operation, error.status_code, decode(error.body)) from error
     except (TransportError, SerializationError) as error:
         remedy = _TLS_REMEDY if isinstance(error, TlsError) else "check that Elasticsearch runs"
         raise IndexUnavailable(f"{operation}: no answer ({error}); {remedy}") from error
+
+
+def error_of(operation: str, status: int, answer: Any) -> IndexUnavailable | RequestRefused:
+    """Return the error for an answer with this status. `answer`: its parsed content."""
+    error_type, reason = _explain(answer)
+    message = f"{operation}: Elasticsearch answered {status} {error_type}: {reason}"
+    if status == 401:
+        message += f"; {_LOGIN_REMEDY}"
+    if status in (408, 429) or status >= 500:
+        return IndexUnavailable(f"{message}; check its health and disk")
+    return RequestRefused(message, status, error_type)
 
 
 def is_writable(url: str, timeout_s: float) -> bool:

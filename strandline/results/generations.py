@@ -21,6 +21,7 @@ from strandline.core.errors import Conflict
 from strandline.results.elasticsearch_client import delete, request
 from strandline.results.mapping import is_ours, template_path
 from strandline.results.names import generation_of, index_stem
+from strandline.results.shared_searches import aliases_of
 
 _TIMEOUT_S = 60.0
 
@@ -186,8 +187,7 @@ def indices_of(url: str, store: str) -> dict[str, set[str]]:
 
     Raises IndexUnavailable, RequestRefused.
     """
-    parameters = {"expand_wildcards": "all", "ignore_unavailable": "true"}
-    held = request(url, "GET", f"/{store}-*,{store}.g*-*/_alias", timeout_s=_TIMEOUT_S, parameters=parameters)
+    held = aliases_of(url, f"{store}-*,{store}.g*-*")
     return {index: set(held[index]["aliases"]) for index in sorted(held) if generation_of(store, index) is not None}
 
 

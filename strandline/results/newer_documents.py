@@ -5,16 +5,14 @@ With the counts, a start notices that an index is older than the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from strandline.results.elasticsearch_client import RequestRefused, request
+from strandline.results.elasticsearch_client import RequestRefused
 from strandline.results.generations import indices_of
 from strandline.results.names import first_index, generation_of, index_stem
-
-_TIMEOUT_S = 60.0
-_PLACE_LENGTH_MAX = 3_000
+from strandline.results.shared_searches import search_refreshed
 
 
 def newer_document(
@@ -61,8 +59,8 @@ def newer_document(
             }
         },
     }
-    hits = (_first_hit(url, place, query) for place in _places(names))
-    return next((dict(hit["_source"]["strandline"]) for hit in hits if hit), None)
+    hit = _first_hit(url, names, query)
+    return None if hit is None else dict(hit["_source"]["strandline"])
 
 
 def unknown_generation(url: str, alias: str, job: str, known: Collection[int], own: int) -> int | None:
@@ -77,8 +75,8 @@ def unknown_generation(url: str, alias: str, job: str, known: Collection[int], o
     numbers = {index: generation_of(alias, index) or 0 for index in indices_of(url, alias)}
     unknown = [index for index, number in numbers.items() if number > own and number not in known]
     query = {"size": 1, "terminate_after": 1, "_source": False, "query": {"term": {"strandline.job": job}}}
-    hits = (_first_hit(url, place, query) for place in _places(unknown))
-    return next((numbers[hit["_index"]] for hit in hits if hit), None)
+    hit = _first_hit(url, unknown, query)
+    return None if hit is None else numbers[hit["_index"]]
 
 
 def _planned_otherwise(emission: int, digest: str) -> dict[str, Any]:
@@ -87,23 +85,10 @@ def _planned_otherwise(emission: int, digest: str) -> dict[str, Any]:
     return {"bool": {"filter": found, "must_not": [{"term": {"strandline.slice_digest": digest}}]}}
 
 
-def _places(names: Iterable[str]) -> list[str]:
-    """Return the indices as the paths of few requests: Elasticsearch accepts no request line of more than 4 kB."""
-    places: list[str] = []
-    for name in names:
-        if places and len(places[-1]) + len(name) < _PLACE_LENGTH_MAX:
-            places[-1] += f",{name}"
-        else:
-            places.append(f"/{name}")
-    return places
-
-
-def _first_hit(url: str, place: str, query: dict[str, Any]) -> dict[str, Any] | None:
-    # A search doesn't find documents that were written since the last refresh.
-    closed = {"ignore_unavailable": "true"}
-    request(url, "POST", f"{place}/_refresh", timeout_s=_TIMEOUT_S, parameters=closed)
-    whole = closed | {"allow_partial_search_results": "false"}
-    answer = request(url, "POST", f"{place}/_search", timeout_s=_TIMEOUT_S, parameters=whole, body=query)
+def _first_hit(url: str, indices: Sequence[str], query: dict[str, Any]) -> dict[str, Any] | None:
+    if not indices:
+        return None
+    answer = search_refreshed(url, indices, query, may_lack_indices=True)
     return next(iter(answer["hits"]["hits"]), None)
 
 
@@ -148,10 +133,8 @@ def _of_emissions(job: str, first: int, last: int | None) -> dict[str, Any]:
 
 def _search_refreshed(url: str, index: str, body: dict[str, Any]) -> Any:
     """Return the answer to a search that finds all documents. None if the index doesn't exist, or is closed."""
-    whole = {"allow_partial_search_results": "false"}
     try:
-        request(url, "POST", f"/{index}/_refresh", timeout_s=_TIMEOUT_S)
-        return request(url, "POST", f"/{index}/_search", timeout_s=_TIMEOUT_S, parameters=whole, body=body)
+        return search_refreshed(url, [index], body)
     except RequestRefused as error:
         if error.error_type not in _NO_SUCH_INDEX:
             raise

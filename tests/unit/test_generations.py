@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from strandline.core.errors import Conflict
-from strandline.results import generations
+from strandline.results import generations, shared_searches
 from strandline.results.document import DocumentShape
 from strandline.results.elasticsearch_client import RequestRefused
 from strandline.results.generations import (
@@ -117,6 +117,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Index:
         "farm-2026.10", "farm-2026.11", "farm.g2-2026.10", "farm.g3-2026.10", "farm.g4-2026.10", "farm-x-2026.10"
     )
     monkeypatch.setattr(generations, "request", found.request)
+    monkeypatch.setattr(shared_searches, "request", found.request)
     monkeypatch.setattr("strandline.results.elasticsearch_client.request", found.request)  # of `delete`
     return found
 

@@ -18,7 +18,7 @@ from strandline.processing.run.missing_results import plan_restore, require_resu
 from strandline.processing.run.preparation import prepare_run
 from strandline.processing.slices.rewind import plan_of_job
 from strandline.processing.source.recorded_slices import Replay
-from strandline.results import generations
+from strandline.results import generations, shared_searches
 from strandline.results.generations import Generation, filter_of, swap_aliases
 from strandline.results.sinks.contract import batch_of
 from strandline.results.sinks.registry import form_of
@@ -106,6 +106,7 @@ def start(lab: StoredLab, monkeypatch: pytest.MonkeyPatch, index: Index) -> None
     monkeypatch.setattr(newer_results, "newer_document", lab.newer_document)
     monkeypatch.setattr(newer_results, "unknown_generation", lab.unknown_generation)
     monkeypatch.setattr(generations, "request", index.request)
+    monkeypatch.setattr(shared_searches, "request", index.request)
     prepare_run(lab.run, "http://index", plan_of_job(lab.run.ledger, lab.run.pipeline), None)
 
 
@@ -148,6 +149,7 @@ def test_a_start_does_not_take_back_a_generation_that_the_aliases_show(
         assert replaced_by(lab.run.ledger, BackfillState.SWAPPING) == shown[1]
     index = Index("watts-2026.01", "watts.g2-2026.01", "watts.g3-2026.01")
     monkeypatch.setattr(generations, "request", index.request)
+    monkeypatch.setattr(shared_searches, "request", index.request)
     swap_aliases("http://index", {"watts": shown})
     before = index.aliases
     if is_known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from strandline.processing.run import handed_slice, lost_results, newer_results,
 from strandline.processing.run.newer_results import require_newest_ledger
 from strandline.processing.run.preparation import prepare_run
 from strandline.processing.slices.rewind import plan_of_job
-from strandline.results import newer_documents
+from strandline.results import newer_documents, shared_searches
 from strandline.results.document import DocumentShape
 from strandline.results.sinks.contract import batch_of
 from strandline.results.sinks.registry import sink_writer
@@ -168,41 +169,49 @@ def test_each_alias_is_looked_at_from_where_its_own_stage_has_emitted(
     assert "the index of watts contains results of emission 7" in lab.refusal()
 
 
+class MultiSearches:
+    """Double of Elasticsearch with a document in one index. It records the indices that are refreshed and searched."""
+
+    def __init__(self, found_in: str | None) -> None:
+        self.found_in = found_in
+        self.refreshed: list[str] = []
+        self.searched: list[list[str]] = []
+
+    def request(self, url: str, method: str, path: str, body: bytes = b"", **_: Any) -> Any:
+        if path.endswith("/_refresh"):
+            self.refreshed.append(path.removesuffix("/_refresh"))
+            return None
+        headers = [json.loads(line) for line in body.splitlines()[::2]]
+        self.searched += [header["index"] for header in headers]
+        hit = {"_source": {"strandline": {"emission": 7}}}
+        return {
+            "responses": [{"hits": {"hits": [hit] if self.found_in in header["index"] else []}} for header in headers]
+        }
+
+
 @pytest.mark.parametrize("found_in", [None, "watts-2020.12"])
 def test_no_request_names_more_indices_than_elasticsearch_reads_in_a_line(
     monkeypatch: pytest.MonkeyPatch, found_in: str | None
 ) -> None:
     months = [f"watts-{year}.{month:02d}" for year in range(1960, 2021) for month in range(1, 13)]
-    asked: list[str] = []
-
-    def request(url: str, method: str, path: str, **_: Any) -> Any:
-        asked.append(path)
-        place, _, verb = path.removeprefix("/").rpartition("/")
-        found = verb == "_search" and found_in in place.split(",")
-        return {"hits": {"hits": [{"_source": {"strandline": {"emission": 7}}}] if found else []}}
-
-    monkeypatch.setattr(newer_documents, "request", request)
+    store = MultiSearches(found_in)
+    monkeypatch.setattr(shared_searches, "request", store.request)
     monkeypatch.setattr(newer_documents, "indices_of", lambda *_: dict.fromkeys(months))
     origin = newer_documents.newer_document("http://index", "watts", "power", epoch=1, emission=1, after_ms=0)
     assert origin == (None if found_in is None else {"emission": 7})
-    assert max(map(len, asked)) < 3_500
-    for verb in ("/_refresh", "/_search"):
-        places = [path.removesuffix(verb).removeprefix("/") for path in asked if path.endswith(verb)]
-        assert ",".join(places).split(",") == [month for month in months if month >= "watts-1970.01"]
+    assert max(map(len, store.refreshed)) < 3_500
+    wanted = [month for month in months if month >= "watts-1970.01"]
+    assert ",".join(path.removeprefix("/") for path in store.refreshed).split(",") == wanted
+    assert store.searched == [wanted]
 
 
 def test_the_last_index_is_looked_at_when_event_time_has_come_further(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the year 9999 no month can be named."""
-    asked: list[str] = []
-
-    def request(url: str, method: str, path: str, **_: Any) -> Any:
-        asked.append(path)
-        return {"hits": {"hits": []}}
-
-    monkeypatch.setattr(newer_documents, "request", request)
+    store = MultiSearches(None)
+    monkeypatch.setattr(shared_searches, "request", store.request)
     monkeypatch.setattr(newer_documents, "indices_of", lambda *_: ["watts-9999.11", "watts-9999.12"])
     newer_documents.newer_document("http://i", "watts", "power", epoch=1, emission=1, after_ms=253_402_300_800_000)
-    assert asked == ["/watts-9999.12/_refresh", "/watts-9999.12/_search"]
+    assert (store.refreshed, store.searched) == (["/watts-9999.12"], [["watts-9999.12"]])
 
 
 @pytest.mark.guarantee(
