@@ -191,7 +191,8 @@ class Sampler:
                 owner = above.get(owner)
             if owner is None:
                 continue
-            with suppress(psutil.Error, OSError, StopIteration):  # it ended meanwhile
+            # It ended meanwhile; or its heap wasn't collected in time, and garbage must not count.
+            with suppress(psutil.Error, OSError, StopIteration, subprocess.TimeoutExpired):
                 process = psutil.Process(pid)
                 role = role_of(process, owner)
                 if role == "jvm":
