@@ -11,6 +11,7 @@ import { Element, Follow, Tick } from "./elements/base.js";
 import "./elements/leave.js";
 import "./elements/palette.js";
 import "./elements/sign-in.js";
+import "./views/audits.js";
 import "./views/begin.js";
 import "./views/devices.js";
 import "./views/doctor.js";
@@ -19,6 +20,7 @@ import "./views/home.js";
 import "./views/job.js";
 import "./views/letters.js";
 import "./views/life.js";
+import "./views/notices.js";
 import "./views/operation.js";
 import "./views/repair.js";
 import "./views/results.js";
@@ -65,7 +67,7 @@ class App extends Element {
 
   get #name() {
     const [view, name] = route.now.parts;
-    const own = { ...Object.fromEntries(OPERATION.map((one) => [one.view, one.name])), begin: "Begin with a sample", edit: route.now.parts[2] ? `Edit ${route.now.parts[2]}` : "New documents" }[view ?? ""];
+    const own = name && isOfOperation(view ?? "") ? "" : { ...Object.fromEntries(OPERATION.map((one) => [one.view, one.name])), begin: "Begin with a sample", edit: route.now.parts[2] ? `Edit ${route.now.parts[2]}` : "New documents" }[view ?? ""];
     if (own) return `${own} · Strandline`;
     const title = name ?? VIEWS.find(([path]) => path === (view ?? ""))?.[1] ?? "Strandline";
     return title === "Home" ? "Strandline" : `${title} · Strandline`;
@@ -133,6 +135,8 @@ class App extends Element {
     if (view === "begin") return html`<sl-begin></sl-begin>`;
     if (view === "edit") return keyed(`${name}/${more}`, html`<sl-edit .kind=${name ?? ""} .name=${more ?? ""}></sl-edit>`);
     if (view === "operation") return html`<sl-operation></sl-operation>`;
+    if (view === "audits") return keyed(name, html`<sl-audits .job=${name ?? ""}></sl-audits>`);
+    if (view === "notices") return keyed(name, html`<sl-notices .name=${name ?? ""}></sl-notices>`);
     if (view === "settings") return html`<sl-settings></sl-settings>`;
     if (view === "doctor") return html`<sl-doctor></sl-doctor>`;
     if (view === "tokens") return html`<sl-tokens></sl-tokens>`;

@@ -109,6 +109,8 @@ REST_OPERATIONS: dict[str, RequiredRight] = {
     "GET /v1/jobs/{name}/dead-letters/{number}": RequiredRight.VIEWER,
     "GET /v1/jobs/{name}/records/{stream}/{partition}/{offset}": RequiredRight.VIEWER,
     "GET /v1/jobs/{name}/windows": RequiredRight.VIEWER,
+    "GET /v1/audits": RequiredRight.VIEWER,
+    "GET /v1/backfills": RequiredRight.VIEWER,
     "GET /v1/jobs/{name}/audit": RequiredRight.VIEWER,
     "GET /v1/jobs/{name}/backfills": RequiredRight.VIEWER,
     "GET /v1/jobs/{name}/backfills/{generation}": RequiredRight.VIEWER,

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from strandline.core.errors import Conflict, Fenced, NotFound
 from strandline.ledger.jobs import lock_job
 from strandline.ledger.journal import NewEvent, insert_event
-from strandline.ledger.models import backfills
+from strandline.ledger.models import backfills, jobs
 from strandline.ledger.part import Part
 from strandline.ledger.states import (
     BACKFILL_MOVES,
@@ -45,6 +45,14 @@ class BackfillReader(Part):
         """Return all backfills of a job, the oldest first."""
         with self._database.reading(f"list the backfills of job {job}") as connection:
             return _read(connection, backfills.c.job == job)
+
+    def newest_backfills(self, limit: int) -> list[BackfillRow]:
+        """Return the newest backfills of the jobs that exist, the newest first."""
+        of_jobs = backfills.c.job.in_(sa.select(jobs.c.name).where(jobs.c.deleted_ms.is_(None)))
+        newest = sa.select(backfills).where(of_jobs)
+        newest = newest.order_by(backfills.c.requested_ms.desc(), backfills.c.job, backfills.c.generation.desc())
+        with self._database.reading("list the newest backfills") as connection:
+            return [BackfillRow(*row) for row in connection.execute(newest.limit(limit))]
 
     def backfill(self, job: str, generation: int) -> BackfillRow:
         """Return the row of this backfill. Raises NotFound if there is none."""

@@ -61,6 +61,19 @@ def test_a_backfill_is_kept_and_its_generations_count_from_two(ledger: Ledger) -
     assert [one.generation for one in ledger.open_backfills()] == [3]
 
 
+def test_the_newest_backfills_of_all_jobs_are_listed(ledger: Ledger) -> None:
+    ledger.submit_job("wind", "pipeline: wind", {"pipeline": "wind"})
+    times = iter(range(1_000, 2_000))
+    ledger._clock_ms = lambda: next(times)
+    ask(ledger)
+    ledger.move_backfill("power", 2, BackfillState.CANCELLED)
+    ledger.request_backfill("wind", 1, (0, None), WINDOWS, 1, 0, {})
+    newest = ask(ledger)
+    shown = [(one.job, one.generation) for one in ledger.newest_backfills(10)]
+    assert shown == [("power", 3), ("wind", 2), ("power", 2)]
+    assert ledger.newest_backfills(1) == [newest]
+
+
 def test_a_job_has_one_open_backfill_and_the_same_again_is_the_same(ledger: Ledger) -> None:
     row = ask(ledger)
     assert ask(ledger) == row

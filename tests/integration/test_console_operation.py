@@ -1,6 +1,8 @@
-"""The views of Operation in Chromium: their menu, and settings."""
+"""The views of Operation in Chromium: their menu, audits, backfills, notices, and settings."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -13,7 +15,7 @@ from tests.support.control import Api
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the console was NOT looked at")
 
-OPERATION = ["Activity", "Doctor", "Settings", "Tokens"]
+OPERATION = ["Activity", "Audits and backfills", "Notices", "Doctor", "Settings", "Tokens"]
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
@@ -66,6 +68,8 @@ def test_operation_shows_the_state_of_each_view(
     sign_in(page, tokens["viewer"])
     views = page.locator(".operation li")
     expect(views.filter(has_text="Doctor")).to_contain_text("1 wrong")
+    expect(views.filter(has_text="Audits and")).to_contain_text("auditing pump-pressure")
+    expect(views.filter(has_text="Notices")).to_contain_text("messages of 1 notice fail")
     expect(views.filter(has_text="Settings:").or_(views.filter(has_text="Settings of"))).to_contain_text(
         "needs the role operator; viewer has viewer"
     )
@@ -108,4 +112,105 @@ def test_a_viewer_sees_which_role_the_settings_need(
         "The list of settings needs the role operator; viewer has viewer."
     )
     expect(page.locator(".settings")).to_have_count(0)
+    context.close()
+
+
+def test_the_differences_of_an_audit_lead_to_records_and_show_both_values(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    url, tokens, _ = console
+    context, page = open_page(browser, url, watched)
+    page.goto("/#/jobs/turbine-health")
+    sign_in(page, tokens["viewer"])
+    page.get_by_role("link", name="Audits and backfills").click()
+    expect(page.locator("h1")).to_have_text("Audits and backfills of turbine-health")
+    expect(page.locator(".why-not")).to_have_text("Audit and Backfill: needs the role operator; viewer has viewer.")
+    expect(page.locator("#report .lead")).to_have_text("4 differences.")
+    shown = page.locator(".differences > li")
+    expect(shown).to_have_count(4)
+    page.get_by_role("group", name="Kind of difference").get_by_role("button", name="different").click()
+    expect(shown).to_have_count(1)
+    expect(shown.locator(".held")).to_have_text(["0.8412", "2190.0"])
+    expect(shown.locator(".computed")).to_have_text(["0.8401", "2188.0"])
+    shown.get_by_role("link", name="Records of this result").click()
+    expect(page.locator("sl-result-records .lead")).to_have_text("The result contains 12 records.")
+    page.goto("/#/audits/turbine-health?kind=missing")
+    expect(shown).to_have_count(2)
+    expect(shown.filter(has_text="turbine-minute").get_by_role("link")).to_have_count(0)
+    shown.get_by_role("link", name="Life of the record").click()
+    expect(page.get_by_label("Offset")).to_have_value("402117")
+    context.close()
+
+
+def test_audits_and_backfills_are_listed_and_ordered_for_a_range(
+    browser: Browser,
+    console: tuple[str, dict[str, str], Api],
+    watched: Watched,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url, tokens, api = console
+    ordered: list[tuple[Any, ...]] = []
+    state = api.audits.state("pump-pressure")
+    monkeypatch.setattr(api.audits, "start", lambda *order: (ordered.append(order), state)[1])
+    context, page = open_page(browser, url, watched)
+    page.goto("/#/audits?zone=local")
+    sign_in(page, tokens["operator"])
+    rows = page.locator(".audits tbody tr")
+    expect(rows.filter(has_text="pump-pressure")).to_contain_text("25.8 % of 120 parts")
+    expect(rows.filter(has_text="turbine-health")).to_contain_text("4 differences")
+    expect(page.locator(".backfills tbody tr")).to_have_count(2)
+    expect(page.locator(".backfills tbody tr").first).to_contain_text("35.9 % of 412,000 records")
+
+    form, dialog = page.locator("form.range"), page.locator("dialog[open]")
+    form.get_by_label("Job").select_option("turbine-health")
+    form.get_by_role("button", name="Audit…").click()
+    expect(dialog.locator("code")).to_have_text(
+        ["strandline job audit turbine-health", "POST /v1/jobs/turbine-health/audit"]
+    )
+    dialog.get_by_role("button", name="Cancel").click()
+    form.get_by_role("button", name="Backfill…").click()
+    expect(dialog).to_have_count(0)
+    form.get_by_label("Windows that end after").fill("2026-11-29T08:00:00")
+    form.get_by_label("up to").fill("2026-11-29T09:00:00")
+    form.get_by_role("button", name="Audit…").click()
+    first_ms = 1_795_935_600_000
+    expect(dialog.locator("code")).to_have_text(
+        [
+            "strandline job audit turbine-health --from 2026-11-29T07:00:00Z --to 2026-11-29T08:00:00Z",
+            f"POST /v1/jobs/turbine-health/audit?after_ms={first_ms}&up_to_ms={first_ms + 3_600_000}",
+        ]
+    )
+    dialog.get_by_role("button", name="Audit", exact=True).click()
+    expect(dialog).to_have_count(0)
+    assert ordered == [("turbine-health", first_ms, first_ms + 3_600_000)]
+    context.close()
+
+
+def test_a_notice_shows_its_problems_messages_and_failures(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    url, tokens, api = console
+    context, page = open_page(browser, url, watched, size=PHONE, theme="dark")
+    page.goto("/#/notices")
+    sign_in(page, tokens["operator"])
+    page.get_by_role("link", name="night").click()
+    expect(page.locator(".now .lead")).to_contain_text("answered 503 Service Unavailable")
+    problems = page.locator("sl-notices .lives li")
+    expect(problems).to_have_count(2)
+    expect(problems.first).to_contain_text("Job meter-energy has failed")
+    expect(problems.first).to_contain_text("open for 47 min")
+    expect(problems.last).to_contain_text("over")
+    expect(page.locator(".messages tbody tr").first).to_contain_text("next attempt")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    page.get_by_label("Mute for").select_option("4")
+    page.get_by_role("button", name="Mute…").click()
+    dialog = page.locator("dialog[open]")
+    expect(dialog.locator("code").first).to_contain_text("strandline notice mute night --until 20")
+    dialog.get_by_role("button", name="Mute", exact=True).click()
+    expect(page.locator(".facts")).to_contain_text("by operator")
+    page.get_by_role("button", name="End muting…").click()
+    expect(dialog.locator("code")).to_have_text(["strandline notice mute night --off", "POST /v1/notices/night/mute"])
+    dialog.get_by_role("button", name="End muting", exact=True).click()
+    expect(page.get_by_role("button", name="End muting…")).to_have_count(0)
+    assert api.ledger.notice("night").muted_until_ms is None
     context.close()

@@ -48,6 +48,8 @@ from strandline.services.jobs.sending import KnownGateways
 from strandline.services.jobs.shown_settings import SettingView, setting_views
 from strandline.services.jobs.traces import Traces
 from strandline.services.rest.api import create_app
+from strandline.services.supervision.audit_jobs import AuditJobs
+from tests.support.console_operation import KnownAudits, furnish_operation, idle_backfills
 from tests.support.control import Api, Log, ObedientSupervisor, serving, with_built_routes
 from tests.support.ledgers import _sync_nothing, a_checkpoint, a_slice
 from tests.support.oidc_sign_in import AUDIENCE, RIGHTS, SignInProvider
@@ -246,6 +248,7 @@ def furnish(api: Api, now_ms: int, step_min: int) -> None:
     ledger.move_job("turbine-export", JobState.STOPPED)
     api.log.letters = _letters(now_ms)
     _at(ledger, None)
+    furnish_operation(ledger, now_ms)
 
 
 def _at(ledger: Ledger, at_ms: int | None) -> None:
@@ -557,7 +560,9 @@ def _served(
     if furnished:
         furnish(_service(ledger, log, supervisor, None), now_ms, step_min)
     known = KnownGateways({"http": gateway, "mqtt-listener": "mqtt://127.0.0.1:1884"}, 0, can_relay=True)
-    api = _service(ledger, log, supervisor, keeper, RecordRelay(gateway), known)
+    api = _service(
+        ledger, log, supervisor, keeper, RecordRelay(gateway), known, KnownAudits(ledger, now_ms) if furnished else None
+    )
     api.sent = sent
     if furnished:
         vars(api._dependencies)["examinations"] = drawn_examinations(directory)
@@ -591,9 +596,18 @@ def _service(
     keeper: Authenticator | None,
     relay: RecordRelay | None = None,
     gateways: KnownGateways | None = None,
+    audits: AuditJobs | None = None,
 ) -> Api:
     with patch("tests.support.control.Log", lambda: log):
-        return Api(ledger, supervisor, authenticator=keeper, relay=relay, gateways=gateways)
+        return Api(
+            ledger,
+            supervisor,
+            audits=audits,
+            backfills=idle_backfills(ledger, log),
+            authenticator=keeper,
+            relay=relay,
+            gateways=gateways,
+        )
 
 
 if __name__ == "__main__":

@@ -41,13 +41,8 @@ READING = {
 of a repair of several dead letters, and their dry runs."""
 NOT_IN_THE_PAGE = {
     "POST /v1/jobs/{name}/restore": "strandline job backfill --missing",
-    "POST /v1/jobs/{name}/backfills": "strandline job backfill",
-    "POST /v1/jobs/{name}/backfills/{generation}/cancel": "strandline job backfill --cancel",
     "DELETE /v1/streams/{name}": "strandline stream delete",
     "DELETE /v1/lookups/{name}": "strandline lookup delete",
-    "POST /v1/notices/{name}/test": "strandline notice test",
-    "POST /v1/notices/{name}/mute": "strandline notice mute",
-    "DELETE /v1/notices/{name}": "strandline notice delete",
 }
 """Operation that the page doesn't offer -> its command."""
 
@@ -99,7 +94,7 @@ class PageAction:
 
     operation: str
     subject: str
-    """Name in the path of the operation."""
+    """Name in the path of the operation; several parts are separated by a slash."""
     address: str
     button: str
     """Button that opens the dialog. The button of the dialog has the same name, without `…`."""
@@ -114,7 +109,8 @@ class PageAction:
 
     @property
     def path(self) -> str:
-        return self.operation.partition(" ")[2].replace("{name}", self.subject)
+        parts = iter(self.subject.split("/"))
+        return re.sub(r"{\w+}", lambda _: next(parts), self.operation.partition(" ")[2])
 
 
 def _write_documents(page: Page) -> None:
@@ -126,6 +122,10 @@ def _write_documents(page: Page) -> None:
 
 def _fill_in_a_token(page: Page) -> None:
     page.get_by_label("Name").fill("dashboard")
+
+
+def _fill_in_a_range(page: Page) -> None:
+    page.get_by_label("Windows that end after").fill("2020-01-01T00:00:00")
 
 
 def _try_requeue(page: Page) -> None:
@@ -246,6 +246,52 @@ PAGE_ACTIONS = [
         lambda api: "gauges" in [stream.name for stream in api.ledger.streams()],
         _becomes(True),
         _write_documents,
+    ),
+    PageAction(
+        "POST /v1/jobs/{name}/backfills",
+        "pump-pressure",
+        "#/audits/pump-pressure",
+        "Backfill…",
+        ".why-not",
+        lambda api: len(api.ledger.backfills("pump-pressure")),
+        _grows,
+        _fill_in_a_range,
+    ),
+    PageAction(
+        "POST /v1/jobs/{name}/backfills/{generation}/cancel",
+        "turbine-health/3",
+        "#/audits",
+        "Cancel backfill 3 of turbine-health",
+        ".why-not-cancel",
+        lambda api: api.ledger.backfill("turbine-health", 3).state.value,
+        _becomes("cancelled"),
+    ),
+    PageAction(
+        "POST /v1/notices/{name}/test",
+        "night",
+        "#/notices/night",
+        "Test…",
+        ".actions",
+        lambda api: len(api.ledger.notice_messages("night")),
+        _grows,
+    ),
+    PageAction(
+        "POST /v1/notices/{name}/mute",
+        "night",
+        "#/notices/night",
+        "Mute…",
+        ".actions",
+        lambda api: api.ledger.notice("night").muted_until_ms is not None,
+        _becomes(True),
+    ),
+    PageAction(
+        "DELETE /v1/notices/{name}",
+        "night",
+        "#/notices/night",
+        "Delete…",
+        ".actions",
+        lambda api: [one.name for one in api.ledger.notices()],
+        _becomes([]),
     ),
     PageAction(
         "POST /v1/doctor",

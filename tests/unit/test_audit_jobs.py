@@ -255,3 +255,23 @@ def test_the_process_is_asked_for_what_was_asked() -> None:
         "power",
     ]
     assert list(audit_command("power", 5, 7)[5:]) == ["--after-ms", "5", "--up-to-ms", "7"]
+
+
+def test_the_last_audit_of_each_job_is_listed_without_its_report(lab: AuditLab) -> None:
+    assert lab.api.ask("GET", "/v1/audits").json() == {"audits": []}
+    lab.api.ask("POST", "/v1/jobs/power/audit", params={"up_to_ms": 60_000})
+
+    def listed() -> dict[str, Any]:
+        (one,) = lab.api.ask("GET", "/v1/audits").json()["audits"]
+        return dict(one)
+
+    running = wait_until(listed, lambda one: bool(one["total"]), "under way")
+    assert (running["state"], running["done"], running["total"], running["outcome"]) == ("running", 3, 8, None)
+    lab.say(report=REPORT)
+    done = wait_until(listed, lambda one: one["state"] != "running", "done")
+    assert (done["outcome"], done["differences"], done["seconds"]) == (
+        REPORT["outcome"],
+        REPORT["differences"],
+        REPORT["seconds"],
+    )
+    assert done["requested_up_to_ms"] == 60_000 and "report" not in done

@@ -16,6 +16,36 @@ import { whole } from "./format.js";
 export const OPERATION = [
   { view: "activity", name: "Activity", words: "events log history", about: "Events of all jobs, streams, and users.", path: null, operation: "GET /v1/events" },
   {
+    view: "audits",
+    name: "Audits and backfills",
+    words: "audit backfill compare differences recompute",
+    about: "Comparisons of results with the log, and past windows that are recomputed.",
+    path: "/v1/audits",
+    operation: "GET /v1/audits",
+    state: (data) => {
+      const all = data.audits;
+      const running = all.find((/** @type {Json} */ one) => one.state === "running");
+      if (running) return ["wait", `auditing ${running.job}`];
+      const differing = all.filter((/** @type {Json} */ one) => one.outcome === "differences").length;
+      return differing ? ["bad", `differences in ${counted(differing, "job")}`] : ["rest", all.length ? "no difference" : "no audit yet"];
+    },
+  },
+  {
+    view: "notices",
+    name: "Notices",
+    words: "notice alarms messages mute channels",
+    about: "Conditions that are watched, open problems, and messages.",
+    path: "/v1/notices",
+    operation: "GET /v1/notices",
+    state: (data) => {
+      const failing = data.notices.filter((/** @type {Json} */ one) => one.failing).length;
+      const open = data.notices.reduce((/** @type {number} */ all, /** @type {Json} */ one) => all + one.open_problems, 0);
+      if (failing) return ["bad", `messages of ${counted(failing, "notice")} fail`];
+      if (open) return ["warn", counted(open, "open problem")];
+      return data.notices.length ? ["ok", "no open problem"] : ["rest", "no notice"];
+    },
+  },
+  {
     view: "doctor",
     name: "Doctor",
     words: "examine servers health",

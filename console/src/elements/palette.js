@@ -9,8 +9,8 @@ import { session } from "../core/session.js";
 import { ask } from "./action.js";
 import { Element } from "./base.js";
 
-/** `words`: other words that find it. */
-/** @typedef {{kind: string, text: string, words?: string, run: () => void}} Found */
+/** `words`: other words that find it. `isHidden`: it is listed only after a word was typed. */
+/** @typedef {{kind: string, text: string, words?: string, isHidden?: boolean, run: () => void}} Found */
 /** Kinds in the order of the list. */
 const KINDS = ["View", "Job", "Windows", "Stream", "Devices", "Results", "Edit", "Action"];
 const SHOWN = 12;
@@ -67,6 +67,7 @@ export class Palette extends Element {
     for (const one of this.all) {
       if (found.length === SHOWN) break;
       const text = `${one.kind} ${one.text} ${one.words ?? ""}`.toLowerCase();
+      if (one.isHidden && !words.length) continue;
       if (words.every((word) => text.includes(word))) found.push(one);
     }
     return found;
@@ -137,7 +138,7 @@ const views = () => [
   { kind: "View", text: "Dead letters", run: () => go("dead-letters") },
   { kind: "View", text: "Streams", words: "send topics", run: () => go("streams") },
   { kind: "View", text: "Operation", run: () => go("operation") },
-  ...OPERATION.map((one) => ({ kind: "View", text: one.name, words: `operation ${one.words}`, run: () => go(one.view) })),
+  ...OPERATION.map((one) => ({ kind: "View", text: one.name, words: `operation ${one.words}`, isHidden: true, run: () => go(one.view) })),
   { kind: "View", text: "Begin with a sample", words: "new add create start send sample topic upload import stream job records", run: () => go("begin") },
   { kind: "View", text: "Edit new documents", words: "add create", run: () => go("edit") },
 ];

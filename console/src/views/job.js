@@ -80,6 +80,7 @@ export class JobView extends Element {
     return html`<div class="actions">
       <a class="button quiet" href=${route.href(["edit", "jobs", job.name])}>Edit</a>
       ${sum(job.counts.rejected) ? html`<a class="button quiet" href=${route.href(["dead-letters", job.name])} title="Show the rejected records of this job, repair and requeue them">Dead letters: repair or requeue</a>` : nothing}
+      <a class="button quiet" href=${route.href(["audits", job.name])}>Audits and backfills</a>
       ${now.map((action) => html`<button class=${action.isDangerous ? "danger-quiet" : "quiet"} @click=${() => askFor(action, job.name)}>${action.label}</button>`)}
       ${later.length
         ? html`<details class="why">

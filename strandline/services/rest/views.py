@@ -25,6 +25,7 @@ from strandline.services.jobs.lookups import LookupSummary
 from strandline.services.jobs.results import ResultAliasView
 from strandline.services.jobs.shown_settings import SettingView
 from strandline.services.rest.problems import ProblemError, problem_errors
+from strandline.services.supervision.audit_jobs import AuditSummary
 
 
 class View(Described, BaseModel):
@@ -497,6 +498,10 @@ class RepairView(View):
     message: str
     follow: str | None = None
     """Path that shows what became of the requeued record. Null if it wasn't requeued, and in a dry run."""
+
+
+class AuditList(View):
+    audits: list[AuditSummary]
 
 
 class BackfillList(View):

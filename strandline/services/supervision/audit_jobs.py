@@ -22,7 +22,7 @@ from strandline.core.described import Described
 from strandline.core.errors import Conflict, NotFound, StackError, StrandlineError
 from strandline.ledger.roles import JournalLedger
 from strandline.processing.audit.reconciliation import DIFFERENCES
-from strandline.processing.audit.report import AuditReport
+from strandline.processing.audit.report import AuditReport, Outcome
 from strandline.services.processes.worker_process import WorkerProcess
 
 logger = structlog.get_logger()
@@ -47,6 +47,29 @@ class AuditState(Described):
     """Reason of a failure; empty otherwise."""
     report: AuditReport | None
     """Result of the audit; null until it is done."""
+
+
+@dataclass(frozen=True)
+class AuditSummary(Described):
+    """Last audit of a job, without its report."""
+
+    job: str
+    state: Literal["running", "done", "failed"]
+    requested_after_ms: int | None
+    requested_up_to_ms: int | None
+    started_ms: int
+    step: str
+    done: int
+    total: int
+    """Number of parts of the step; 0 while it is unknown."""
+    message: str
+    """Reason of a failure; empty otherwise."""
+    outcome: Outcome | None
+    """Outcome in the report; null until the audit is done."""
+    differences: int | None
+    """Number of all differences; null until the audit is done."""
+    seconds: float | None
+    """Duration of the audit; null until it is done."""
 
 
 def audit_command(job: str, after_ms: int | None, up_to_ms: int | None) -> Sequence[str]:
@@ -124,6 +147,12 @@ class AuditJobs:
                 )
             return self._states[job]
 
+    def summaries(self) -> list[AuditSummary]:
+        """Return the last audit of each job that was audited since this control service started, the newest first."""
+        with self._lock:
+            states = sorted(self._states.values(), key=lambda state: state.started_ms, reverse=True)
+        return [_summary(state) for state in states]
+
     def is_idle(self) -> bool:
         """Return True if no audit runs."""
         with self._lock:
@@ -189,3 +218,14 @@ class AuditJobs:
                 self._states[job] = replace(state, state="done", report=_REPORT.validate_python(said["report"]))
             elif "error" in said:
                 self._states[job] = replace(state, state="failed", message=said["error"]["message"])
+
+
+def _summary(state: AuditState) -> AuditSummary:
+    report = state.report
+    shown = {name: value for name, value in vars(state).items() if name != "report"}
+    return AuditSummary(
+        **shown,
+        outcome=None if report is None else report.outcome,
+        differences=None if report is None else report.differences,
+        seconds=None if report is None else report.seconds,
+    )

@@ -9,11 +9,18 @@ from fastapi import APIRouter, Query, Response
 from strandline.core.times.durations import TIME_MS_MAX
 from strandline.services.jobs.orders import order_audit
 from strandline.services.rest.dependencies import Caller, Control
+from strandline.services.rest.views import AuditList
 from strandline.services.supervision.audit_jobs import AuditState
 
 router = APIRouter(tags=["jobs"])
 
 End = Annotated[int | None, Query(ge=0, le=TIME_MS_MAX)]
+
+
+@router.get("/v1/audits")
+def list_audits(control: Control) -> AuditList:
+    """Return the last audit of each job since this control service started, the newest first, without its report."""
+    return AuditList(audits=control.audits.summaries())
 
 
 @router.post("/v1/jobs/{name}/audit", status_code=202)

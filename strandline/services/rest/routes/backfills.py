@@ -13,6 +13,8 @@ from strandline.services.rest.views import BackfillList
 
 router = APIRouter(tags=["jobs"])
 
+BACKFILLS_MAX = 200
+"""Maximum number of backfills in a list of all jobs."""
 Generation = Annotated[int, Path(ge=0, le=INTEGER_MAX)]
 
 
@@ -31,6 +33,14 @@ def start_backfill(
     row = control.backfills.request(name, from_ms, to_ms, caller)
     response.headers["Location"] = f"/v1/jobs/{name}/backfills/{row.generation}"
     return backfill_view(row)
+
+
+@router.get("/v1/backfills")
+def list_all_backfills(
+    control: Control, limit: Annotated[int, Query(ge=1, le=BACKFILLS_MAX)] = BACKFILLS_MAX
+) -> BackfillList:
+    """Return the newest backfills of all jobs, the newest first."""
+    return BackfillList(backfills=[backfill_view(row) for row in control.ledger.newest_backfills(limit)])
 
 
 @router.get("/v1/jobs/{name}/backfills")
