@@ -295,6 +295,19 @@ def test_a_record_is_found_by_its_device_or_its_payload_and_leads_to_its_life(
     context.close()
 
 
+def test_an_undeclared_field_is_added_to_the_schema(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    url, tokens, _ = console
+    context, page = open_page(browser, url, watched)
+    page.goto("/#/streams/turbines")
+    sign_in(page, tokens["operator"])
+    page.get_by_role("link", name="Add $.extra to the schema").click()
+    expect(page.locator(".cm-content")).to_contain_text("extra: {type: double, required: false}")
+    expect(page.locator("sl-documents")).to_contain_text("job turbine-health uses this version from its next slice")
+    context.close()
+
+
 @pytest.mark.long
 def test_an_empty_service_shows_ways_to_begin_and_the_first_job_when_it_exists(
     browser: Browser, tmp_path: Path, watched: Watched

@@ -1,7 +1,7 @@
 /** Edit: the documents of a job or a stream, or new ones. */
 import { html, nothing } from "lit";
 import { quoted } from "../core/api.js";
-import { countedKinds, documentsIn } from "../core/documents.js";
+import { countedKinds, documentsIn, withField } from "../core/documents.js";
 import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
 import { Element, Follow } from "../elements/base.js";
@@ -43,7 +43,13 @@ export class EditView extends Element {
 
   willUpdate() {
     const from = this.#version ? this.earlier.data : this.document.data;
-    if (this.text === null && this.document.data && from) this.text = from.text;
+    if (this.text === null && this.document.data && from) this.text = this.#begun(from.text);
+  }
+
+  /** The text with the field that the address adds to the schema. @param {string} text */
+  #begun(text) {
+    const [path, type] = [route.now.query.get("add"), route.now.query.get("type")];
+    return this.kind === "streams" && path ? withField(text, path, type ?? "") : text;
   }
 
   render() {

@@ -95,15 +95,22 @@ export class StreamsView extends Element {
       <p class="muted">Version ${stream.version}, ${stream.document.format ?? "json"}, registered ${time(stream.created_ms)}, kept ${stream.retention_ms === -1 ? "forever" : `for ${duration(stream.retention_ms)}`}.</p>`;
   }
 
+  /** Edit the stream's document with this field added. A list, a null, and a member of elements have no simple type. @param {any} one */
+  #addition(one) {
+    const type = one.types.find((/** @type {string} */ kind) => kind !== "null");
+    if (type === undefined || type === "array" || one.path.includes("[*]") || session.refusal("POST /v1/documents")) return nothing;
+    return html`<a href=${route.href(["edit", "streams", this.name], { add: one.path, type })} aria-label="Add ${one.path} to the schema">Add to the schema…</a>`;
+  }
+
   #undeclared() {
     const found = this.undeclared.data;
     if (!found.records) return empty("The stream has no record yet.");
     if (!found.fields.length) return empty(`The newest ${whole(found.records)} ${found.records === 1 ? "record contains" : "records contain"} declared fields only.`);
     return html`<table>
-        <thead><tr><th>Path</th><th>Type</th><th class="number">Records</th></tr></thead>
-        <tbody>${found.fields.slice(0, 100).map((/** @type {any} */ one) => html`<tr><td><code>${one.path}</code></td><td>${one.types.join(", ")}</td><td class="number">${whole(one.records)} of ${whole(found.records)}</td></tr>`)}</tbody>
+        <thead><tr><th>Path</th><th>Type</th><th class="number">Records</th><th></th></tr></thead>
+        <tbody>${found.fields.slice(0, 100).map((/** @type {any} */ one) => html`<tr><td><code>${one.path}</code></td><td>${one.types.join(", ")}</td><td class="number">${whole(one.records)} of ${whole(found.records)}</td><td>${this.#addition(one)}</td></tr>`)}</tbody>
       </table>
-      <p class="muted">To use one, add it to the schema of the stream and apply the document again.</p>`;
+      <p class="muted">Nothing changes before you apply the document of the stream with the new field.</p>`;
   }
 }
 customElements.define("sl-streams", StreamsView);
