@@ -20,6 +20,7 @@ import "./views/home.js";
 import "./views/job.js";
 import "./views/letters.js";
 import "./views/life.js";
+import "./views/lookups.js";
 import "./views/notices.js";
 import "./views/operation.js";
 import "./views/repair.js";
@@ -136,6 +137,7 @@ class App extends Element {
     if (view === "edit") return keyed(`${name}/${more}`, html`<sl-edit .kind=${name ?? ""} .name=${more ?? ""}></sl-edit>`);
     if (view === "operation") return html`<sl-operation></sl-operation>`;
     if (view === "audits") return keyed(name, html`<sl-audits .job=${name ?? ""}></sl-audits>`);
+    if (view === "lookups") return keyed(name, html`<sl-lookups .name=${name ?? ""}></sl-lookups>`);
     if (view === "notices") return keyed(name, html`<sl-notices .name=${name ?? ""}></sl-notices>`);
     if (view === "settings") return html`<sl-settings></sl-settings>`;
     if (view === "doctor") return html`<sl-doctor></sl-doctor>`;

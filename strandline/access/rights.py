@@ -90,6 +90,8 @@ REST_OPERATIONS: dict[str, RequiredRight] = {
     "GET /v1/topics/{name}/proposal": RequiredRight.VIEWER,
     "GET /v1/lookups": RequiredRight.VIEWER,
     "GET /v1/lookups/{name}": RequiredRight.VIEWER,
+    "GET /v1/lookups/{name}/rows": RequiredRight.VIEWER,
+    "GET /v1/lookups/{name}/versions/{version}/changes": RequiredRight.VIEWER,
     "GET /v1/jobs": RequiredRight.VIEWER,
     "GET /v1/jobs/{name}": RequiredRight.VIEWER,
     "GET /v1/jobs/{name}/document": RequiredRight.VIEWER,

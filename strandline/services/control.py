@@ -74,6 +74,7 @@ _LIMITED_MODULES = (
     "strandline.services.jobs.previews",
     "strandline.services.jobs.samples",
     "strandline.services.jobs.devices",
+    "strandline.services.jobs.lookup_rows",
     "strandline.services.jobs.record_search",
     "strandline.processing.formats.undeclared",
     "strandline.processing.formats.proposals",

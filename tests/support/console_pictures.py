@@ -31,6 +31,8 @@ VIEWS = {
     "activity": ("#/activity", ".events li"),
     "audits": ("#/audits", "sl-audits .backfills td"),
     "audit": ("#/audits/turbine-health", ".differences li"),
+    "lookups": ("#/lookups", "sl-lookups td"),
+    "lookup": ("#/lookups/sites?changes=2", "#changes .lives li"),
     "notices": ("#/notices", "sl-notices td"),
     "notice": ("#/notices/night", ".messages td"),
     "operation": ("#/operation", ".operation .badge"),

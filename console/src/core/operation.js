@@ -31,6 +31,19 @@ export const OPERATION = [
     },
   },
   {
+    view: "lookups",
+    name: "Lookups",
+    words: "lookup tables rows enrich",
+    about: "Tables that enrich records: sources, versions, and rows.",
+    path: "/v1/lookups",
+    operation: "GET /v1/lookups",
+    state: (data) => {
+      const bad = data.lookups.filter((/** @type {Json} */ one) => one.source && one.source.state !== "current").length;
+      if (bad) return ["warn", `${counted(bad, "source")} with a problem`];
+      return data.lookups.length ? ["ok", counted(data.lookups.length, "lookup")] : ["rest", "no lookup"];
+    },
+  },
+  {
     view: "notices",
     name: "Notices",
     words: "notice alarms messages mute channels",
