@@ -119,7 +119,7 @@ class App extends Element {
   #connection() {
     if (connection.state === "live") return html`<span class="link ok" title="Changes appear as they happen"><i></i>Live</span>`;
     if (connection.state === "connecting") return html`<span class="link"><i></i>Connecting</span>`;
-    return html`<span class="link bad" role="status"><i></i>No answer for ${duration(Math.floor((Date.now() - connection.since) / 1000) * 1000)}</span>`;
+    return html`<span class="link bad" role="status"><i></i>No answer${Date.now() - connection.since < 1_000 ? "" : ` for ${duration(Math.floor((Date.now() - connection.since) / 1000) * 1000)}`}</span>`;
   }
 
   #view() {

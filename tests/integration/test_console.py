@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import time
 from pathlib import Path
 
 import httpx
@@ -13,11 +14,12 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from strandline.ingest.append.outcome import LogAway
 from strandline.ledger.states import Desired
+from strandline.log.kafka_status import StoredDeadLetter
 from tests.support.console import furnished_console
 from tests.support.console_browser import AXE, CHROMIUM, DESKTOP, PHONE, Watched, open_page, violations, within_ms
 from tests.support.console_pictures import STEPS, VIEWS, sign_in
 from tests.support.control import BOTH, Api
-from tests.support.waiting import wait_until
+from tests.support.waiting import stretched, wait_until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: the console was NOT looked at")
 
@@ -604,6 +606,41 @@ def write(page: Page, text: str) -> None:
     page.locator(".cm-content").click()
     page.keyboard.press("Control+a")
     page.keyboard.insert_text(text)
+
+
+def test_durations_and_fields_are_written_for_people(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    url, tokens, api = console
+    message = "ts: 2031-12-01T00:00:00Z is 157679999876 ms ahead of its log time, more than 260w4d"
+    headers = {"reason": "future_event", "message": message, "stream": "pumps", "partition": "0", "offset": "7"}
+    api.log.letters.append(StoredDeadLetter(64, time.time_ns() // 1_000_000, headers, b"{}"))
+    context, page = open_page(browser, url, watched)
+    page.goto("/#/dead-letters/pump-pressure/64")
+    sign_in(page, tokens["viewer"])
+    expect(page.locator(".letter .lead")).to_have_text(
+        "ts: 2031-12-01T00:00:00Z is 5 years ahead of its log time, more than 5 years"
+    )
+    api.log.letters.pop()
+    context.close()
+
+
+def test_a_click_applies_the_proposed_type(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    url, tokens, _ = console
+    context, page = open_page(browser, url, watched)
+    page.goto("/#/begin")
+    sign_in(page, tokens["operator"])
+    sample = "".join(f'{{"pump": "p-{n % 2}", "at": "2026-11-30T08:00:{n:02}Z", "wert": {n}}}\n' for n in range(20))
+    page.locator("#sample").fill(sample)
+    page.get_by_role("button", name="Propose").click()
+    editor = page.locator(".cm-content")
+    expect(editor).to_contain_text("wert: long", timeout=1_000 * stretched(30))
+    page.get_by_role("button", name="Make wert a double").click()
+    expect(editor).to_contain_text("wert: double")
+    expect(page.get_by_role("button", name="Make wert a double")).to_have_count(0)
+    context.close()
 
 
 def test_the_menu_stays_at_the_job_that_is_open(

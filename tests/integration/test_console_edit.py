@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -36,8 +37,9 @@ def type_documents(page: Page, text: str) -> None:
     page.keyboard.insert_text(text)
 
 
-def text_of(page: Page) -> str:
-    return "\n".join(page.locator(".cm-line").all_inner_texts())
+def apply(url: str, token: str, text: str) -> int:
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/yaml"}
+    return httpx.post(f"{url}/v1/documents", content=text, headers=headers, timeout=60).status_code
 
 
 @pytest.mark.guarantee("G1101")
@@ -70,6 +72,24 @@ def test_a_job_goes_back_to_an_earlier_version(browser: Browser, console: tuple[
     wait_until(lambda: api.ledger.job("turbine-health").version, lambda version: version == 3, "version 3")
     assert api.ledger.job_version("turbine-health").document == api.ledger.job_version("turbine-health", 1).document
     expect(versions).to_have_count(3)
+    context.close()
+    assert (watched.errors, watched.elsewhere) == ([], [])
+
+
+@pytest.mark.guarantee("G1102")
+def test_results_are_those_of_one_window_length(browser: Browser, console: tuple[str, dict[str, str], Api]) -> None:
+    url, tokens, _ = console
+    assert apply(url, tokens["operator"], HEALTH.replace("tumbling: 1m", "tumbling: 2m")) == 200
+    watched = Watched()
+    context, page = open_page(browser, url, watched)
+    page.goto("/#/results/turbine-minute")
+    sign_in(page, tokens["viewer"])
+    note = page.locator("sl-results .note")
+    expect(note).to_contain_text("Chart and table contain the windows of 2 min only, of version 2 of the job")
+    expect(note).to_contain_text("143 results with windows of 1 min, of version 1")
+    page.get_by_role("combobox", name="Windows").select_option(label="1 min, version 1 (143)")
+    expect(note).to_contain_text("Chart and table contain the windows of 1 min only, of version 1 of the job")
+    expect(note).to_contain_text("The current version has windows of another length")
     context.close()
     assert (watched.errors, watched.elsewhere) == ([], [])
 

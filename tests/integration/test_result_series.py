@@ -6,6 +6,7 @@ import random
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from statistics import fmean
 
 import httpx
@@ -13,13 +14,15 @@ import pytest
 
 from strandline.notices.result_filter import filter_of
 from strandline.results.charts.lens import Field, Operation
-from strandline.results.charts.series import Series, SeriesQuery, read_series
+from strandline.results.charts.series import Series, SeriesQuery, read_series, read_versions
 from strandline.results.document import DocumentShape
 from strandline.results.mapping import build_mapping
 from strandline.results.newest_matches import MatchQuery, newest_matches
 
 WINDOWS, EVERY_MS = 500, 60_000
 START_MS = 1_793_491_200_000 + 7 * EVERY_MS
+SECOND_VERSION_MS = START_MS + 300 * EVERY_MS
+"""Start of the windows of version 2."""
 Point = tuple[int, str, float]
 
 
@@ -38,7 +41,7 @@ def index(elasticsearch: str) -> Iterator[tuple[str, str, list[Point]]]:
         client.put(f"/{name}", json={"mappings": build_mapping(shape)}).raise_for_status()
         lines = "".join(
             f'{{"index":{{}}}}\n{{"@timestamp":{at + EVERY_MS},"window":{{"start":{at},"end":{at + EVERY_MS}}},'
-            f'"device":"{device}","load":{load}}}\n'
+            f'"device":"{device}","load":{load},"strandline":{{"version":{1 + (at >= SECOND_VERSION_MS)}}}}}\n'
             for at, device, load in points
         )
         headers = {"content-type": "application/x-ndjson"}
@@ -103,6 +106,24 @@ def test_a_part_of_the_time_holds_both_ends_and_without_a_start_it_goes_so_many_
     ):
         assert (drawn.from_ms, drawn.to_ms, drawn.results) == (from_ms, max(at for at, _, _ in part), len(part))
         require_equal(drawn.series, grouped(part, from_ms, drawn.step_ms, by=True), "average")
+
+
+@pytest.mark.guarantee("G1102")
+def test_results_are_read_by_the_version_of_the_job(index: tuple[str, str, list[Point]]) -> None:
+    url, name, points = index
+    starts = [at for at, _, _ in points]
+    found = read_versions(url, name)
+    assert [(one.version, one.from_ms, one.to_ms) for one in found] == [
+        (1, min(starts), max(at for at in starts if at < SECOND_VERSION_MS)),
+        (2, min(at for at in starts if at >= SECOND_VERSION_MS), max(starts)),
+    ]
+    assert sum(one.results for one in found) == len(points)
+    part = [point for point in points if point[0] >= SECOND_VERSION_MS]
+    drawn = read_series(url, replace(query(name), versions=(2,)), START_MS, None, 1)
+    assert drawn.results == len(part)
+    require_equal(drawn.series, grouped(part, START_MS, EVERY_MS, by=True), "average")
+    assert read_series(url, replace(query(name), versions=(1,)), None, None, 10).to_ms == found[0].to_ms
+    assert read_versions(url, f"{name}-none") == []
 
 
 def test_before_the_first_window_has_closed_there_is_nothing(index: tuple[str, str, list[Point]]) -> None:

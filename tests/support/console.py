@@ -39,7 +39,7 @@ from strandline.processing.lineage.views import (
     SourceRecord,
     StepOutcome,
 )
-from strandline.results.charts.series import Series, SeriesResult
+from strandline.results.charts.series import Series, SeriesResult, VersionResults
 from strandline.services.control import ControlSettings
 from strandline.services.jobs import results, traces
 from strandline.services.jobs.examinations import Examinations
@@ -403,6 +403,11 @@ def drawn_series(url: str, query: Any, from_ms: int | None, to_ms: int | None, w
     return SeriesResult(first, last, step, 6 * points, series)
 
 
+def drawn_versions(_url: str, alias: str, _time: object) -> list[VersionResults]:
+    """Stand in for the query of the versions in an index: each has as many results."""
+    return [VersionResults(number, 143, 0, 0) for number in (1, 2)]
+
+
 def drawn_trace(
     traces: Traces, job: str, arguments: Sequence[str], remedy: str = ""
 ) -> RecordLife | ResultSources | OpenWindows:
@@ -571,6 +576,7 @@ def _served(
     made = tokens_of_each_kind(ledger, "turbines") if tokens else {}
     with (
         patch.object(results, "read_series", drawn_series),
+        patch.object(results, "read_versions", drawn_versions),
         patch.object(Traces, "_run", drawn_trace),
         patch.object(traces, "origin_of", lambda *_: {"stage": "per_minute", "version": 1, "emission": 196}),
     ):

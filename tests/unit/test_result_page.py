@@ -34,6 +34,7 @@ def answer(**more: Any) -> dict[str, Any]:
         "to_ms": START_MS + 99 * 60_000,
         "step_ms": 60_000,
         "results": 186,
+        "lengths": [],
         "series": [{"key": "t-1", "points": rising}, {"key": EVIL, "points": falling}],
         "counts": {"records": 10_000, "rejected": {"late": 7, "parse": 12}},
     } | more

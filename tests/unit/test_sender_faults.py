@@ -31,6 +31,7 @@ from strandline.processing.source.decoding import task_config
 from strandline.processing.source.slice_rows import FACTS, SourceFacts, add_facts, decode_facts, encode
 from strandline.processing.source.source_config import Piece
 from strandline.processing.source.source_task import SourceTask
+from strandline.services.jobs.explanation import notes_of
 from tests.support.control import Api
 from tests.support.ledgers import a_checkpoint, a_slice
 
@@ -144,6 +145,17 @@ def test_explain_status_and_metrics_name_the_key_that_is_ahead(ledger: Ledger, m
     ]
     line = f'strandline_job_key_ahead_seconds{{job="{JOB}",key="pump-3",partition="0",stream="pumps"}} 180.0'
     assert line in job.api.ask("GET", "/metrics").text.splitlines()
+
+
+def test_the_advice_for_a_clock_that_is_ahead_depends_on_the_limit() -> None:
+    faults = SenderFaults([KeyAhead("s", 0, "a", 180_000, 1), KeyAhead("s", 0, "b", 900_000, 1)])
+    rule = EventTimeRule(10_000, None, max_ahead_ms=300_000)
+    reject, rejected = notes_of("job", faults, a_slice(1, rule=rule))
+    assert "or reject such records with event_time.max_ahead" in reject
+    assert "max_ahead rejects its records" in rejected and "or reject" not in rejected
+    of_stream = EventTimeRule(10_000, None, by_stream=(("s", rule),))
+    assert notes_of("job", faults, a_slice(1, rule=of_stream)) == [reject, rejected]
+    assert all("or reject" in note for note in notes_of("job", faults, None))
 
 
 @pytest.mark.guarantee(

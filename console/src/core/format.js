@@ -2,13 +2,15 @@
 import { route } from "./route.js";
 
 const WHOLE = new Intl.NumberFormat("en");
+/** Counts below this are shown in full, so that a count is the same wherever it appears. */
+const SHORT_MIN = 1_000_000;
 const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const EXACT = new Intl.NumberFormat("en", { maximumSignificantDigits: 6 });
 
 /** @param {number | null | undefined} value */
 export const whole = (value) => (value == null ? "–" : WHOLE.format(value));
 /** @param {number | null | undefined} value */
-export const short = (value) => (value == null ? "–" : Math.abs(value) < 10_000 ? WHOLE.format(value) : SHORT.format(value));
+export const short = (value) => (value == null ? "–" : Math.abs(value) < SHORT_MIN ? WHOLE.format(value) : SHORT.format(value));
 /** @param {number | null | undefined} value */
 export const exact = (value) => (value == null ? "–" : EXACT.format(value));
 
@@ -23,6 +25,10 @@ export function bytes(value) {
 
 const UNITS = /** @type {[number, string][]} */ ([[86_400, "d"], [3_600, "h"], [60, "min"], [1, "s"]]);
 
+const YEAR_S = 365 * 86_400;
+/** Time from which durations are shown in years. */
+const YEARS_MIN_S = 2 * YEAR_S;
+
 /** @param {number | null | undefined} ms */
 export function duration(ms) {
   if (ms == null) return "–";
@@ -31,6 +37,7 @@ export function duration(ms) {
   if (absolute < 1_000) return `${sign}${Math.round(absolute)} ms`;
   if (absolute < 10_000) return `${sign}${(absolute / 1_000).toFixed(1).replace(".0", "")} s`;
   const seconds = Math.round(absolute / 1_000);
+  if (seconds >= YEARS_MIN_S) return `${sign}${(seconds / YEAR_S).toFixed(1).replace(".0", "")} years`;
   const at = UNITS.findIndex(([size]) => seconds >= size);
   const [size, unit] = UNITS[at];
   const count = Math.floor(seconds / size);
@@ -63,6 +70,15 @@ export function time(ms, form = "full") {
   if (form === "time") return `${minutes}:${seconds}`;
   return `${date} ${minutes}:${seconds}`;
 }
+
+const MILLISECONDS = /\b(\d{4,}) ms\b/g;
+const WRITTEN = /\b(?=\d+[wd]\d*)(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:\d+ms)?\b/g;
+
+/** A message of the service with durations such as `157679999876 ms` and `260w4d` as people read them. @param {string} text */
+export const readable = (text) =>
+  text
+    .replace(MILLISECONDS, (_, ms) => duration(Number(ms)))
+    .replace(WRITTEN, (_, ...parts) => duration([604_800, 86_400, 3_600, 60, 1].reduce((total, size, at) => total + size * Number(parts[at] ?? 0), 0) * 1_000));
 
 /** A range of time such as `24h`, as people write it. @param {string} range */
 export const spaced = (range) => range.replace(/([a-z])/, " $1");

@@ -7,6 +7,8 @@ import { Element, Follow } from "./base.js";
 
 /** @typedef {{label: string, points: [number, number][]}} Series */
 export const COLORS = 8;
+/** Lines of the series after the first 8, 16, and so on, which have the same colours. */
+const DASHES = [[], [7, 4], [2, 3], [10, 3, 2, 3]];
 
 export class Chart extends Element {
   static properties = {
@@ -95,7 +97,7 @@ export class Chart extends Element {
         tzDate: (seconds) => (route.isUtc ? uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC") : new Date(seconds * 1000)),
         legend: { show: false },
         cursor: { points: { size: 7 }, y: false },
-        padding: [8, 8, 0, 0],
+        padding: [8, 28, 0, 0],
         axes: [
           { ...axis, space: 64, size: 30, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick * 1000, step)) },
           { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => exact(tick)) },
@@ -106,6 +108,7 @@ export class Chart extends Element {
             label: one.label,
             stroke: color(`--series-${(at % COLORS) + 1}`),
             width: 1.5,
+            dash: DASHES[Math.floor(at / COLORS) % DASHES.length],
             fill: this.fill && at === 0 ? color("--series-fill") : undefined,
             points: { show: data[0].length < 3 },
           })),

@@ -3,7 +3,7 @@ import { html, nothing } from "lit";
 import { ApiError, quoted, request } from "../core/api.js";
 import { difference } from "../core/diff.js";
 import { documentsIn } from "../core/documents.js";
-import { capital, duration, exact, short, sum, time, whole } from "../core/format.js";
+import { capital, duration, exact, readable, short, sum, time, whole } from "../core/format.js";
 import { route } from "../core/route.js";
 import { session } from "../core/session.js";
 import { ask } from "./action.js";
@@ -294,7 +294,7 @@ export class Documents extends Element {
   /** @param {any[]} changes */
   #changes(changes) {
     return changes.length
-      ? html`<ul class="changes">${changes.map((one) => html`<li>${badge(TONES[one.effect] ?? "wait", one.effect)}<div><b>${one.change}</b><p>${one.reason}</p></div></li>`)}</ul>`
+      ? html`<ul class="changes">${changes.map((one) => html`<li>${badge(TONES[one.effect] ?? "wait", one.effect)}<div><b>${readable(one.change)}</b><p>${readable(one.reason)}</p></div></li>`)}</ul>`
       : nothing;
   }
 
@@ -373,7 +373,7 @@ const costOf = (rewind) => `reads ${whole(rewind.records)} records again, about 
 /** What the confirmation of a plan lists: each change that is more than safe, with its reason, and the cost. @param {any} plan @param {number} plannedAt @returns {string[]} */
 function effects(plan, plannedAt) {
   const jobs = plan?.jobs ?? [];
-  const changes = [...(plan?.documents ?? []), ...jobs].flatMap((one) => one.changes.filter((/** @type {any} */ change) => change.effect !== "safe").map((/** @type {any} */ change) => `${one.job ?? one.name}, ${change.change} (${change.effect}): ${change.reason}.`));
+  const changes = [...(plan?.documents ?? []), ...jobs].flatMap((one) => one.changes.filter((/** @type {any} */ change) => change.effect !== "safe").map((/** @type {any} */ change) => readable(`${one.job ?? one.name}, ${change.change} (${change.effect}): ${change.reason}.`)));
   const costs = jobs.flatMap((/** @type {any} */ one) => (one.rewind ? [`${one.job} ${costOf(one.rewind)}${one.rewind.warning ? ` ${capital(one.rewind.warning)}.` : ""}`] : one.outcome === "changed" ? [`${one.job} reads nothing again.`] : []));
   return [...changes, ...costs, ...(costs.length ? [`As of ${time(plannedAt, "time")}.`] : [])];
 }

@@ -1,6 +1,6 @@
 /** Small pieces that views share: states, panels, numbers, commands. They are functions, not elements. */
 import { html, nothing } from "lit";
-import { ago, clock, duration, time } from "../core/format.js";
+import { ago, clock, duration, readable, time } from "../core/format.js";
 import { route } from "../core/route.js";
 import { session } from "../core/session.js";
 
@@ -43,7 +43,7 @@ const skeleton = () => html`<div class="skeleton" role="status" aria-label="Load
 /** @param {unknown} text @param {unknown} [more] */
 export const empty = (text, more = nothing) => html`<div class="empty"><p>${text}</p>${more}</div>`;
 
-/** @param {string} label @param {unknown} value @param {unknown} [note] @param {string} [tone] */
+/** @param {unknown} label @param {unknown} value @param {unknown} [note] @param {string} [tone] */
 export const figure = (label, value, note = nothing, tone = "") =>
   html`<div class="figure ${tone}"><dt>${label}</dt><dd>${value}${note === nothing || note === "" ? nothing : html`<small>${note}</small>`}</dd></div>`;
 
@@ -81,7 +81,7 @@ const VIEWS = /** @type {Record<string, string>} */ ({ job: "jobs", stream: "str
  * @param {string} text
  */
 export function sentence(text) {
-  return text.split(COMMAND).map((part, at) => (at % 2 ? linked(part) : part.split(INSTANT).map((piece, place) => (place % 2 ? instant(piece) : piece))));
+  return text.split(COMMAND).map((part, at) => (at % 2 ? linked(part) : part.split(INSTANT).map((piece, place) => (place % 2 ? instant(piece) : readable(piece)))));
 }
 
 /** @param {string} text a command line */

@@ -1,7 +1,7 @@
 /** What becomes of requeued records: how many the job has read, and which are dead letters again. It ends when all are read. */
 import { html, nothing } from "lit";
 import { get, quoted } from "../core/api.js";
-import { sum, whole } from "../core/format.js";
+import { readable, sum, whole } from "../core/format.js";
 import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
 import { Element, Follow } from "./base.js";
@@ -81,7 +81,7 @@ export class Requeued extends Element {
       ${this.#isDone ? nothing : html`<progress max=${count} value=${count - waiting} aria-label="Requeued records that the job has read"></progress>`}
       ${this.problem ? html`<p class="problem" role="alert">${this.problem}</p>` : nothing}
       ${all.some((one) => !one.is_complete) ? html`<p class="note">The counts are not complete: the stream no longer contains all of these records, or too many others were written at the same time.</p>` : nothing}
-      ${again.length ? html`<ul class="found">${again.slice(0, SHOWN).map((one) => html`<li><a href=${route.href(["dead-letters", this.job, String(one.rejected_as)])}>Dead letter ${one.rejected_as}</a><span>${one.reason}: ${one.message}</span></li>`)}</ul>` : nothing}
+      ${again.length ? html`<ul class="found">${again.slice(0, SHOWN).map((one) => html`<li><a href=${route.href(["dead-letters", this.job, String(one.rejected_as)])}>Dead letter ${one.rejected_as}</a><span>${one.reason}: ${readable(one.message)}</span></li>`)}</ul>` : nothing}
       <div class="actions">
         ${accepted && alias ? html`<a class="button quiet" href=${route.href(["results", alias])}>Results of ${this.job}</a>` : nothing}
         ${records.filter((one) => one.state === "accepted").slice(0, 3).map((one) => html`<a href=${route.href(["records", one.stream, String(one.partition), String(one.offset)])}>Life of ${one.stream}/${one.partition}/${one.offset}</a>`)}

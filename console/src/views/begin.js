@@ -19,6 +19,9 @@ const EXAMPLE = Array.from({ length: 24 }, (_, at) => at)
   .map((at) => `{"device": "pump-${1 + (at % 2)}", "time": "2026-11-30T08:${String(Math.floor(at / 6)).padStart(2, "0")}:${at % 6}0Z", "pressure": ${(4.2 + 0.3 * Math.sin(at)).toFixed(2)}, "running": true}`)
   .join("\n");
 
+/** End of a note that proposes another type. A test compares it with that of the service. */
+const DOUBLE = "declare a measured field as double";
+
 export class BeginView extends Element {
   static properties = { name: { state: true }, bytes: { state: true }, source: { state: true }, proposal: { state: true }, problem: { state: true }, isBusy: { state: true }, isOver: { state: true }, note: { state: true }, topic: { state: true }, topicProblem: { state: true }, applied: { state: true } };
 
@@ -74,7 +77,7 @@ export class BeginView extends Element {
     return html`<section class="panel proposal"><header><h2>Proposal${topic ? ` for topic ${topic}` : ""}</h2></header>
         <p>${whole(proposal.records)} ${proposal.records === 1 ? "record" : "records"} of the ${topic ? "topic" : "sample"}: the proposed stream accepts ${whole(proposal.accepted)} ${proposal.accepted === 1 ? "row" : "rows"}.</p>
         ${proposal.notes.length || proposal.rejected.length
-          ? html`<ul class="notes">${proposal.notes.map((/** @type {string} */ note) => html`<li>${note}</li>`)}${proposal.rejected.map((/** @type {string} */ one) => html`<li class="warn">rejected: ${one}</li>`)}</ul>`
+          ? html`<ul class="notes">${proposal.notes.map((/** @type {string} */ note) => html`<li>${note} ${this.#changes(note)}</li>`)}${proposal.rejected.map((/** @type {string} */ one) => html`<li class="warn">rejected: ${one}</li>`)}</ul>`
           : nothing}
         <details class="why"><summary>Command line and REST call</summary><div class="calls">
           ${command(topic ? `strandline stream infer --from-topic ${topic}` : `strandline stream infer --sample FILE --name ${proposal.stream}`)}
@@ -82,6 +85,19 @@ export class BeginView extends Element {
         </div></details>
       </section>
       <sl-documents .text=${proposal.documents} .sample=${proposal.sample ?? null} .topic=${topic ?? null} file="${proposal.stream}.yaml" @applied=${this.#applied}></sl-documents>`;
+  }
+
+  /** Buttons for the change that a note proposes: a measured field becomes a double. @param {string} note */
+  #changes(note) {
+    if (!note.endsWith(DOUBLE)) return nothing;
+    return note.slice(0, note.indexOf(":")).split(", ").map((name) => html`<button class="quiet small" @click=${() => this.#makeDouble(name)}>Make ${name} a double</button> `);
+  }
+
+  /** Change the type of a field in the text of the editor. @param {string} name */
+  #makeDouble(name) {
+    const text = /** @type {any} */ (this.querySelector("sl-documents")).edited;
+    const field = new RegExp(`(["']?\\b${name.replace(/[^\w]/g, "\\$&")}["']?: *["']?(?:\\{[^}]*?type: *)?)long\\b`);
+    this.proposal = { ...this.proposal, documents: text.replace(field, "$1double"), notes: this.proposal.notes.map((/** @type {string} */ note) => without(note, name)).filter(Boolean) };
   }
 
   /** @param {CustomEvent} event */
@@ -256,6 +272,14 @@ export class FirstRecords extends Element {
   }
 }
 customElements.define("sl-first-records", FirstRecords);
+
+/** A note on fields without one of them; empty if it is about no other field. @param {string} note @param {string} name */
+function without(note, name) {
+  if (!note.endsWith(DOUBLE)) return note;
+  const at = note.indexOf(":");
+  const names = note.slice(0, at).split(", ").filter((one) => one !== name);
+  return names.length ? names.join(", ") + note.slice(at) : "";
+}
 
 /** @param {string} text in base64 */
 const bytesOf = (text) => Uint8Array.from(atob(text), (one) => one.charCodeAt(0));

@@ -62,7 +62,7 @@ export class JobView extends Element {
         ${panel("Event time by partition", [this.job, this.checkpoints, this.slices], () => partitions(this.job.data, this.checkpoints.data.checkpoints[0], this.slices.data.slices), { aside: html`<a href=${route.href(["windows", this.name])}>Open windows</a>` })}
         ${panel("Last 24 hours", this.history, () => this.#history(), {})}
       </div>
-      ${panel("Slices", [this.checkpoints, this.slices], () => this.#slices(), { aside: html`<span class="muted">the newest ${SLICES}</span>` })}
+      ${panel(html`<span title="A slice is a numbered range of the log. The job reads, computes, and emits one slice after the other.">Slices</span>`, [this.checkpoints, this.slices], () => this.#slices(), { aside: html`<span class="muted">the newest ${SLICES}</span>` })}
       ${panel("Runs and events", [this.runs, this.events], () => this.#timeline(), {
         aside: html`<span class="muted">last ${spaced(route.range)}</span>`,
       })}
@@ -113,7 +113,7 @@ export class JobView extends Element {
         ${figure("Rejected", html`<a href=${route.href(["dead-letters", job.name])}>${short(others)}</a>`, share(others, counts.records), others ? "warn" : "")}
         ${figure("Lag", short(job.lag_records), "records")}
         ${figure("Watermark", job.watermark_ms === null ? "–" : time(job.watermark_ms, "time"), job.latest_event_ms === null || job.watermark_ms === null ? "" : `${duration(job.latest_event_ms - job.watermark_ms)} behind`)}
-        ${figure("A rewind now", job.rewind ? duration(job.rewind.seconds * 1000) : "–", job.rewind ? `${short(job.rewind.records)} records` : "")}
+        ${figure(html`<span title="A rewind reads the log again from the first record that an open window needs. Each start of the job does this, so that no result is lost or repeated.">A rewind now</span>`, job.rewind ? duration(job.rewind.seconds * 1000) : "–", job.rewind ? `${short(job.rewind.records)} records` : "")}
       </dl>
       ${job.batch ? html`<p class="muted">Batch: ${share(job.batch.share, 1)} read, ${short(job.batch.records_left)} records left.</p>` : nothing}`;
   }
@@ -124,7 +124,7 @@ export class JobView extends Element {
       ${graph.hints.length
         ? html`<details class="why"><summary>${graph.hints.length} ${graph.hints.length === 1 ? "hint" : "hints"} on cost</summary><ul>${graph.hints.map((/** @type {string} */ hint) => html`<li>${hint}</li>`)}</ul></details>`
         : nothing}
-      <p class="muted">A rewind reads back ${duration(graph.reach_ms)} of event time.</p>`;
+      <p class="muted">A stage is a window or an emission of the pipeline; the alias of an emission is its name in Elasticsearch. A rewind, at each start of the job, reads back ${duration(graph.reach_ms)} of event time.</p>`;
   }
 
   #history() {

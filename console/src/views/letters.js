@@ -1,7 +1,7 @@
 /** Dead letters: how many by reason, those of the same kind together, each with its fields next to its bytes, and requeueing. */
 import { html, nothing } from "lit";
 import { quoted } from "../core/api.js";
-import { clock, duration, spaced, time, whole } from "../core/format.js";
+import { clock, duration, readable, spaced, time, whole } from "../core/format.js";
 import { expected, inParts, left, requeues } from "../core/letters.js";
 import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
@@ -192,7 +192,7 @@ export class LettersView extends Element {
       const all = this.opened.has(key);
       const shown = members.slice(0, all ? 200 : GROUP_SHOWN);
       return html`<section class="kind">
-        <h3><span class="reason">${newest.reason}</span> ${members.every((one) => one.message === newest.message) ? newest.message : `for example: ${newest.message}`}</h3>
+        <h3><span class="reason">${newest.reason}</span> ${members.every((one) => one.message === newest.message) ? readable(newest.message) : `for example: ${readable(newest.message)}`}</h3>
         <p class="muted">${whole(members.length)} ${members.length === 1 ? "letter" : "letters"}${newest.step ? `, at ${newest.step}` : ""}, the newest ${clock(newest.log_time_ms)}${session.refusal(REQUEUE) || !newest.stream ? nothing : html` · <a href=${this.#repair(newest.number, members.length === 1 ? "one" : "kind")}>Repair…</a>`}</p>
         <ul class="letters">
           ${shown.map((one) => html`<li><a href=${route.href(["dead-letters", this.chosen, String(one.number)], { reason: this.#reason, before: this.#before })} aria-current=${this.number === String(one.number) ? "true" : nothing}>
@@ -221,7 +221,7 @@ export class LettersView extends Element {
   #letter() {
     const letter = this.letter.data;
     const schema = this.stream.data?.document?.schema ?? null;
-    return html`<p class="lead">${letter.message}</p>
+    return html`<p class="lead">${readable(letter.message)}</p>
       <dl class="facts">
         <dt>Reason</dt><dd>${letter.reason}</dd>
         <dt>Step</dt><dd>${letter.step || "–"}</dd>

@@ -1,7 +1,7 @@
 /** Repair dead letters: edit the payload of one, or of all of the same kind or reason, try it, and requeue the records. */
 import { html, nothing } from "lit";
 import { quoted, request } from "../core/api.js";
-import { spaced, whole } from "../core/format.js";
+import { readable, spaced, whole } from "../core/format.js";
 import { expected, inParts, left, requeues } from "../core/letters.js";
 import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
@@ -104,7 +104,7 @@ export class RepairView extends Element {
 
   #example() {
     const letter = this.letter.data;
-    return html`<p class="lead">${letter.message}</p>
+    return html`<p class="lead">${readable(letter.message)}</p>
       <p class="muted">Reason ${letter.reason}${letter.step ? `, step ${letter.step}` : ""}. ${letter.stream ? html`<a href=${route.href(["records", letter.stream, String(letter.partition), String(letter.offset)])}>Life of the record</a>` : nothing}</p>
       ${fields(letter.value, this.stream.data?.document?.schema ?? null)}${bytes(letter.value_base64)}`;
   }
@@ -238,7 +238,7 @@ export class RepairView extends Element {
         ? html`<div class="scroll" tabindex="0"><table class="values repairs">
             <thead><tr><th class="number">Letter</th><th>Outcome</th><th>Edited record</th></tr></thead>
             <tbody>${repairs.slice(0, SHOWN).map((/** @type {any} */ one) => html`<tr><td class="number"><a href=${route.href(["dead-letters", this.job, String(one.number)])}>${one.number}</a></td>
-              <td class=${one.outcome === "accepted" ? "" : "warn"}>${one.outcome === "accepted" ? "accepted" : html`${one.outcome}: ${one.message}`}</td><td><code>${one.value}</code></td></tr>`)}</tbody></table></div>
+              <td class=${one.outcome === "accepted" ? "" : "warn"}>${one.outcome === "accepted" ? "accepted" : html`${one.outcome}: ${readable(one.message)}`}</td><td><code>${one.value}</code></td></tr>`)}</tbody></table></div>
           ${matched > SHOWN ? html`<p class="muted">The first ${Math.min(SHOWN, repairs.length)}, those that would be rejected again first.</p>` : nothing}`
         : empty("The edits apply to none of these dead letters.")}
       ${isDone || !requeued

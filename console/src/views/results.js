@@ -45,8 +45,17 @@ export class ResultsView extends Element {
     const [value, by] = [route.now.query.get("value"), route.now.query.get("by")];
     if (value && chosen.numbers.some((/** @type {any} */ one) => one.name === value)) query.set("value", value);
     if (by && chosen.keys.includes(by)) query.set("by", by);
-    query.set("windows", String(Math.max(1, Math.min(100_000, Math.ceil(route.rangeMs / chosen.every_ms)))));
+    const size = route.now.query.get("size");
+    const length = (this.#lengths ?? []).find((/** @type {any} */ one) => String(one.size_ms) === size);
+    if (length) query.set("size_ms", length.size_ms);
+    query.set("windows", String(Math.max(1, Math.min(100_000, Math.ceil(route.rangeMs / (length ?? chosen).every_ms)))));
     return `/v1/results/${quoted(chosen.alias)}?${query}`;
+  }
+
+  /** Lengths of the windows in the alias, if there are several. @returns {any[] | undefined} */
+  get #lengths() {
+    const data = this.results.data;
+    return data?.alias === this.chosen?.alias ? data?.lengths : undefined;
   }
 
   get #isEmpty() {
@@ -59,7 +68,7 @@ export class ResultsView extends Element {
 
   render() {
     return html`<div class="view">
-      <div class="title"><h1>Results</h1>${this.chosen ? html`<p class="about">of job <a href=${route.href(["jobs", this.chosen.job])}>${this.chosen.job}</a>, stage ${this.chosen.stage}</p>` : nothing}</div>
+      <div class="title"><h1>Results</h1>${this.chosen ? html`<p class="about" title="A stage is a window or an emission of the pipeline. An alias is the name under which its results are found in Elasticsearch.">of job <a href=${route.href(["jobs", this.chosen.job])}>${this.chosen.job}</a>, stage ${this.chosen.stage}</p>` : nothing}</div>
       ${panel("Aliases", this.aliases, () => this.#choices(), { kind: "bare" })}
       ${this.chosen ? this.#shown(this.chosen) : nothing}
     </div>`;
@@ -73,7 +82,7 @@ export class ResultsView extends Element {
     if (!chosen) return this.alias || !job ? empty(`No job emits to an alias ${this.alias}.`) : empty(html`Job <a href=${route.href(["jobs", job])}>${job}</a> emits to no index.`, html`<a class="button quiet" href=${route.href(["results"])}>Results of all jobs</a>`);
     const data = this.results.data;
     return html`<div class="controls">
-      <label>Alias<select @change=${(/** @type {any} */ event) => (location.hash = route.href(["results", event.target.value], { value: null, by: null }).slice(1))}>
+      <label>Alias<select @change=${(/** @type {any} */ event) => (location.hash = route.href(["results", event.target.value], { value: null, by: null, size: null }).slice(1))}>
         ${all.map((/** @type {any} */ one) => html`<option value=${one.alias} .selected=${one === chosen}>${one.alias}</option>`)}
       </select></label>
       <label>Value<select @change=${(/** @type {any} */ event) => route.set({ value: event.target.value })}>
@@ -82,6 +91,11 @@ export class ResultsView extends Element {
       ${chosen.keys.length
         ? html`<label>Key<select @change=${(/** @type {any} */ event) => route.set({ by: event.target.value })}>
             ${chosen.keys.map((/** @type {string} */ one) => html`<option .selected=${one === data?.by}>${one}</option>`)}
+          </select></label>`
+        : nothing}
+      ${(this.#lengths?.length ?? 0) > 1
+        ? html`<label>Windows<select @change=${(/** @type {any} */ event) => route.set({ size: event.target.value })}>
+            ${this.#lengths?.filter((one) => one.size_ms !== null).map((one) => html`<option value=${one.size_ms} .selected=${one.size_ms === data.size_ms}>${duration(one.size_ms)}, ${versionsOf(one)} (${whole(one.results)})</option>`)}
           </select></label>`
         : nothing}
     </div>`;
@@ -111,8 +125,19 @@ export class ResultsView extends Element {
     const each = data.step_ms > data.every_ms ? `each point the ${data.operation} of ${duration(data.step_ms)}` : `windows of ${duration(data.size_ms)}`;
     return html`<sl-chart .series=${series} .stepMs=${data.step_ms} .shown=${shown} label="${data.value} over time, ${shown.size} of ${series.length} series; the table below has the values of these ${series.length}"
         @point=${(/** @type {CustomEvent} */ event) => (this.at = event.detail)}></sl-chart>
-      <p class="muted">${time(data.from_ms)} to ${time(data.to_ms + data.size_ms)}, ${each}, ${whole(data.results)} results. ${series.length >= KEYS_MAX ? `The table has the ${KEYS_MAX} keys with most results; there may be others.` : `The table has all ${whole(series.length)} keys.`}${shown.size < series.length ? ` The chart draws ${shown.size} of ${series.length}; choose others in the table.` : ""}</p>
+      ${this.#length(data)}
+      <p class="muted">${time(data.from_ms)} to ${time(data.to_ms + data.size_ms)}, ${each}, ${whole(data.results)} results. ${series.length >= KEYS_MAX ? `The table has the ${KEYS_MAX} keys with most results; there may be others.` : `The table has all ${whole(series.length)} keys.`}${shown.size < series.length ? ` The chart draws ${shown.size} of ${series.length}; choose others in the table.` : ""}${series.length > COLORS ? " Series of the same colour differ by their dashes." : ""}</p>
       ${this.#table(data)}`;
+  }
+
+  /** Which windows the chart and the table contain, if there are several lengths. @param {any} data */
+  #length(data) {
+    if (!data.lengths.length) return nothing;
+    const shown = data.lengths.find((/** @type {any} */ one) => one.size_ms === data.size_ms) ?? data.lengths[0];
+    const others = data.lengths.filter((/** @type {any} */ one) => one !== shown);
+    return html`<p class="note" role="status">Chart and table contain the windows of ${duration(data.size_ms)} only, of ${versionsOf(shown)} of the job.
+      ${shown.is_current ? "" : "The current version has windows of another length. "}
+      ${others.length ? `Not part of them: ${others.map((/** @type {any} */ one) => `${whole(one.results)} results with ${one.size_ms === null ? "windows of an unknown length" : `windows of ${duration(one.size_ms)}`}, of ${versionsOf(one)}`).join("; ")}. Choose them under Windows.` : ""}</p>`;
   }
 
   /** @param {any} data */
@@ -121,7 +146,7 @@ export class ResultsView extends Element {
       const values = one.points.map((/** @type {[number, number]} */ point) => point[1]);
       const [lastAt, last] = one.points[one.points.length - 1] ?? [null, null];
       return {
-        key: one.key, isDrawn: this.#isDrawn(one.key, at), color: (at % COLORS) + 1, lastAt: this.at ?? lastAt, now: this.at === null ? last : (new Map(one.points).get(this.at) ?? null),
+        key: one.key, isDrawn: this.#isDrawn(one.key, at), color: (at % COLORS) + 1, line: Math.floor(at / COLORS) % 4, lastAt: this.at ?? lastAt, now: this.at === null ? last : (new Map(one.points).get(this.at) ?? null),
         least: Math.min(...values), most: Math.max(...values), mean: values.reduce((/** @type {number} */ a, /** @type {number} */ b) => a + b, 0) / values.length,
         points: one.points,
       };
@@ -135,7 +160,7 @@ export class ResultsView extends Element {
       <thead><tr>${head("key", data.by ?? "series")}${head("now", this.at === null ? "Newest" : "At pointer")}<th class="wide">Window</th><th class="wide spark"><span class="visually-hidden">Course</span></th>${head("least", "Least")}${head("mean", "Mean")}${head("most", "Most")}</tr></thead>
       <tbody>
         ${rows.map((/** @type {any} */ row) => html`<tr class=${row.isDrawn ? "" : "off"}>
-          <td><button class="key" aria-pressed=${row.isDrawn} title="Show or hide in the chart" @click=${() => this.#toggle(row.key)}><i class="s${row.color}"></i>${row.key}</button></td>
+          <td><button class="key" aria-pressed=${row.isDrawn} title="Show or hide in the chart" @click=${() => this.#toggle(row.key)}><i class="s${row.color} line${row.line}"></i>${row.key}</button></td>
           <td class="number strong">${exact(row.now)}</td>
           <td class="wide">${time(row.lastAt)}</td>
           <td class="wide spark">${spark(row.points, row.color)}</td>
@@ -158,6 +183,13 @@ export class ResultsView extends Element {
   }
 }
 customElements.define("sl-results", ResultsView);
+
+/** The versions of a window length. @param {any} one */
+function versionsOf({ versions }) {
+  const [first, last] = [versions[0], versions[versions.length - 1]];
+  if (versions.length === 1) return `version ${first}`;
+  return last - first + 1 === versions.length ? `versions ${first} to ${last}` : `versions ${versions.join(", ")}`;
+}
 
 /** @param {[number, number][]} points @param {number} color */
 function spark(points, color) {

@@ -119,7 +119,7 @@ customElements.define("sl-streams", StreamsView);
 function typeText(field) {
   if (typeof field === "string") return field;
   const { type, required, text, ...more } = field;
-  const rest = Object.entries(more).filter(([, value]) => value !== null).map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value) : value}`);
+  const rest = Object.entries(more).filter(([, value]) => value !== null && value !== false && !(typeof value === "object" && Object.keys(value).length === 0)).map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value) : value}`);
   return `${typeof type === "string" ? type : JSON.stringify(type)}${required === false ? "?" : ""}${text ? ", text" : ""}${rest.length ? `, ${rest.join(", ")}` : ""}`;
 }
 

@@ -5,7 +5,7 @@ The query uses the alias, which shows each window once. The time of a point is t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,10 @@ from strandline.results.charts.saved_objects import WINDOW_START
 from strandline.results.elasticsearch_client import RequestRefused, request
 
 _TIMEOUT_S = 30.0
+VERSION = "strandline.version"
+"""Field of a document with the version of the job."""
+VERSIONS_MAX = 1_000
+"""Maximum number of versions of a job whose results are distinguished."""
 _METRICS = {"sum": "sum", "average": "avg", "min": "min", "max": "max"}
 
 
@@ -33,6 +37,15 @@ class SeriesQuery:
     points_max: int
     time: Field = WINDOW_START
     """Time field of a document."""
+    versions: tuple[int, ...] | None = None
+    """Only results of these versions of the job. None for all."""
+
+    def filtered(self, start: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the query of results whose window starts in a range."""
+        of_time = {"range": {self.time.name: {**start, "format": "epoch_millis"}}}
+        if self.versions is None:
+            return of_time
+        return {"bool": {"filter": [of_time, {"terms": {VERSION: list(self.versions)}}]}}
 
 
 @dataclass(frozen=True)
@@ -59,6 +72,31 @@ class SeriesResult:
     series: list[Series] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class VersionResults:
+    """Results of one version of a job."""
+
+    version: int
+    results: int
+    from_ms: int
+    """Start of the oldest window."""
+    to_ms: int
+    """Start of the youngest window."""
+
+
+def read_versions(url: str, alias: str, time: Field = WINDOW_START) -> list[VersionResults]:
+    """Return the versions whose results the alias shows, the oldest first. Raises IndexUnavailable and RequestRefused."""
+    starts = {"first": {"min": {"field": time.name}}, "last": {"max": {"field": time.name}}}
+    terms = {"field": VERSION, "size": VERSIONS_MAX, "order": {"_key": "asc"}}
+    found = _search_if_there(url, alias, {"size": 0, "aggs": {"version": {"terms": terms, "aggs": starts}}})
+    buckets = [] if found is None else found["aggregations"]["version"]["buckets"]
+    return [
+        VersionResults(int(one["key"]), int(one["doc_count"]), int(one["first"]["value"]), int(one["last"]["value"]))
+        for one in buckets
+        if one["first"]["value"] is not None
+    ]
+
+
 def read_series(url: str, query: SeriesQuery, from_ms: int | None, to_ms: int | None, windows: int) -> SeriesResult:
     """Read the series of the windows that start in `from_ms` to `to_ms`, both included.
 
@@ -79,14 +117,10 @@ def read_series(url: str, query: SeriesQuery, from_ms: int | None, to_ms: int | 
 def _youngest(url: str, query: SeriesQuery, up_to_ms: int | None) -> int | None:
     """Return the start of the youngest window that starts no later than this. None if there is none."""
     body: dict[str, Any] = {"size": 0, "aggs": {"start": {"max": {"field": query.time.name}}}}
-    if up_to_ms is not None:
-        body["query"] = {"range": {query.time.name: {"lte": up_to_ms, "format": "epoch_millis"}}}
-    try:
-        value = _search(url, query.alias, body)["aggregations"]["start"]["value"]
-    except RequestRefused as error:
-        if error.error_type == "index_not_found_exception":
-            return None  # no window has closed yet
-        raise
+    if up_to_ms is not None or query.versions is not None:
+        body["query"] = query.filtered({} if up_to_ms is None else {"lte": up_to_ms})
+    found = _search_if_there(url, query.alias, body)
+    value = None if found is None else found["aggregations"]["start"]["value"]
     return None if value is None else int(value)
 
 
@@ -109,8 +143,8 @@ def _body(query: SeriesQuery, from_ms: int, to_ms: int, step_ms: int) -> dict[st
     if query.by is not None:
         terms = {"field": query.by.name, "size": query.series_max, "order": [{"_count": "desc"}, {"_key": "asc"}]}
         aggregations = {"key": {"terms": terms, "aggs": aggregations}}
-    between = {"gte": from_ms, "lte": to_ms, "format": "epoch_millis"}
-    return {"size": 0, "track_total_hits": True, "query": {"range": {query.time.name: between}}, "aggs": aggregations}
+    wanted = query.filtered({"gte": from_ms, "lte": to_ms})
+    return {"size": 0, "track_total_hits": True, "query": wanted, "aggs": aggregations}
 
 
 def _series(aggregations: dict[str, Any], query: SeriesQuery) -> list[Series]:
@@ -123,6 +157,16 @@ def _series(aggregations: dict[str, Any], query: SeriesQuery) -> list[Series]:
 def _points(aggregations: dict[str, Any]) -> list[tuple[int, float]]:
     buckets: Sequence[dict[str, Any]] = aggregations["time"]["buckets"]
     return [(int(one["key"]), float(one["value"]["value"])) for one in buckets if one["value"]["value"] is not None]
+
+
+def _search_if_there(url: str, alias: str, body: dict[str, Any]) -> Any:
+    """Return the response to a search. None if the alias has no index: no window has closed yet."""
+    try:
+        return _search(url, alias, body)
+    except RequestRefused as error:
+        if error.error_type == "index_not_found_exception":
+            return None
+        raise
 
 
 def _search(url: str, alias: str, body: dict[str, Any]) -> Any:

@@ -14,6 +14,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from strandline.core.times.durations import parse_duration_ms
 from strandline.services.cli.display import table_of
 from strandline.services.cli.options import AsJson, DataDir, TokenFile, Url, check_directory_of, connect, parse_time
 from strandline.services.cli.output import show
@@ -37,6 +38,10 @@ def results(
     from_: Annotated[str | None, typer.Option("--from", help="Only windows that start at or after this time.")] = None,
     to: Annotated[str | None, typer.Option(help="Only windows that start at or before this time.")] = None,
     windows: Annotated[int, typer.Option(min=1, help="Number of newest windows, without --from.")] = 240,
+    size: Annotated[
+        str | None,
+        typer.Option(help="Only windows of this length, such as 5m. Default: that of the current version of the job."),
+    ] = None,
     series: Annotated[int, typer.Option(min=1, max=50, help="Maximum number of keys: those with most results.")] = 10,
     records: Annotated[
         str | None, typer.Option(metavar="ID", help="Show the log ranges that contain the records of this result.")
@@ -60,6 +65,7 @@ def results(
         "from_ms": parse_time(from_, "--from"),
         "to_ms": parse_time(to, "--to"),
         "windows": windows,
+        "size_ms": _length_ms(size),
         "series": series,
         "points": _POINTS_OF_PAGE if html or as_json else _POINTS_IN_TERMINAL,
     }
@@ -70,6 +76,15 @@ def results(
         html.write_text(page(answer), encoding="utf-8")
         answer["page"] = str(html)
     show(answer, as_json, lambda: [f"{html} is written"] if html else [_caption(answer), _table(answer)])
+
+
+def _length_ms(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_duration_ms(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--size") from error
 
 
 def page(answer: JsonObject) -> str:
@@ -105,7 +120,15 @@ def _about(answer: JsonObject) -> str:
     each = f"each point a window of {_duration_text(answer['size_ms'])}"
     if answer["step_ms"] > answer["every_ms"]:
         each = f"each point the {answer['operation']} of the windows of {_duration_text(answer['step_ms'])}"
-    return f"Stage {answer['stage']} of job {answer['job']}, {times}; {answer['results']} results, {each}."
+    found = f"{answer['results']} results, {each}.{_other_lengths(answer)}"
+    return f"Stage {answer['stage']} of job {answer['job']}, {times}; {found}"
+
+
+def _other_lengths(answer: JsonObject) -> str:
+    """Return a sentence about results with windows of other lengths, which the answer doesn't contain."""
+    others = [one for one in answer["lengths"] if one["size_ms"] not in (None, answer["size_ms"])]
+    parts = [f"{one['results']} of windows of {_duration_text(one['size_ms'])}" for one in others]
+    return f" Other versions have other results: {', '.join(parts)} (--size)." if parts else ""
 
 
 def _counts(answer: JsonObject) -> list[tuple[str, str]]:

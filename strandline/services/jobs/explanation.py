@@ -14,6 +14,7 @@ from strandline.ledger.states import (
     EventTimeRule,
     JobRow,
     JobState,
+    KeyAhead,
     Offsets,
     SenderFaults,
     SliceRow,
@@ -122,11 +123,13 @@ def explain(facts: JobFacts) -> ExplanationView:
     )
     cause, message, step = found
     faults = facts.checkpoint.sender_faults if facts.checkpoint is not None else SenderFaults()
-    return ExplanationView(cause=cause, message=message, next=step, notes=notes_of(facts.job.name, faults))
+    return ExplanationView(
+        cause=cause, message=message, next=step, notes=notes_of(facts.job.name, faults, facts.last_slice)
+    )
 
 
-def notes_of(job: str, faults: SenderFaults) -> list[str]:
-    """Return a message for each problem of a sender."""
+def notes_of(job: str, faults: SenderFaults, last_slice: SliceRow | None) -> list[str]:
+    """Return a message for each problem of a sender. `last_slice`: its rule rejects records that are too far ahead."""
     notes: list[str] = []
     for partition in faults.rejected_partitions:
         reasons = ", ".join(
@@ -141,10 +144,18 @@ def notes_of(job: str, faults: SenderFaults) -> list[str]:
         )
     notes += [
         f"stream {key.stream}, partition {key.partition}: the clock of {key.key} is {format_about(key.ahead_ms)} ahead of "
-        "its log time; set the clock of the device, or reject such records with event_time.max_ahead"
+        f"its log time; {_remedy_of_clock(key, last_slice)}"
         for key in faults.keys_ahead
     ]
     return notes
+
+
+def _remedy_of_clock(key: KeyAhead, last_slice: SliceRow | None) -> str:
+    rule = last_slice.rule if last_slice else None
+    of_stream = dict(rule.by_stream).get(key.stream, rule) if rule else None
+    if of_stream is not None and of_stream.max_ahead_ms is not None and key.ahead_ms > of_stream.max_ahead_ms:
+        return "event_time.max_ahead rejects its records; set the clock of the device, and requeue them"
+    return "set the clock of the device, or reject such records with event_time.max_ahead"
 
 
 _Answer = tuple[str, str, str]
@@ -343,7 +354,7 @@ def _of_event_time(facts: JobFacts) -> _Answer:
             return "no_input", "no record has been accepted yet", f"strandline dead-letters list {facts.job.name}"
         if facts.quiet_ms is not None:
             return _of_quiet(facts, facts.quiet_ms)
-        step = "no problem; the results are in the index or stream to which the stage emits"
+        step = "the results are in the index or stream to which the stage emits"
         return "results", f"each slice emits results ({facts.results_in_words})", step
     rule = facts.pipeline.event_time_rule
     reached = {
@@ -381,7 +392,7 @@ def _of_event_time(facts: JobFacts) -> _Answer:
     if results and not _is_overdue(facts, end_ms, closed_ms):
         message = f"the job emits results ({facts.results_in_words}); next is {window}: {closes}; event time is "
         message += _time(reached[slowest])
-        return "results", message, "no problem; the results are in the index or stream to which the stage emits"
+        return "results", message, "the results are in the index or stream to which the stage emits"
     message = f"{window} is still open: {closes}; event time is {_time(reached[slowest])} in {where}"
     if facts.recent is not None:
         message += f"; the newest result is {format_about(facts.recent.age_ms)} old"

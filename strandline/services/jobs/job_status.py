@@ -352,7 +352,7 @@ def _status(
         backfill=backfill,
         warnings=warnings,
         sender_faults=faults,
-        notes=notes_of(job.name, faults),
+        notes=notes_of(job.name, faults, last_slice),
     )
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline.core.described import Described
-from strandline.core.errors import NotFound
+from strandline.core.errors import FunctionUnusable, InvalidDocument, NotFound
 from strandline.ledger.roles import LedgerReader
 from strandline.ledger.states import JobRow, Totals
 from strandline.results.charts.lens import Field
 from strandline.results.charts.saved_objects import Measure, ResultView, operation_of
-from strandline.results.charts.series import SeriesQuery, read_series
+from strandline.results.charts.series import SeriesQuery, VersionResults, read_series, read_versions
 from strandline.results.sinks.registry import sink_of
 from strandline.services.jobs.job_status import present_pipeline
 from strandline.services.jobs.result_views import result_views
@@ -31,6 +31,8 @@ class SeriesWanted:
     series: int = 10
     points: int = 500
     """Maximum number of points of each series."""
+    size_ms: int | None = None
+    """Window length of the results. None for that of the current version, or of the newest results if it has none."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,24 @@ class SeriesView(Described):
 
 
 @dataclass(frozen=True)
+class WindowLengthView(Described):
+    """Results with windows of one length."""
+
+    size_ms: int | None
+    """Size of a window. Null for versions that can't be read any more, for example because their stream was deleted."""
+    every_ms: int
+    """Distance between the starts of two consecutive windows."""
+    versions: list[int]
+    """Versions of the job whose results these are."""
+    is_current: bool
+    results: int
+    from_ms: int
+    """Start of the first window."""
+    to_ms: int
+    """Start of the newest window."""
+
+
+@dataclass(frozen=True)
 class ResultsView(Described):
     """Results of one alias over time."""
 
@@ -93,6 +113,9 @@ class ResultsView(Described):
     """Time of one point: one window, or several if there are more windows than points."""
     results: int
     """Number of all results in this time, also those of keys that are not drawn."""
+    lengths: list[WindowLengthView]
+    """Lengths of the windows in the alias, the current one first. Results of other lengths than `size_ms` are not part of the
+    answer. Empty if all versions of the job have the same windows."""
     series: list[SeriesView]
     """Series of the keys with most results."""
     counts: Totals
@@ -118,14 +141,19 @@ def results_over_time(ledger: LedgerReader, elasticsearch_url: str, alias: str, 
     measure, drawn = _value(view, wanted.value)
     key = _key(view, wanted.by)
     operation = operation_of(measure, view)
-    query = SeriesQuery(alias, view.every_ms, drawn, operation, key, wanted.series, wanted.points, view.time)
+    lengths = _lengths(ledger, elasticsearch_url, job, view)
+    chosen = _chosen(lengths, wanted.size_ms, alias)
+    size_ms = view.size_ms if chosen is None or chosen.size_ms is None else chosen.size_ms
+    every_ms = view.every_ms if chosen is None else chosen.every_ms
+    versions = None if chosen is None else tuple(chosen.versions)
+    query = SeriesQuery(alias, every_ms, drawn, operation, key, wanted.series, wanted.points, view.time, versions)
     found = read_series(elasticsearch_url, query, wanted.from_ms, wanted.to_ms, wanted.windows)
     return ResultsView(
         alias=alias,
         job=job.name,
         stage=view.stage,
-        size_ms=view.size_ms,
-        every_ms=view.every_ms,
+        size_ms=size_ms,
+        every_ms=every_ms,
         value=drawn.name,
         operation=operation,
         by=key.name if key else None,
@@ -133,9 +161,58 @@ def results_over_time(ledger: LedgerReader, elasticsearch_url: str, alias: str, 
         to_ms=found.to_ms,
         step_ms=found.step_ms,
         results=found.results,
+        lengths=lengths,
         series=[SeriesView(key=one.key, points=one.points) for one in found.series],
         counts=ledger.totals(job.name),
     )
+
+
+def _lengths(ledger: LedgerReader, elasticsearch_url: str, job: JobRow, view: ResultView) -> list[WindowLengthView]:
+    """Return the lengths of the windows in the alias, the current one first. Empty if there is a single one."""
+    if len(ledger.job_versions(job.name)) < 2:
+        return []
+    current = (view.size_ms, view.every_ms)
+    found: dict[tuple[int | None, int], list[VersionResults]] = {}
+    for one in read_versions(elasticsearch_url, view.alias, view.time):
+        found.setdefault(_length_of(ledger, job, one.version, view), []).append(one)
+    if found.keys() <= {current}:
+        return []
+    lengths = [
+        WindowLengthView(
+            size_ms=size_ms,
+            every_ms=every_ms,
+            versions=[one.version for one in some],
+            is_current=(size_ms, every_ms) == current,
+            results=sum(one.results for one in some),
+            from_ms=min(one.from_ms for one in some),
+            to_ms=max(one.to_ms for one in some),
+        )
+        for (size_ms, every_ms), some in found.items()
+    ]
+    return sorted(lengths, key=lambda one: (not one.is_current, -max(one.versions)))
+
+
+def _length_of(ledger: LedgerReader, job: JobRow, version: int, view: ResultView) -> tuple[int | None, int]:
+    """Return the size and the distance of the windows of a version in the alias. None instead of the size if it is unknown."""
+    try:
+        views = result_views(present_pipeline(ledger, replace(job, version=version)))
+    except (NotFound, InvalidDocument, FunctionUnusable):
+        views = []
+    found = next((one for one in views if one.alias == view.alias), None)
+    return (None, view.every_ms) if found is None else (found.size_ms, found.every_ms)
+
+
+def _chosen(lengths: list[WindowLengthView], size_ms: int | None, alias: str) -> WindowLengthView | None:
+    """Return the chosen length. None if the alias has a single one."""
+    if not lengths:
+        return None
+    if size_ms is None:
+        return lengths[0]
+    for one in lengths:
+        if one.size_ms == size_ms:
+            return one
+    sizes = ", ".join(str(one.size_ms) for one in lengths)
+    raise NotFound(f"{alias} has no windows of {size_ms} ms; expected one of: {sizes}")
 
 
 def job_of_alias(ledger: LedgerReader, alias: str) -> str:

@@ -39,9 +39,20 @@ def show_results(
     windows: Annotated[int, Query(ge=1, le=100_000, description="Number of newest windows, without from_ms.")] = 240,
     series: Annotated[int, Query(ge=1, le=50)] = 10,
     points: Annotated[int, Query(ge=1, le=2_000, description="Maximum number of points of each series.")] = 500,
+    size_ms: Annotated[
+        int | None,
+        Query(
+            ge=1,
+            le=TIME_MS_MAX,
+            description="Only windows of this length, if versions of the job have different ones: `lengths` of a "
+            "response. Default: that of the current version.",
+        ),
+    ] = None,
 ) -> ResultsView:
-    """Return results of one alias over time, one series for each of the keys with most results."""
-    wanted = SeriesWanted(value, by, from_ms, to_ms, windows, series, points)
+    """Return results of one alias over time, one series for each of the keys with most results. The results have
+    windows of one length.
+    """
+    wanted = SeriesWanted(value, by, from_ms, to_ms, windows, series, points, size_ms)
     return results_over_time(control.ledger, control.elasticsearch_url, alias, wanted)
 
 
