@@ -385,7 +385,7 @@ def interact(page: Page, jobs: Sequence[str]) -> list[float]:
     confirm("dead letters", sum(int(one.replace(",", "")) for one in counts), LETTERS)
     page.locator(".letters li a").first.click()
     page.locator(".bytes").first.wait_for()
-    for view in ("Home", "Streams", "Activity", "Home", "Dead letters"):
+    for view in ("Home", "Streams", "Operation", "Home", "Dead letters"):
         page.get_by_role("link", name=view, exact=True).first.click()
         page.wait_for_timeout(2_000)
     return [float(one) for one in page.evaluate("[...interactions.values()]")]
