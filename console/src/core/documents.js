@@ -20,12 +20,13 @@ export function countedKinds(documents) {
   return parts.length > 1 ? `${parts.slice(0, -1).join(", ")} and ${parts[parts.length - 1]}` : parts.join("");
 }
 
-/** @type {Record<string, string>} type of a member of records -> type of a field; a whole number can be a fraction in the next record */
+/** @type {Record<string, string>} type of a member of records -> type of a field; an integer can be a fraction in the next record */
 const FIELD_TYPES = { long: "double", double: "double", string: "string", boolean: "boolean" };
 const MEMBER = /^\$\.([A-Za-z_]\w*)$/;
 
 /**
  * The document of a stream with another field, which records may lack. The text is unchanged if no schema begins at a line.
+ *
  * @param {string} text in YAML
  * @param {string} path of the member, as `$.status.rssi`
  * @param {string} type of the member, as the service counts undeclared members
