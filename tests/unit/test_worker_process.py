@@ -90,13 +90,16 @@ def test_a_process_whose_mark_can_not_be_read_yet_is_looked_at_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = WorkerProcess(tmp_path, f"runner-{JOB}", SLEEP)
-    environ, looks = psutil.Process.environ, Counter[int]()
+    environ, cmdline, looks = psutil.Process.environ, psutil.Process.cmdline, Counter[int]()
 
     def empty_at_first(one: psutil.Process) -> dict[str, str]:
         looks[one.pid] += 1
         return {} if one.pid == process.pid and looks[one.pid] < 3 else environ(one)
 
     monkeypatch.setattr(psutil.Process, "environ", empty_at_first)
+    monkeypatch.setattr(psutil.Process, "cmdline", lambda one: [] if one.pid == process.pid else cmdline(one))
+    began = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda one: began(one) - 5)  # a busy machine
     process.kill_tree()
     assert process.has_ended() and looks[process.pid] >= 3
     process.reap()

@@ -18,8 +18,10 @@ from strandline.core.errors import StackError
 MARK_VARIABLE = "STRANDLINE_RUNNER_OF"
 _POLL_S = 0.02
 _TIMEOUT_S = 10.0
-_STARTING_S = 1.0
-"""Maximum age in seconds of a process whose empty environment can mean that it is just starting."""
+_STARTING_S = 60.0
+"""Maximum age in seconds of a process without arguments and environment that counts as one that is just starting."""
+_KERNEL_THREADS = 2
+"""Process id of the parent of all threads of the kernel (Linux)."""
 
 
 def tree_mark(data_dir: Path, job: str = "") -> str:
@@ -61,6 +63,11 @@ def _kill_if_marked(pid: int, mark: str, whole_stack: bool) -> bool:
 
 
 def _is_starting(process: psutil.Process) -> bool:
-    """Return True if the process may be loading its program: until then, its environment is empty (Linux, `load_elf_binary`).
-    A process that keeps an empty environment counts for a second only."""
-    return process.status() != psutil.STATUS_ZOMBIE and 0 <= time.time() - process.create_time() < _STARTING_S
+    """Return True if the process may be loading its program: until then, its arguments and its environment are empty.
+    On a busy machine that can take seconds (Linux, `load_elf_binary`). Zombies and threads of the kernel have neither."""
+    return (
+        not process.cmdline()
+        and process.status() != psutil.STATUS_ZOMBIE
+        and _KERNEL_THREADS not in (process.pid, process.ppid())
+        and 0 <= time.time() - process.create_time() < _STARTING_S
+    )
