@@ -138,7 +138,7 @@ def test_the_life_of_a_record_leads_to_its_results_and_back(
     context, page = open_page(browser, url, watched)
     page.goto("/#/records")
     sign_in(page, tokens["viewer"])
-    page.locator("select[name=stream]").select_option("turbines")
+    page.locator("form:not(.finder) select[name=stream]").select_option("turbines")
     page.get_by_label("Partition").fill("2")
     page.get_by_label("Offset").fill("402117")
     page.get_by_role("button", name="Show").click()

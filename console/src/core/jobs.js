@@ -136,3 +136,6 @@ export const ACTIONS = [
     blocked: resting,
   },
 ];
+
+/** The number of results that a view shows first: a measured one, not a count. @param {{name: string, type: string}[]} numbers */
+export const firstNumber = (numbers) => (numbers.find((one) => one.type !== "long") ?? numbers[0])?.name;

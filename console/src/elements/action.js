@@ -1,6 +1,7 @@
 /** The dialog of an action: what it does, its command line, its REST call, and the confirmation. */
 import { html, nothing } from "lit";
 import { request } from "../core/api.js";
+import { whole } from "../core/format.js";
 import { refreshAll } from "../core/poll.js";
 import { Element, Tick } from "./base.js";
 import { command } from "./parts.js";
@@ -48,7 +49,7 @@ export class ActionDialog extends Element {
             <h3>Command line</h3>
             ${command(order.command)}
             <h3>REST call</h3>
-            ${command(`${methodOf(order)} ${order.path}${order.body && typeof order.body === "object" ? ` ${JSON.stringify(order.body)}` : ""}`)}
+            ${command(`${methodOf(order)} ${order.path}${bodyOf(order.body)}`)}
             ${this.progress ? html`<p role="status">${this.progress}</p>` : nothing}
             ${this.error ? html`<p class="problem" role="alert">${this.error}</p>` : nothing}
             <footer>
@@ -80,6 +81,9 @@ export class ActionDialog extends Element {
   }
 }
 customElements.define("sl-action", ActionDialog);
+
+/** The body of a request as text. Bytes that the user has chosen are only counted. @param {any} body */
+const bodyOf = (body) => (body instanceof Uint8Array ? ` (a body of ${whole(body.length)} bytes)` : body && typeof body === "object" ? ` ${JSON.stringify(body)}` : "");
 
 /** @param {Order} order */
 const methodOf = (order) => order.operation.split(" ")[0];

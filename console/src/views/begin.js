@@ -2,6 +2,7 @@
 import { html, nothing } from "lit";
 import { quoted, request } from "../core/api.js";
 import { capital, exact, sum, time, whole } from "../core/format.js";
+import { firstNumber } from "../core/jobs.js";
 import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
 import { session } from "../core/session.js";
@@ -174,6 +175,8 @@ export class BeginView extends Element {
     try {
       const proposal = await request("POST", `/v1/samples/proposal?name=${quoted(this.name)}`, { body: bytes, type: "application/octet-stream" });
       this.proposal = { ...proposal, sample: base64(bytes), bytes };
+      await this.updateComplete;
+      this.querySelector(".proposal")?.scrollIntoView({ block: "start" });
     } catch (error) {
       this.problem = error instanceof Error ? error.message : String(error);
       this.proposal = null;
@@ -216,12 +219,19 @@ export class FirstRecords extends Element {
     this.status = new Poll(this, () => ofJob(""), 2_000);
     this.explanation = new Poll(this, () => ofJob("/explanation"), 2_000);
     this.aliases = new Poll(this, () => "/v1/results", 0);
-    this.results = new Poll(this, () => (this.alias && this.count ? `/v1/results/${quoted(this.alias)}?series=10&points=100` : null), 3_000);
+    this.results = new Poll(this, () => (this.emission && this.count ? `/v1/results/${quoted(this.emission.alias)}?${this.#drawn}` : null), 3_000);
     this.follow = new Follow(this, [route, "change"], [session, "change"]);
   }
 
-  get alias() {
-    return (this.aliases.data?.results ?? []).find((/** @type {any} */ one) => one.job === this.job)?.alias ?? null;
+  /** The first alias to which the job emits. */
+  get emission() {
+    return (this.aliases.data?.results ?? []).find((/** @type {any} */ one) => one.job === this.job) ?? null;
+  }
+
+  /** One measured number of each key. As many points as windows, so that no point combines several windows. */
+  get #drawn() {
+    const value = firstNumber(this.emission.numbers);
+    return new URLSearchParams({ series: "10", points: "100", windows: "100", ...(value ? { value } : {}) });
   }
 
   /** Number of results of the job. */
@@ -265,7 +275,7 @@ export class FirstRecords extends Element {
               const [at, value] = one.points[one.points.length - 1];
               return html`<tr><td>${one.key}</td><td>${time(at)}</td><td class="number">${exact(value)}</td></tr>`;
             })}</tbody></table></div>
-            <p><a href=${route.href(["results", this.alias ?? ""])}>All results of ${this.alias}</a></p>`
+            <p><a href=${route.href(["results", this.emission?.alias ?? ""])}>All results of ${this.emission?.alias}</a></p>`
         : this.count
           ? empty("The results are being read.")
           : nothing}`;

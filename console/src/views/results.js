@@ -2,6 +2,7 @@
 import { html, nothing } from "lit";
 import { quoted } from "../core/api.js";
 import { capital, duration, exact, time, whole } from "../core/format.js";
+import { firstNumber } from "../core/jobs.js";
 import { Poll } from "../core/poll.js";
 import { route } from "../core/route.js";
 import { Element, Follow } from "../elements/base.js";
@@ -43,7 +44,7 @@ export class ResultsView extends Element {
     if (!chosen || !chosen.numbers.length) return null;
     const query = new URLSearchParams({ series: String(KEYS_MAX), points: "400" });
     const [value, by] = [route.now.query.get("value"), route.now.query.get("by")];
-    if (value && chosen.numbers.some((/** @type {any} */ one) => one.name === value)) query.set("value", value);
+    query.set("value", chosen.numbers.some((/** @type {any} */ one) => one.name === value) ? (value ?? "") : firstNumber(chosen.numbers));
     if (by && chosen.keys.includes(by)) query.set("by", by);
     const size = route.now.query.get("size");
     const length = (this.#lengths ?? []).find((/** @type {any} */ one) => String(one.size_ms) === size);
