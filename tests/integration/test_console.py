@@ -50,6 +50,32 @@ def test_views_that_were_left_keep_no_memory(
     context.close()
 
 
+def test_a_view_that_was_left_requests_nothing(
+    browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched
+) -> None:
+    """An update that was due when the view was left began its requests again, and they kept the view forever."""
+    url, tokens, _ = console
+    context, page = open_page(browser, url, watched)
+    page.goto("/")
+    sign_in(page, tokens["viewer"])
+    expect(page.locator("article.job").first).to_be_visible()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    left = """() => {
+        const view = document.createElement("sl-job");
+        view.name = "turbine-health";
+        document.body.append(view);
+        setTimeout(() => { view.name = "pump-pressure"; view.remove(); document.body.dataset.left = "yes"; }, 500);
+    }"""
+    page.evaluate(left)
+    page.wait_for_selector("body[data-left]")
+    with page.expect_response(re.compile(r"/v1/arrivals")):  # of Home, which goes on
+        pass
+    assert any("/v1/jobs/turbine-health" in one for one in asked)
+    assert not [one for one in asked if "/v1/jobs/pump-pressure" in one]
+    context.close()
+
+
 @pytest.mark.guarantee("G860")
 def test_every_view_shows_its_data_without_errors_and_other_hosts(
     browser: Browser, console: tuple[str, dict[str, str], Api], watched: Watched

@@ -104,7 +104,8 @@ export class Poll {
   soon(isChanged = false) {
     this.isChanged ||= isChanged;
     clearTimeout(this.timer);
-    if (document.hidden) return;
+    // An update that was due when the view was left can still change the path. A view that was left requests nothing.
+    if (document.hidden || !active.has(this)) return;
     const isShared = this.isChanged && KEPT.has((this.path() ?? "").split("?")[0]);
     this.timer = setTimeout(() => void this.fetch(), isShared ? AFTER_EVENT_MS : 40 + Math.random() * 60);
   }

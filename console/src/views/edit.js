@@ -83,7 +83,8 @@ export class EditView extends Element {
 
   /** @param {CustomEvent} event */
   #applied(event) {
-    const job = event.detail.find((/** @type {any} */ one) => one.kind === "pipeline")?.name;
+    const jobs = event.detail.filter((/** @type {any} */ one) => one.kind === "pipeline").map((/** @type {any} */ one) => one.name);
+    const job = jobs.includes(this.name) ? this.name : jobs[0];
     const stream = event.detail.find((/** @type {any} */ one) => one.kind === "stream")?.name;
     location.hash = route.href(job ? ["jobs", job] : stream ? ["streams", stream] : []).slice(1);
   }
