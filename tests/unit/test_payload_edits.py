@@ -38,6 +38,12 @@ def test_an_edit_changes_only_its_member(edit: PayloadEdit, before: bytes, after
     assert edited(RECORD, [edit]) == expected
 
 
+@pytest.mark.parametrize(("text", "number"), [("-1004,84", -1004.84), (" 0,125 ", 0.125), ("7,5", 7.5)])
+def test_a_string_with_a_decimal_comma_becomes_a_number(text: str, number: float) -> None:
+    payload = json.dumps({"power": text}).encode()
+    assert json.loads(edited(payload, [one("number", "power")])) == {"power": number}
+
+
 def test_edits_are_applied_in_the_order_of_their_kinds() -> None:
     edits = [one("remove", "old"), one("set", "power", value=1), one("rename", "p", "power"), one("replace", "P", "p")]
     assert json.loads(edited(b'{"P": 7, "old": 1}', edits)) == {"power": 1}
@@ -52,6 +58,7 @@ def test_a_member_is_added_to_an_empty_object_and_a_repeated_one_is_set_where_it
     ("payload", "edit", "message"),
     [
         (b'{"power": "ERR"}', one("number", "power"), "isn't a number"),
+        (b'{"power": "1,234"}', one("number", "power"), "can be a fraction or thousands"),
         (b'{"power": "1"}', one("rename", "watt", "power"), "change nothing"),
         (b'{"power": ', one("set", "power", value=1), "isn't JSON"),
         (b"{} {}", one("set", "power", value=1), "isn't JSON"),

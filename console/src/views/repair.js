@@ -275,11 +275,11 @@ function membersOf(text) {
   }
 }
 
-/** A first edit: of the member that the message names, if the record has it. @param {any} letter @returns {Edit} */
+/** A first edit: of the member that the message names. @param {any} letter @returns {Edit} */
 function proposed(letter) {
-  const field = membersOf(letter.value).find((name) => new RegExp(`(^|\\W)${name.replace(/[^\w]/g, "\\$&")}(\\W|$)`).test(letter.message)) ?? "";
-  const value = field ? JSON.parse(letter.value)[field] : null;
-  return { edit: typeof value === "string" && value.trim() !== "" && Number.isFinite(Number(value)) ? "number" : "set", field, to: "", value: "null" };
+  const field = membersOf(letter.value).find((name) => new RegExp(`(^|\\W)${name.replace(/[^\w]/g, "\\$&")}(\\W|$)`).test(letter.message)) ?? /^([\w-]+): /.exec(letter.message)?.[1] ?? "";
+  const value = membersOf(letter.value).includes(field) ? JSON.parse(letter.value)[field] : null;
+  return { edit: typeof value === "string" && value.trim() !== "" && Number.isFinite(Number(value.replace(/^(-?\d+),(\d+)$/, "$1.$2"))) ? "number" : "set", field, to: "", value: "null" };
 }
 
 /** @param {string} text as an argument of a shell */

@@ -155,7 +155,8 @@ def repair_dead_letter(
     renames: Annotated[list[str] | None, typer.Option("--rename", help="MEMBER=NAME: rename a member.")] = None,
     removed: Annotated[list[str] | None, typer.Option("--remove", help="Remove a member.")] = None,
     numbers: Annotated[
-        list[str] | None, typer.Option("--number", help="Write a string that contains a number as a number.")
+        list[str] | None,
+        typer.Option("--number", help="Write a string that contains a number as a number, also with a decimal comma."),
     ] = None,
     replaced: Annotated[
         list[str] | None, typer.Option("--replace", help="TEXT=TEXT: replace a string in the payload, in any format.")

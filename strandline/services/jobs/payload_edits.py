@@ -20,6 +20,7 @@ EditKind = Literal["replace", "rename", "number", "set", "remove"]
 EDITS_MAX = 20
 _ORDER = get_args(EditKind)
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
+_DECIMAL_COMMA = re.compile(r"(-?(?:0|[1-9]\d*)),(\d+)")
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _decoder = json.JSONDecoder()
 
@@ -29,8 +30,12 @@ class PayloadEdit(Described):
     """An edit of a payload."""
 
     edit: EditKind
-    """`replace`: replace a string in the whole payload, in any format. `rename`: rename a JSON member. `number`: write a string
-    that contains a number as a number. `set`: give a member a value, and add it if it is missing. `remove`: remove a member."""
+    """- `replace`: replace a string in the whole payload, in any format.
+    - `rename`: rename a JSON member.
+    - `number`: write a string that contains a number as a number, also one with a decimal comma.
+    - `set`: give a member a value, and add it if it is missing.
+    - `remove`: remove a member.
+    """
     field: str
     """Member: its name, or a path such as `$.sensor.value`. For `replace`, the string to find."""
     to: str = ""
@@ -115,7 +120,14 @@ def _number(text: str, path: JsonPath, member: _Member) -> str:
     value = _decoder.raw_decode(text, member.value_at)[0]
     if not isinstance(value, str):
         return text[member.value_at : member.value_end]
-    if not _NUMBER.fullmatch(stripped := value.strip()):
+    stripped = value.strip()
+    if comma := _DECIMAL_COMMA.fullmatch(stripped):
+        if len(comma[2]) == 3 and comma[1].lstrip("-") != "0":
+            raise ValueError(
+                f"{path_text(path)}: the string {_json(value)} can be a fraction or thousands; use replace"
+            )
+        return f"{comma[1]}.{comma[2]}"
+    if not _NUMBER.fullmatch(stripped):
         raise ValueError(f"{path_text(path)}: the string {_json(value)} isn't a number")
     return stripped
 
