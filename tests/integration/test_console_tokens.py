@@ -54,7 +54,7 @@ def test_an_admin_sees_a_new_token_once_and_revokes_it(
     expect(page.locator("dialog[open] code")).to_have_text(
         [
             "strandline token create gauge --role viewer --write 'turbines' --write 'pumps' --expires 90d",
-            "POST /v1/tokens",
+            'POST /v1/tokens {"name":"gauge","role":"viewer","writes":["turbines","pumps"],"expires":"90d"}',
         ]
     )
     assert "gauge" not in [row.name for row in api.ledger.tokens()], "nothing happens before the admin confirms"

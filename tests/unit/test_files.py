@@ -17,13 +17,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from backports import zstd
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
 from strandline.core.errors import Conflict, LogUnavailable, RecordTooLarge, StackError
 from strandline.core.files import text_rows
-from strandline.core.files.text_rows import TOO_LONG, UnreadableFile
+from strandline.core.files.text_rows import BYTE_ORDER_MARK, TOO_LONG, UnreadableFile
 from strandline.core.settings import Settings
 from strandline.core.streams.stream import StreamSpec
 from strandline.ingest.append.attempts import Decision, Outcome
@@ -50,9 +50,13 @@ def rows(path: Path, stream: StreamSpec | None = None, record_bytes_max: int = 5
 
 @examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.binary(max_size=80).map(lambda line: line.replace(b"\n", b"")), max_size=30), st.booleans())
+@example(lines=[BYTE_ORDER_MARK], is_ended=False)
+@example(lines=[BYTE_ORDER_MARK + b"1", BYTE_ORDER_MARK, b"\x1a"], is_ended=True)
 def test_each_line_is_a_row_however_the_file_is_packed(tmp_path: Path, lines: list[bytes], is_ended: bool) -> None:
     text = b"\n".join(lines) + b"\n" * is_ended
-    kept = [line.removesuffix(b"\r") for line in lines if line.strip() or len(line) > 51]
+    # A mark at the begin of the file, and the end of a file in DOS, are no content.
+    lines = [line if at else line.removeprefix(BYTE_ORDER_MARK) for at, line in enumerate(lines)]
+    kept = [line.removesuffix(b"\r") for line in lines if line.strip(b" \t\r\n\x0b\x0c\x1a") or len(line) > 51]
     for suffix, pack in PACK.items():
         path = tmp_path / f"f.ndjson{suffix}"
         path.write_bytes(pack(text))
