@@ -79,6 +79,11 @@ def test_a_notice_over_all_jobs_still_knows_the_lag(api: Api, text: str) -> None
     assert (facts.lag_records is None) == ("frames" in text), "the double of Kafka has no topic of the frames"
 
 
+def test_the_checks_after_a_start_go_on_with_other_jobs(api: Api, text: str) -> None:
+    jobs = api.ledger.jobs()
+    assert len(list(job_status.check_pipelines(api.ledger, jobs))) == len(jobs)
+
+
 def test_other_jobs_are_placed_changed_and_added(api: Api, text: str) -> None:
     jobs = api.ledger.jobs()
     is_for_pool = pool_placement(api.ledger, frozenset())(jobs)

@@ -175,13 +175,17 @@ export class BeginView extends Element {
     try {
       const proposal = await request("POST", `/v1/samples/proposal?name=${quoted(this.name)}`, { body: bytes, type: "application/octet-stream" });
       this.proposal = { ...proposal, sample: base64(bytes), bytes };
-      await this.updateComplete;
-      this.querySelector(".proposal")?.scrollIntoView({ block: "start" });
+      await this.#showProposal();
     } catch (error) {
       this.problem = error instanceof Error ? error.message : String(error);
       this.proposal = null;
     }
     this.isBusy = false;
+  }
+
+  async #showProposal() {
+    await this.updateComplete;
+    this.querySelector(".proposal")?.scrollIntoView({ block: "start" });
   }
 
   /** @param {string} topic */
@@ -193,8 +197,7 @@ export class BeginView extends Element {
     try {
       const proposal = await request("GET", `/v1/topics/${quoted(topic)}/proposal`);
       this.proposal = { ...proposal, topic, stream: topic };
-      await this.updateComplete;
-      this.querySelector(".proposal")?.scrollIntoView({ block: "start" });
+      await this.#showProposal();
     } catch (error) {
       this.topicProblem = error instanceof Error ? error.message : String(error);
       this.proposal = null;

@@ -31,8 +31,10 @@ RECORDS_MAX = 100_000
 KEPT_S = 20.0
 LETTERS_MAX = 5_000
 """Maximum number of dead letters that are read, of each job that reads the stream."""
-_BYTES_WANTED = 24 << 20
-_BYTES_MAX = 48 << 20
+BYTES_WANTED = 24 << 20
+"""Size of the records of one list that is aimed at."""
+BYTES_MAX = 48 << 20
+"""Maximum size of the records of one list."""
 _WAIT_S = 20.0
 _KEPT_MAX = 4
 _UNKNOWN = ""
@@ -184,7 +186,7 @@ class Devices:
         Raises NotFound, LogUnavailable, TooExpensive; TransientError while other lists take too long.
         """
         row = self._ledger.stream(stream)
-        with self._one_at_a_time():
+        with one_at_a_time(self._turn, "another list of devices is read"):
             kept_s, kept = self._kept.get(stream, (0.0, None))
             if kept is not None and self._clock() - kept_s < KEPT_S:
                 return kept
@@ -196,14 +198,14 @@ class Devices:
             return found
 
     def _read(self, spec: StreamSpec) -> FoundDevices:
-        """Read the newest records, as many as fit into _BYTES_WANTED."""
+        """Read the newest records, as many as fit into BYTES_WANTED."""
         name, now_ms = spec.stream, time.time_ns() // 1_000_000
         held = self._log.range(name)
         newest = self._log.newest_that_fit(
             name,
             RECORDS_MAX,
-            _BYTES_WANTED,
-            _BYTES_MAX,
+            BYTES_WANTED,
+            BYTES_MAX,
             since=held.offset_first,
             headers_beside=[RECORD_KEY, HEADER_SOURCE],
         )
@@ -239,14 +241,19 @@ class Devices:
                     }
         return found
 
-    @contextmanager
-    def _one_at_a_time(self) -> Iterator[None]:
-        if not self._turn.acquire(timeout=_WAIT_S):
-            raise TransientError("another list of devices is read; try again in some seconds")
-        try:
-            yield
-        finally:
-            self._turn.release()
+
+@contextmanager
+def one_at_a_time(turn: Lock, busy: str) -> Iterator[None]:
+    """Wait for the turn to read many records. Raises TransientError while other calls take too long.
+
+    Args: busy: What other calls do, for the message.
+    """
+    if not turn.acquire(timeout=_WAIT_S):
+        raise TransientError(f"{busy}; try again in some seconds")
+    try:
+        yield
+    finally:
+        turn.release()
 
 
 def chosen_devices(found: FoundDevices, search: str, order: Order) -> Sequence[DeviceView]:

@@ -56,6 +56,8 @@ from strandline.services.jobs.recent_counts import QUIET_MS_MIN, RECENT_MS, Rece
 RETENTION_LEFT_SHARE_MIN = 0.25
 """Share of the retention below which the status warns."""
 _RATE_SLICES = 20
+MISSING_PARTS = (NotFound, FunctionUnusable)
+"""Errors that `present_pipeline` raises if a stream, a lookup, or a package of the pipeline is missing."""
 _HOUR_MS = 3_600_000
 _SLICE_LONG_S = 10.0
 """Time in seconds after which an uncommitted slice may wait for a store."""
@@ -301,7 +303,7 @@ def check_pipelines(ledger: LedgerReader, jobs: Sequence[JobRow]) -> Iterator[No
     """Check the pipelines of these jobs, one at each step, so that later calls find them in the cache."""
     documents = _Documents(ledger, jobs)
     for job in jobs:
-        with suppress(NotFound):  # of a stream or a lookup; the status of the job reports it
+        with suppress(*MISSING_PARTS):  # the status of the job reports it
             documents.pipeline(job)
         yield
 
@@ -376,7 +378,7 @@ def _told_by_pipelines(
     for name, progress in progresses.items():
         try:
             pipelines[name] = documents.pipeline(progress.job)
-        except (NotFound, FunctionUnusable) as error:
+        except MISSING_PARTS as error:
             warnings[name] = [str(error)]
     used = {lookup for pipeline in pipelines.values() for lookup, _ in pipeline.lookups}
     of_lookups = lookup_warnings_of(ledger, used) if used else {}

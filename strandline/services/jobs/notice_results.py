@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from strandline.core.documents import did_you_mean
-from strandline.core.errors import FunctionUnusable, NotFound, PermanentError
+from strandline.core.errors import PermanentError
 from strandline.ledger.roles import LedgerReader
 from strandline.notices.conditions.results import ResultsSpec
 from strandline.notices.document import NoticeSpec
@@ -14,7 +14,7 @@ from strandline.notices.result_filter import filter_of
 from strandline.notices.view import FoundResult
 from strandline.results.charts.saved_objects import ResultView
 from strandline.results.newest_matches import MatchQuery, newest_matches
-from strandline.services.jobs.job_status import present_pipeline
+from strandline.services.jobs.job_status import MISSING_PARTS, present_pipeline
 from strandline.services.jobs.result_views import result_views
 
 _WINDOWS = 2
@@ -73,7 +73,7 @@ def notes_of_conditions(ledger: LedgerReader, spec: NoticeSpec) -> Iterator[str]
 def _view(ledger: LedgerReader, job: str, stage: str) -> ResultView:
     try:
         views = result_views(present_pipeline(ledger, ledger.job(job)))
-    except (NotFound, FunctionUnusable) as error:
+    except MISSING_PARTS as error:
         raise ConditionUnusable(f"{error}; apply the job, or correct the notice") from None
     names = [view.stage for view in views if view.has_window]
     found = next((view for view in views if view.stage == stage and view.has_window), None)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from strandline.core.errors import FunctionUnusable, NotFound
+from strandline.core.errors import NotFound
 from strandline.core.times.durations import FOREVER_MS
 from strandline.ingest.poll.fetching import ByteBudget, HttpFetcher
 from strandline.ledger.roles import NoticeLedger
@@ -19,7 +19,7 @@ from strandline.notices.readings import take_readings
 from strandline.notices.service import NoticeService
 from strandline.notices.settings import NoticeSettings
 from strandline.notices.view import JobFacts, Surroundings
-from strandline.services.jobs.job_status import StreamRanges, job_status, present_pipeline
+from strandline.services.jobs.job_status import MISSING_PARTS, StreamRanges, job_status, present_pipeline
 from strandline.services.jobs.notice_results import matching_results
 from strandline.services.jobs.notice_watermarks import stuck_watermark
 
@@ -61,7 +61,7 @@ def job_facts(ledger: NoticeLedger, log: KafkaStatus, job: str) -> JobFacts:
     except NotFound:
         return JobFacts()
     retention_ms = None
-    with suppress(NotFound, FunctionUnusable):  # a stream, a lookup, or a package is missing; the status has a warning
+    with suppress(*MISSING_PARTS):  # the status has a warning
         retention_ms = present_pipeline(ledger, row).retention_ms
     return JobFacts(
         lag_records=status.lag_records,

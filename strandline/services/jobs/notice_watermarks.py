@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strandline.core.errors import FunctionUnusable, NotFound, StrandlineError
+from strandline.core.errors import StrandlineError
 from strandline.ledger.roles import NoticeLedger
 from strandline.log.kafka_status import KafkaStatus
 from strandline.notices.view import StuckWatermark
 from strandline.services.jobs.explanation import slowest_partition
-from strandline.services.jobs.job_status import present_pipeline
+from strandline.services.jobs.job_status import MISSING_PARTS, present_pipeline
 from strandline.services.jobs.senders import newest_senders
 
 
@@ -26,7 +26,7 @@ def stuck_watermark(ledger: NoticeLedger, log: KafkaStatus, job: str, since_ms: 
         return None
     try:
         pipeline = present_pipeline(ledger, ledger.job(job))
-    except (NotFound, FunctionUnusable):
+    except MISSING_PARTS:
         return None
     if not pipeline.stages:
         return None

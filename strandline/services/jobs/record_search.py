@@ -8,32 +8,25 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, NamedTuple
 
 from strandline.core.described import Described
-from strandline.core.errors import TransientError
 from strandline.core.record_headers import HEADER_SOURCE, RECORD_KEY
 from strandline.core.streams.stream import StreamSpec
 from strandline.ledger.roles import LedgerReader
 from strandline.log.kafka_status import KafkaStatus, NewestRecords
-from strandline.services.jobs.devices import covered_from_ms
+from strandline.services.jobs.devices import BYTES_MAX, BYTES_WANTED, RECORDS_MAX, covered_from_ms, one_at_a_time
 from strandline.services.jobs.samples import decode_one, row_headers
 from strandline.services.jobs.senders import sender_finder
 from strandline.services.processes.limited_work import RunLimited
 
-RECORDS_MAX = 100_000
-"""Maximum number of records that a search reads."""
 FOUND_MAX = 100
 """Maximum number of records in a response."""
-BYTES_WANTED = 24 << 20
-BYTES_MAX = 48 << 20
 TEXT_SHOWN = 2_000
 """Maximum number of characters of a payload in a response."""
-_WAIT_S = 20.0
 
 
 class Wanted(NamedTuple):
@@ -98,7 +91,7 @@ class RecordSearch:
         Raises NotFound, LogUnavailable, TooExpensive; TransientError while other searches take too long.
         """
         spec = StreamSpec.from_document(self._ledger.stream(stream).document)
-        with self._one_at_a_time():
+        with one_at_a_time(self._turn, "another search of records is running"):
             headers, beside = self._run_limited("search of records", row_headers, spec)
             held = self._log.range(stream)
             starts, ends = dict(held.offset_first), self._log.committed_ends(stream)
@@ -126,15 +119,6 @@ class RecordSearch:
             matches,
             page,
         )
-
-    @contextmanager
-    def _one_at_a_time(self) -> Iterator[None]:
-        if not self._turn.acquire(timeout=_WAIT_S):
-            raise TransientError("another search of records is running; try again in some seconds")
-        try:
-            yield
-        finally:
-            self._turn.release()
 
 
 def matching(
